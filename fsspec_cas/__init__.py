@@ -1,0 +1,64 @@
+"""Conditional writes with a true outcome, on every fsspec filesystem.
+
+    from fsspec_cas import Store, Won
+    store = Store.from_url("s3://bucket/folder")
+    if isinstance(store.put_if_absent("leader.json", b"me"), Won): ...
+
+`Store` and `AsyncStore` are the front; `errors` draws the error tree; `outcome` says what a write can come to.
+"""
+
+from fsspec_cas.answer import Entry
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.clock import Machine, World
+from fsspec_cas.errors import (
+    AccessDenied,
+    AlreadyExists,
+    BucketNotFound,
+    CasError,
+    InvalidInput,
+    InvalidUrl,
+    InvalidVersion,
+    NotSupported,
+    ObjectNotFound,
+    OutcomeUnknown,
+    Refused,
+    StoreError,
+    Unavailable,
+    VersionMismatch,
+)
+from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
+from fsspec_cas.store import AsyncStore, Content, Info, Store
+from fsspec_cas.version import ABSENT, Absent, Condition, Version
+
+__all__ = [
+    "ABSENT",
+    "Absent",
+    "AccessDenied",
+    "AlreadyExists",
+    "AsyncStore",
+    "BucketNotFound",
+    "Capabilities",
+    "CasError",
+    "Condition",
+    "Content",
+    "Entry",
+    "Info",
+    "InvalidInput",
+    "InvalidUrl",
+    "InvalidVersion",
+    "Lost",
+    "Machine",
+    "NotSupported",
+    "ObjectNotFound",
+    "Outcome",
+    "OutcomeUnknown",
+    "Refused",
+    "Store",
+    "StoreError",
+    "Unavailable",
+    "Unknown",
+    "Version",
+    "VersionMismatch",
+    "Won",
+    "World",
+]

@@ -1,0 +1,82 @@
+"""What one request came to, in one vocabulary for every store.
+
+A backend sends a request once and says which of these came back. What it means is decided in `resolve`.
+A failure that no second send mends (no such bucket, access denied) is not an answer but a raised `StoreError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fsspec_cas.version import Version
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The store says that it did it. `version` is None where its answer did not carry one."""
+
+    version: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The store says that the condition is false: 412, 409 "exists", 404 on a match."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotNow:
+    """Certainly not applied, and may be sent again: 409 "conflict", 429, no connection."""
+
+    why: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Nobody knows: a timeout, a reset, any 5xx after the request left."""
+
+    why: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An object, as one response showed it. `data` is None when only its head was asked for."""
+
+    version: Version
+    size: int
+    modified_ms: int | None
+    write_id: str | None
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The object still is at the version that the reader has: 304, no body was moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object in a listing. `modified_ms` is the store's clock, epoch ms."""
+
+    path: str
+    size: int
+    modified_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some entries of a listing, in the order of their paths; `token` asks for the rest, None at the end."""
+
+    entries: tuple[Entry, ...]
+    token: str | None = None
+
+
+ListAnswer = Page | NotNow | NoAnswer
+WriteAnswer = Applied | Denied | NotNow | NoAnswer
+ReadAnswer = Seen | Missing | Unchanged | NotNow | NoAnswer

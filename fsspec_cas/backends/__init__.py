@@ -1,0 +1,135 @@
+"""Which backend serves which fsspec protocol, and how a URL names a store.
+
+A backend's module is imported only when its filesystem is used, so `fsspec` alone is enough for local and memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from importlib import import_module
+from typing import Any, TypeVar
+
+import fsspec
+from fsspec.core import url_to_fs
+
+from fsspec_cas.answer import ListAnswer, ReadAnswer, WriteAnswer
+from fsspec_cas.backends.base import WRITE_ID_KEY, Backend
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.clock import Machine
+from fsspec_cas.drive import Inline
+from fsspec_cas.errors import InvalidUrl, NotSupported
+from fsspec_cas.version import Condition, Version
+
+__all__ = ["WRITE_ID_KEY", "Backend", "backend_for", "off_thread", "split_url"]
+
+T = TypeVar("T")
+
+# protocol -> (module, class, pip extra)
+_BACKENDS = {
+    "file": ("local", "LocalBackend", ""),
+    "local": ("local", "LocalBackend", ""),
+    "memory": ("memory", "MemoryBackend", ""),
+    "s3": ("s3", "S3Backend", "s3"),
+    "s3a": ("s3", "S3Backend", "s3"),
+}
+_HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasbs": "abfs"}
+
+
+def split_url(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Any, str]:
+    """The fsspec filesystem of a URL and the path in it, without a slash at the end.
+
+    Raises:
+        InvalidUrl: the URL cannot be understood.
+        NotSupported: no backend for its protocol, or its pip extra is not installed.
+    """
+    plain = url.removeprefix("cas::")
+    protocol, separator, rest = plain.partition("://")
+    if separator:
+        if protocol not in _BACKENDS and _HADOOP_NAMES.get(protocol) is None:
+            raise _unserved(protocol, url)
+        plain = f"{_HADOOP_NAMES.get(protocol, protocol)}://{rest}"
+    try:
+        fs, path = url_to_fs(plain, **(storage_options or {}))
+    except ImportError as error:
+        raise _missing_extra(protocol) from error
+    except (ValueError, TypeError) as error:
+        raise InvalidUrl(f"{url!r} cannot be opened: {error}") from error
+    if not path.strip("/"):
+        raise InvalidUrl(f"{url!r} names no bucket or folder: write e.g. s3://bucket/folder")
+    return fs, path.rstrip("/")
+
+
+def backend_for(fs: Any) -> Backend:
+    """The backend for an fsspec filesystem instance.
+
+    Raises:
+        NotSupported: there is none for its protocol.
+    """
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+    for protocol in protocols:
+        if protocol in _BACKENDS:
+            module, name, _ = _BACKENDS[protocol]
+            kind = getattr(import_module(f"fsspec_cas.backends.{module}"), name)
+            backend: Backend = kind() if name == "LocalBackend" else kind(fs)
+            return backend
+    raise _unserved(protocols[0], type(fs).__name__)
+
+
+def _unserved(protocol: str, what: str) -> NotSupported:
+    known = ", ".join(sorted(_BACKENDS))
+    return NotSupported(f"no conditional writes for protocol {protocol!r} ({what}); supported are: {known}")
+
+
+def _missing_extra(protocol: str) -> NotSupported:
+    extra = _BACKENDS[_HADOOP_NAMES.get(protocol, protocol)][2]
+    return NotSupported(f"{protocol}:// needs another package: pip install 'fsspec-cas[{extra}]'")
+
+
+def off_thread(backend: Backend) -> Backend:
+    """For async callers: run a blocking backend's calls in threads, so that the event loop never waits for a disk."""
+    return _OffThread(backend) if backend.blocking else backend
+
+
+class _OffThread:
+    blocking = False
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+        self._inline = Inline(Machine())
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._inner.capabilities
+
+    async def put(
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+    ) -> WriteAnswer:
+        return await self._run(self._inner.put(path, data, condition, write_id, timeout_s=timeout_s))
+
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+        return await self._run(self._inner.head(path, timeout_s=timeout_s))
+
+    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+        return await self._run(self._inner.get(path, unless, timeout_s=timeout_s))
+
+    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        return await self._run(self._inner.delete(path, condition, timeout_s=timeout_s))
+
+    async def list_page(
+        self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
+    ) -> ListAnswer:
+        return await self._run(self._inner.list_page(prefix, start_after, token, timeout_s=timeout_s))
+
+    def adapt(self) -> bool:
+        return self._inner.adapt()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.to_thread(self._inline.run, coroutine)

@@ -1,0 +1,128 @@
+"""fsspec's `memory://` filesystem with conditional writes: the executable specification.
+
+Atomic among the threads of one process. The objects are fsspec's own, so plain fsspec code sees them; a write
+by plain fsspec code gives an object a new version as well, without an identity.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, ClassVar
+
+from fsspec_cas.answer import (
+    Applied,
+    Denied,
+    Entry,
+    ListAnswer,
+    Missing,
+    Page,
+    ReadAnswer,
+    Seen,
+    Unchanged,
+    WriteAnswer,
+)
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.version import Absent, Condition, Version
+
+_CAPABILITIES = Capabilities(
+    create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True
+)
+
+
+class MemoryBackend:
+    """Conditional writes to `fsspec.implementations.memory`."""
+
+    name = "memory"
+    capabilities = _CAPABILITIES
+    blocking = True
+
+    # The objects of MemoryFileSystem belong to the process, and so does what guards them.
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+    _serial: ClassVar[int] = 0
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    async def put(
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+    ) -> WriteAnswer:
+        """Replace the object's file under the guard."""
+        del timeout_s
+        with self._guard:
+            current = self._version(path)
+            if current != (None if isinstance(condition, Absent) else condition):
+                return Denied()
+            self._fs.pipe_file(path, data)
+            self._file(path).cas_write_id = write_id
+            return Applied(self._version(path))
+
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+        """Look under the guard."""
+        del timeout_s
+        with self._guard:
+            return self._see(path, with_data=False)
+
+    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+        """Read under the guard."""
+        del timeout_s
+        with self._guard:
+            seen = self._see(path, with_data=True)
+        return Unchanged() if isinstance(seen, Seen) and seen.version == unless else seen
+
+    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        """Remove under the guard."""
+        del timeout_s
+        with self._guard:
+            current = self._version(path)
+            if condition is not None and current != condition:
+                return Denied()
+            if current is not None:
+                self._fs.rm_file(path)
+            return Applied(None)
+
+    async def list_page(
+        self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
+    ) -> ListAnswer:
+        """One page."""
+        del token, timeout_s
+        after = "" if start_after is None else _key(start_after)
+        with self._guard:
+            files = sorted((n, f) for n, f in self._fs.store.items() if n.startswith(_key(prefix)) and n > after)
+            return Page(tuple(Entry(n, f.size, _modified_ms(f)) for n, f in files))
+
+    def adapt(self) -> bool:
+        """There is one dialect."""
+        return False
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _file(self, path: str) -> Any:
+        return self._fs.store.get(_key(path))
+
+    def _see(self, path: str, *, with_data: bool) -> Seen | Missing:
+        version, file = self._version(path), self._file(path)
+        if version is None:
+            return Missing()
+        data = file.getvalue() if with_data else None
+        write_id = getattr(file, "cas_write_id", None)
+        return Seen(version, file.size, _modified_ms(file), write_id, data)
+
+    def _version(self, path: str) -> Version | None:
+        file = self._file(path)
+        if file is None:
+            return None
+        # A plain write makes a new MemoryFile or, when appending, touches `modified`: both must show.
+        stamp = (file.modified, file.size)
+        if getattr(file, "cas_stamp", None) != stamp:
+            MemoryBackend._serial += 1
+            file.cas_stamp, file.cas_serial = stamp, MemoryBackend._serial
+        return Version(self.name, str(file.cas_serial))
+
+
+def _key(path: str) -> str:
+    return "/" + path.lstrip("/")
+
+
+def _modified_ms(file: Any) -> int:
+    return int(file.modified.timestamp() * 1000)

@@ -1,0 +1,290 @@
+"""S3 and its kin, through aiobotocore, with the credentials and settings of the given s3fs filesystem.
+
+Every layer that would send again by itself is off: s3fs's loop is not used, botocore's retries are set to one attempt,
+and aiohttp's re-send of a PUT whose connection broke is switched off on the session that this module makes.
+
+Sources: Amazon S3 User Guide, "Conditional requests"; API reference of PutObject, GetObject, DeleteObject.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import aiobotocore.httpsession
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+    SSLError,
+)
+from s3fs import S3FileSystem
+
+from fsspec_cas.answer import (
+    Applied,
+    Denied,
+    Entry,
+    ListAnswer,
+    Missing,
+    NoAnswer,
+    NotNow,
+    Page,
+    ReadAnswer,
+    Seen,
+    Unchanged,
+    WriteAnswer,
+)
+from fsspec_cas.backends.base import WRITE_ID_KEY
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.errors import AccessDenied, BucketNotFound, InvalidInput, NotSupported, StoreError
+from fsspec_cas.version import Absent, Condition, Version
+
+A = TypeVar("A")
+
+_CAPABILITIES = Capabilities(
+    create=True,
+    match=True,
+    delete_match=True,
+    read_changed=True,
+    unique_versions=False,  # the ETag is a hash of the content
+    keeps_write_id=True,
+)
+_UNREACHED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
+_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError)
+_DENIED_STATUS = (401, 403)
+# 409 means "somebody is writing this key just now": not applied, and not the same as 412.
+_CONFLICT_CODES = ("ConditionalRequestConflict", "OperationAborted", "ConcurrentModification")
+_THROTTLE_STATUS = 429
+
+
+class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
+    """aiohttp would send a PUT again, unseen, when its connection breaks (aiohttp.client, `_retry_connection`)."""
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        if not hasattr(session, "_retry_connection"):
+            raise NotSupported("this aiohttp re-sends requests unseen and cannot be told not to; use aiohttp >= 3.10")
+        session._retry_connection = False  # noqa: SLF001 - there is no public switch
+        return session
+
+
+class S3Backend:
+    """Conditional writes over the S3 API."""
+
+    name = "s3"
+    capabilities = _CAPABILITIES
+    blocking = False
+
+    def __init__(self, fs: Any) -> None:
+        self._given = fs
+        self._quoted = True
+        self._opened: dict[tuple[int, int], Any] = {}
+
+    async def put(
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+    ) -> WriteAnswer:
+        """PutObject with If-None-Match: * or If-Match."""
+        if_header = {"IfNoneMatch": "*"} if isinstance(condition, Absent) else {"IfMatch": self._etag(condition)}
+
+        async def send(client: Any) -> WriteAnswer:
+            answer = await client.put_object(
+                **self._user_settings(),
+                **_key(path),
+                Body=data,
+                Metadata={WRITE_ID_KEY: write_id},
+                **if_header,
+            )
+            # No ETag: an error inside a 200, or a proxy that strips headers.
+            return Applied(Version(self.name, answer["ETag"]) if answer.get("ETag") else None)
+
+        return await self._ask(path, send, _write_refusal, timeout_s)
+
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+        """HeadObject."""
+
+        async def send(client: Any) -> ReadAnswer:
+            return _seen(await client.head_object(**_key(path), **self._given.req_kw), None)
+
+        return await self._ask(path, send, _read_refusal, timeout_s)
+
+    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+        """GetObject, with If-None-Match for a reader that has a version already."""
+        if_header = {} if unless is None else {"IfNoneMatch": unless.token}
+
+        async def send(client: Any) -> ReadAnswer:
+            answer = await client.get_object(**_key(path), **if_header, **self._given.req_kw)
+            async with answer["Body"] as body:
+                return _seen(answer, await body.read())
+
+        return await self._ask(path, send, _read_refusal, timeout_s)
+
+    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        """DeleteObject, with If-Match where there is a condition."""
+        if_header = {} if condition is None else {"IfMatch": self._etag(condition)}
+
+        async def send(client: Any) -> WriteAnswer:
+            await client.delete_object(**_key(path), **if_header, **self._given.req_kw)
+            return Applied(None)
+
+        return await self._ask(path, send, _write_refusal, timeout_s)
+
+    async def list_page(
+        self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
+    ) -> ListAnswer:
+        """ListObjectsV2."""
+        bucket, _, key_prefix = prefix.partition("/")
+        start = (
+            {"ContinuationToken": token}
+            if token
+            else {"StartAfter": start_after.partition("/")[2]}
+            if start_after
+            else {}
+        )
+
+        async def send(client: Any) -> ListAnswer:
+            answer = await client.list_objects_v2(Bucket=bucket, Prefix=key_prefix, **start, **self._given.req_kw)
+            return Page(
+                tuple(_entry(bucket, item) for item in answer.get("Contents", ())),
+                answer.get("NextContinuationToken"),
+            )
+
+        return await self._ask(prefix, send, _never, timeout_s)
+
+    def adapt(self) -> bool:
+        """Quote the ETag in If-Match or not: Ceph 16, Spaces and Hetzner accept only the form they did not send."""
+        self._quoted = not self._quoted
+        return True
+
+    async def close(self) -> None:
+        """Close the client that belongs to the running loop."""
+        opened = self._opened.pop(_here(), None)
+        if opened is not None:
+            await opened._s3creator.__aexit__(None, None, None)  # noqa: SLF001 - s3fs's own way to close
+
+    def _etag(self, version: Version) -> str:
+        return version.token if self._quoted else version.token.strip('"')
+
+    def _user_settings(self) -> dict[str, Any]:
+        return {**self._given.s3_additional_kwargs, **self._given.req_kw}
+
+    async def _client(self) -> Any:
+        """A client for the running loop and process: as the user's filesystem would make it, but sending once."""
+        fs = self._opened.get(_here())
+        if fs is None:
+            fs = self._opened[_here()] = self._sends_once()
+        return await fs.set_session()
+
+    def _sends_once(self) -> Any:
+        given = self._given
+        on_fsspec_loop = asyncio.get_running_loop() is getattr(given, "_loop", None)
+        options = {
+            **given.storage_options,
+            "config_kwargs": {
+                **given.config_kwargs,
+                "retries": {"mode": "standard", "total_max_attempts": 1},
+                "http_session_cls": _SendsOnce,
+            },
+            "asynchronous": not on_fsspec_loop,
+            "skip_instance_cache": True,
+        }
+        return S3FileSystem(*given.storage_args, **options)
+
+    async def _ask(
+        self,
+        path: str,
+        send: Callable[[Any], Coroutine[Any, Any, A]],
+        refusal: Callable[[int, str], A | None],
+        timeout_s: float,
+    ) -> A | NotNow | NoAnswer:
+        """Send once; translate whatever comes back."""
+        try:
+            client = await self._client()
+            return await asyncio.wait_for(send(client), timeout_s)
+        except asyncio.TimeoutError:
+            return NoAnswer(f"no answer within {timeout_s:.3g} s")
+        except ClientError as error:
+            return _translate(error, path, refusal)
+        except _NO_CREDENTIALS as error:
+            raise AccessDenied(f"no usable S3 credentials for {path!r}: {error}", path=path) from error
+        except ParamValidationError as error:
+            raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
+        except _UNREACHED as error:
+            return NotNow(f"could not connect: {error}")
+        except (BotoCoreError, OSError) as error:
+            if isinstance(error, StoreError):
+                raise
+            return NoAnswer(f"{type(error).__name__}: {error}")
+
+
+def _here() -> tuple[int, int]:
+    return os.getpid(), id(asyncio.get_running_loop())
+
+
+def _key(path: str) -> dict[str, str]:
+    bucket, _, key = path.partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
+def _entry(bucket: str, item: dict[str, Any]) -> Entry:
+    return Entry(f"{bucket}/{item['Key']}", item["Size"], int(item["LastModified"].timestamp() * 1000))
+
+
+def _seen(answer: dict[str, Any], data: bytes | None) -> Seen:
+    return Seen(
+        Version("s3", answer["ETag"]),
+        answer["ContentLength"],
+        int(answer["LastModified"].timestamp() * 1000),
+        answer.get("Metadata", {}).get(WRITE_ID_KEY),
+        data,
+    )
+
+
+def _write_refusal(status: int, code: str) -> Denied | None:
+    # 404 NoSuchKey: AWS's answer to If-Match on a missing key. 304: old MinIO's answer to a failed condition.
+    false = status in (304, 412) or (status == 404 and code != "NoSuchBucket")
+    return Denied() if false else None
+
+
+def _read_refusal(status: int, code: str) -> Missing | Unchanged | None:
+    if status == 304:
+        return Unchanged()
+    return Missing() if status == 404 and code != "NoSuchBucket" else None
+
+
+def _never(status: int, code: str) -> None:
+    del status, code
+
+
+def _translate(error: ClientError, path: str, refusal: Callable[[int, str], A | None]) -> A | NotNow | NoAnswer:
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    why = f"{status} {code}"
+    answer = refusal(status, code)
+    if answer is not None:
+        return answer
+    if status == 409 and code in _CONFLICT_CODES:
+        return NotNow(why)
+    if status == _THROTTLE_STATUS:
+        return NotNow(why, _retry_after_s(error))
+    if status == 501 or code == "NotImplemented":
+        raise NotSupported(f"the store at {path!r} does not implement conditional requests ({why})", path=path)
+    if status in _DENIED_STATUS:
+        raise AccessDenied(f"S3 refused access to {path!r}: {why}; check key, secret and policy", path=path)
+    if code == "NoSuchBucket":
+        bucket = path.partition("/")[0]
+        raise BucketNotFound(f"there is no bucket {bucket!r}; create it first", path=path)
+    if 300 <= status < 500 and code not in ("RequestTimeout", "SlowDown"):
+        raise StoreError(f"S3 refused the request for {path!r}: {why}", path=path)
+    return NoAnswer(why, _retry_after_s(error))  # every 5xx, and errors inside a 200
+
+
+def _retry_after_s(error: ClientError) -> float | None:
+    text = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after", "")
+    return float(text) if str(text).isdigit() else None

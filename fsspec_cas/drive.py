@@ -1,0 +1,90 @@
+"""The bridge between sync callers and async code.
+
+`Inline` runs a coroutine that never suspends in the calling thread: local files and memory need no event loop.
+`OnLoop` runs it on fsspec's own loop thread, where the filesystem's connections live. Unlike `fsspec.asyn.sync`, a
+Ctrl-C cancels what is running and a cancelled call never looks like a finished one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+import fsspec.asyn
+
+from fsspec_cas.clock import World
+from fsspec_cas.errors import CasError
+
+T = TypeVar("T")
+
+Sleep = Any  # an async function of seconds
+
+
+class Drive(Protocol):
+    """Runs a coroutine to its end for a sync caller."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Its result, or what it raised."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause inside such a coroutine."""
+
+
+class Inline:
+    """Runs coroutines that never suspend."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Step once; it must be done after that."""
+        try:
+            coroutine.send(None)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        coroutine.close()
+        raise RuntimeError("a blocking backend suspended")
+
+    async def sleep(self, seconds: float) -> None:
+        """Block the thread; nobody else runs on it."""
+        self._world.sleep(seconds)
+
+
+class OnLoop:
+    """Runs coroutines on the loop thread that all sync fsspec filesystems share."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Submit and wait."""
+        loop = fsspec.asyn.get_loop()
+        if _running() is loop:
+            coroutine.close()
+            raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise asyncio.CancelledError from error
+        except BaseException:
+            future.cancel()  # Ctrl-C in this thread: do not let the call go on unseen
+            raise
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend."""
+        await asyncio.sleep(seconds)
+
+
+class OwnLoop:
+    """For async callers: nothing to bridge, only to pause."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend."""
+        await asyncio.sleep(seconds)
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

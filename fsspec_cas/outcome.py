@@ -1,0 +1,84 @@
+"""The three outcomes of a conditional write.
+
+A retry never drops the condition, and "lost" is never said because we could not see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fsspec_cas.errors import AlreadyExists, OutcomeUnknown, VersionMismatch
+from fsspec_cas.version import ABSENT, Absent, Condition, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One logical write: its identity is chosen once and kept over all its sends.
+
+    `create_once` says that nobody ever overwrites or deletes this path. Then another writer's object there
+    proves that this write never was, also after a lost answer.
+    """
+
+    path: str
+    condition: Condition
+    write_id: str
+    create_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The store holds (or held, until a later write) my bytes at `version`."""
+
+    version: Version
+
+    def unwrap(self) -> Version:
+        """My version."""
+        return self.version
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The condition was false: mine never was. `current` is what a look showed right after."""
+
+    path: str
+    expected: Condition
+    current: Condition
+
+    def unwrap(self) -> Version:
+        """Raise what a Python caller expects of a lost race."""
+        if isinstance(self.expected, Absent):
+            raise AlreadyExists(
+                f"{self.path!r} already exists ({self.current}); it was not written",
+                path=self.path,
+                current=self.current,
+            )
+        now = "no object is there" if self.current == ABSENT else f"it is {self.current}"
+        raise VersionMismatch(
+            f"{self.path!r} is not at version {self.expected}: {now}; it was not written",
+            path=self.path,
+            current=self.current,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """My write may be there, may have been there, or may never have been: `why` says what was seen.
+
+    It holds all that is needed to find out later, in another process too: `store.resolve(unknown)`.
+    """
+
+    write: Write
+    why: str
+    data: bytes = field(repr=False, default=b"")
+
+    def unwrap(self) -> Version:
+        """Raise OutcomeUnknown."""
+        raise OutcomeUnknown(
+            f"it is not known whether {self.write.path!r} was written: {self.why}; "
+            "call resolve(), or read it and decide",
+            path=self.write.path,
+            outcome=self,
+        )
+
+
+Outcome = Won | Lost | Unknown

@@ -1,0 +1,167 @@
+"""What a refusal or a silence meant, given what was read back.
+
+One logical write may be sent several times, always with the same condition and the same identity. Between
+sends one look (a HEAD) may be taken. `doubt` is true from the first send whose answer was lost on: from then
+on some copy of the write may have been applied, or may still be on its way.
+
+    after               what it says               next
+    ------------------  -------------------------  -----------------------------------------------
+    send                applied, with a version    won
+    send                applied, without one       look
+    send                condition false            look  (a middlebox may have sent mine twice)
+    send                certainly not applied      send again, after a pause
+    send                nothing                    doubt; look
+    look                my id                      won
+    look, refused       still as I expected it     the store's dialect may be at fault: adapt, send
+    look, no doubt      anything else              lost
+    look, not refused   still as I expected it     send again: a negative look is not final, a first
+                                                   copy may land later; the second send is guarded,
+                                                   so at most one of them is applied
+    look, doubt         another's, create-once     lost: mine never was
+    look, doubt         anything else              unknown: mine may have been applied and replaced
+    look                nothing                    look again; at the deadline unknown, never lost
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fsspec_cas.answer import (
+    Applied,
+    Denied,
+    Missing,
+    NoAnswer,
+    NotNow,
+    ReadAnswer,
+    Seen,
+    Unchanged,
+    WriteAnswer,
+)
+from fsspec_cas.outcome import Lost, Won, Write
+from fsspec_cas.version import ABSENT, Absent, Condition
+
+_CONTRADICTIONS = 4  # more than the dialects there are, and than races are likely to make in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How far one logical write has come.
+
+    Attributes:
+        doubt: an answer was lost, so a copy may have been applied or may still arrive.
+        refused: the newest send was answered "condition false".
+        failures: sends and looks in a row that brought nothing; they set the pace.
+        contradictions: refusals of a condition that the look showed to be true.
+        why: the newest failure, for people.
+    """
+
+    write: Write
+    doubt: bool = False
+    refused: bool = False
+    failures: int = 0
+    contradictions: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the write (again), same condition, same identity, after a pause drawn for `after_failures`."""
+
+    after_failures: int = 0
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Read the head of the object, after a pause drawn for `after_failures`."""
+
+    after_failures: int = 0
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adapt:
+    """The store refused a condition that the look showed to be true: try its other dialect, send again.
+
+    A racing writer that came and went looks the same, so it takes several before the store is blamed.
+    """
+
+    after_failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicts:
+    """The store keeps refusing a condition that is true: it does not do conditional writes as documented."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inconclusive:
+    """No further look can tell: mine may have been applied and then replaced."""
+
+    why: str
+
+
+Next = Send | Look | Adapt | Contradicts | Won | Lost | Inconclusive
+
+
+def on_write_answer(attempt: Attempt, answer: WriteAnswer) -> tuple[Attempt, Next]:
+    """What to do after a send."""
+    match answer:
+        case Applied(version) if version is not None:
+            return attempt, Won(version)
+        case Applied():
+            # It was applied, so only its version is in doubt: whatever the look shows, "lost" is wrong.
+            return replace(attempt, doubt=True, refused=False, why="the answer carried no version"), Look()
+        case Denied():
+            return replace(attempt, refused=True), Look()
+        case NotNow(why, retry_after_s):
+            failures = attempt.failures + 1
+            return replace(attempt, failures=failures, why=why), Send(failures, retry_after_s)
+        case NoAnswer(why, retry_after_s):
+            failures = attempt.failures + 1
+            after = replace(attempt, doubt=True, refused=False, failures=failures, why=why)
+            return after, Look(0, retry_after_s)
+
+
+def on_look_answer(attempt: Attempt, answer: ReadAnswer) -> tuple[Attempt, Next]:
+    """What to do after a look at the object."""
+    match answer:
+        case NotNow(why, retry_after_s) | NoAnswer(why, retry_after_s):
+            failures = attempt.failures + 1
+            return replace(attempt, failures=failures, why=why), Look(failures, retry_after_s)
+        case Seen(version=version, write_id=write_id) if write_id == attempt.write.write_id:
+            return attempt, Won(version)
+        case Seen(version=version, write_id=write_id):
+            return _settle(attempt, version, write_id)
+        case Missing() | Unchanged():
+            return _settle(attempt, ABSENT, None)
+
+
+def _settle(attempt: Attempt, current: Condition, write_id: str | None) -> tuple[Attempt, Next]:
+    if current == attempt.write.condition:
+        return _as_expected(attempt)
+    if attempt.doubt:
+        return attempt, _replaced_or_not(attempt, current, write_id)
+    # Only a refusal brings an attempt without doubt to a look.
+    return attempt, Lost(attempt.write.path, attempt.write.condition, current)
+
+
+def _as_expected(attempt: Attempt) -> tuple[Attempt, Next]:
+    """Mine is not there now; the guard makes another send safe."""
+    if not attempt.refused:
+        return attempt, Send(max(1, attempt.failures))
+    contradictions = attempt.contradictions + 1
+    if contradictions > _CONTRADICTIONS:
+        return attempt, Contradicts(f"it refused {contradictions} times a condition that was true")
+    return replace(attempt, contradictions=contradictions), Adapt(contradictions - 1)
+
+
+def _replaced_or_not(attempt: Attempt, current: Condition, write_id: str | None) -> Next:
+    write = attempt.write
+    if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
+        return Lost(write.path, write.condition, current)
+    return Inconclusive(
+        f"{attempt.why}; now another write is there ({current}), and mine may have been applied before it"
+    )

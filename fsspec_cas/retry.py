@@ -1,0 +1,22 @@
+"""How long to wait before the same guarded request is sent again.
+
+Full jitter: a wait drawn uniformly from zero to a ceiling that doubles spreads contenders better than a
+fixed or half-jittered one.
+
+Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (2015).
+"""
+
+from __future__ import annotations
+
+BASE_S = 0.05
+CEILING_S = 5.0
+_DOUBLINGS = 10  # beyond this the ceiling rules, and 2**n stays small
+
+
+def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
+    """Seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
+
+    A store's own Retry-After is a floor, not a hint.
+    """
+    ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
+    return max(retry_after_s or 0.0, ceiling * draw)

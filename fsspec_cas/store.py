@@ -1,0 +1,464 @@
+"""`Store` and `AsyncStore`: conditional writes whose outcome is true.
+
+    store = Store.from_url("s3://bucket/folder")
+    match store.put_if_absent("leader.json", b"me"):
+        case Won(version): ...
+        case Lost(): ...
+        case Unknown() as unknown: store.resolve(unknown)
+
+Promised: a write reported `Won` was applied once, as a whole, while its condition held; one reported `Lost` never was
+and never will be. What cannot be told is `Unknown`, never a guess. Not promised: a bound on time beyond `timeout`
+per call, order between clients other than through conditions, or anything for stores that ignore the conditions (see
+`fsspec-cas probe`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from fsspec_cas.answer import (
+    Applied,
+    Entry,
+    ListAnswer,
+    Missing,
+    NoAnswer,
+    NotNow,
+    Page,
+    ReadAnswer,
+    Seen,
+    Unchanged,
+    WriteAnswer,
+)
+from fsspec_cas.backends import Backend, backend_for, off_thread, split_url
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.clock import Machine, World
+from fsspec_cas.drive import Inline, OnLoop, OwnLoop
+from fsspec_cas.errors import (
+    InvalidInput,
+    InvalidVersion,
+    NotSupported,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreError,
+    Unavailable,
+)
+from fsspec_cas.outcome import Lost, Outcome, Unknown, Won, Write
+from fsspec_cas.resolve import (
+    Adapt,
+    Attempt,
+    Contradicts,
+    Inconclusive,
+    Look,
+    Next,
+    Send,
+    on_look_answer,
+    on_write_answer,
+)
+from fsspec_cas.retry import delay_s
+from fsspec_cas.version import ABSENT, Condition, Version
+
+T = TypeVar("T")
+
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes of an object and their version, out of one response."""
+
+    data: bytes
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What a look at an object shows. `modified_ms` is the store's clock, epoch ms."""
+
+    path: str
+    version: Version
+    size: int
+    modified_ms: int | None
+    write_id: str | None
+
+
+class AsyncStore:
+    """Conditional writes below one root, for async callers.
+
+    Bound to the event loop it is first used on; close it there (`async with`). Paths are relative to the root.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        root: str = "",
+        *,
+        world: World | None = None,
+        drive: Inline | OnLoop | OwnLoop | None = None,
+    ) -> None:
+        self.backend = backend
+        self.root = root
+        self._world = world or Machine()
+        self._drive = drive or OwnLoop()
+
+    @classmethod
+    def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> AsyncStore:
+        """Open the store that `url` names, with fsspec's storage options.
+
+        Raises:
+            InvalidUrl: the URL cannot be understood.
+            NotSupported: no backend for this protocol.
+        """
+        fs, root = split_url(url, storage_options)
+        return cls(off_thread(backend_for(fs)), root)
+
+    async def __aenter__(self) -> AsyncStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.backend.close()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this kind of store is documented to do."""
+        return self.backend.capabilities
+
+    async def read(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
+        """The object's bytes and version, from one request.
+
+        Raises:
+            ObjectNotFound: there is none.
+            StoreError: the store did not answer, or refused access.
+        """
+        full = self._full(path)
+        answer = await self._look(full, lambda left: self.backend.get(full, None, timeout_s=left), timeout)
+        return _content(answer, full)
+
+    async def read_if_changed(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Content | None:
+        """The object if it is not at `version` any more, else None; then no body was moved."""
+        full = self._full(path)
+        self._check_own(version)
+        answer = await self._look(full, lambda left: self.backend.get(full, version, timeout_s=left), timeout)
+        return None if isinstance(answer, Unchanged) else _content(answer, full)
+
+    async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
+        """Version, size and time of an object.
+
+        Raises:
+            ObjectNotFound: there is none.
+        """
+        full = self._full(path)
+        answer = await self._look(full, lambda left: self.backend.head(full, timeout_s=left), timeout)
+        if not isinstance(answer, Seen):
+            raise ObjectNotFound(f"there is no object at {full!r}", path=full)
+        return Info(full, answer.version, answer.size, answer.modified_ms, answer.write_id)
+
+    async def put_if_absent(
+        self, path: str, data: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
+    ) -> Outcome:
+        """Create the object, or lose to whoever did.
+
+        `create_once=True` promises that nobody ever overwrites or deletes this path; then a lost answer can always
+        be settled.
+
+        Raises:
+            StoreError: the store did not do it, and no copy of this write can still arrive.
+        """
+        return await self._write(self._new_write(path, ABSENT, create_once=create_once), data, timeout)
+
+    async def put_if_match(self, path: str, data: bytes, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
+        """Replace the object if it still is at `version`.
+
+        Where versions are not unique (S3), an object that went A-B-A is "still at A"; write bytes that never repeat.
+        """
+        self._check_own(version)
+        return await self._write(self._new_write(path, version, create_once=False), data, timeout)
+
+    async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
+        """Take up a write whose outcome was unknown: look again, and re-send it under its own condition."""
+        attempt = Attempt(unknown.write, doubt=True, why=unknown.why)
+        return await self._settle(attempt, Look(), unknown.data, timeout)
+
+    async def delete_if_match(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
+        """Remove the object if it still is at `version`; `Won` carries the version removed.
+
+        Raises:
+            NotSupported: this store has no conditional delete; nothing was deleted.
+        """
+        full = self._full(path)
+        self._check_own(version)
+        if not self.capabilities.delete_match:
+            raise NotSupported(f"{self.backend.name} has no conditional delete; write a tombstone instead")
+        return await self._delete_match(full, version, timeout)
+
+    async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
+        """Remove the object, whatever it is; one that is not there is fine."""
+        full = self._full(path)
+        await self._repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
+
+    async def list(self, prefix: str, *, start_after: str | None = None, timeout: float = TIMEOUT_S) -> list[Entry]:
+        """All objects whose path starts with `prefix`, ordered by path; paths relative to the root."""
+        full = self._full(prefix)
+        after = None if start_after is None else self._full(start_after)
+        found: list[Entry] = []
+        token: str | None = None
+        while True:
+            page = await self._page(full, after, token, timeout)
+            found += [replace(entry, path=self._relative(entry.path)) for entry in page.entries]
+            token = page.token
+            if token is None:
+                return found
+
+    async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
+        """Read, apply `fn`, write back under the version read; again from the start if somebody was faster.
+
+        `fn` gets None where there is no object. It may be called several times and must have no side effects.
+
+        Raises:
+            OutcomeUnknown: the answer to the write was lost and could not be settled.
+            Unavailable: still losing races at the timeout.
+        """
+        deadline = self._world.monotonic_s() + timeout
+        failures = 0
+        while (left := deadline - self._world.monotonic_s()) > 0:
+            outcome = await self._update_once(path, fn, left)
+            if not isinstance(outcome, Lost):
+                return outcome.unwrap()
+            failures += 1
+            await self._drive.sleep(min(delay_s(failures, self._world.random()), max(left, 0)))
+        raise Unavailable(f"{path!r} was changed by others at each of {failures} tries", path=path)
+
+    async def _update_once(self, path: str, fn: Callable[[bytes | None], bytes], timeout: float) -> Outcome:
+        try:
+            content = await self.read(path, timeout=timeout)
+        except ObjectNotFound:
+            return await self.put_if_absent(path, fn(None), timeout=timeout)
+        return await self.put_if_match(path, fn(content.data), content.version, timeout=timeout)
+
+    def _new_write(self, path: str, condition: Condition, *, create_once: bool) -> Write:
+        return Write(self._full(path), condition, self._world.new_id(), create_once)
+
+    async def _write(self, write: Write, data: bytes, timeout: float) -> Outcome:
+        return await self._settle(Attempt(write), Send(), bytes(data), timeout)
+
+    async def _settle(self, attempt: Attempt, step: Next, data: bytes, timeout: float) -> Outcome:
+        """Do what `resolve` says until it knows, or until the deadline."""
+        deadline = self._world.monotonic_s() + timeout
+        try:
+            while True:
+                match step:
+                    case Won() | Lost():
+                        return step
+                    case Inconclusive(why):
+                        return Unknown(attempt.write, why, data)
+                    case Contradicts(why):
+                        raise NotSupported(
+                            f"{attempt.write.path!r} cannot be written conditionally: {why}; run `fsspec-cas probe`"
+                        )
+                    case Send() | Look() | Adapt():
+                        left = await self._pause(step, deadline)
+                if left <= 0:
+                    return self._out_of_time(attempt, data)
+                attempt, step = await self._do(attempt, step, data, left)
+        except StoreError as error:
+            if attempt.doubt:  # the store cannot be asked: that does not mean "lost"
+                return Unknown(attempt.write, f"{attempt.why}; then: {error}", data)
+            raise
+        except (asyncio.CancelledError, KeyboardInterrupt) as stop:
+            raise stop from _interrupted(attempt.write, data)
+
+    async def _do(
+        self,
+        attempt: Attempt,
+        step: Send | Look | Adapt,
+        data: bytes,
+        left: float,
+    ) -> tuple[Attempt, Next]:
+        write = attempt.write
+        if isinstance(step, Look):
+            return on_look_answer(attempt, await self.backend.head(write.path, timeout_s=left))
+        if isinstance(step, Adapt):
+            self.backend.adapt()
+        answer = await self.backend.put(write.path, data, write.condition, write.write_id, timeout_s=left)
+        return on_write_answer(attempt, answer)
+
+    async def _pause(self, step: Send | Look | Adapt, deadline: float) -> float:
+        """Wait before the step; the seconds that are left for it then."""
+        floor = None if isinstance(step, Adapt) else step.retry_after_s
+        left = deadline - self._world.monotonic_s()
+        if not step.after_failures and not floor:
+            return left
+        pause = delay_s(step.after_failures, self._world.random(), floor)
+        if pause >= left:
+            return 0.0
+        await self._drive.sleep(pause)
+        return deadline - self._world.monotonic_s()
+
+    def _out_of_time(self, attempt: Attempt, data: bytes) -> Outcome:
+        if attempt.doubt or attempt.refused:
+            return Unknown(attempt.write, attempt.why or "the look after a refusal failed", data)
+        why = attempt.why or "the timeout had passed"
+        raise Unavailable(f"{attempt.write.path!r} was not written: {why}", path=attempt.write.path)
+
+    async def _delete_match(self, full: str, version: Version, timeout: float) -> Outcome:
+        write = Write(full, version, self._world.new_id())
+        try:
+            answer = await self._repeat_until_doubt(full, version, timeout)
+        except (asyncio.CancelledError, KeyboardInterrupt) as stop:
+            raise stop from _interrupted(write, b"")
+        if isinstance(answer, Applied):
+            return Won(version)
+        if isinstance(answer, NoAnswer):
+            # A tombstone has no identity to look for: absent may be mine or another's.
+            return Unknown(write, answer.why)
+        seen = await self._look(full, lambda left: self.backend.head(full, timeout_s=left), timeout)
+        return Lost(full, version, seen.version if isinstance(seen, Seen) else ABSENT)
+
+    async def _repeat_until_doubt(self, full: str, version: Version, timeout: float) -> WriteAnswer:
+        deadline = self._world.monotonic_s() + timeout
+        failures = 0
+        while (left := deadline - self._world.monotonic_s()) > 0:
+            answer = await self.backend.delete(full, version, timeout_s=left)
+            if not isinstance(answer, NotNow):
+                return answer
+            failures += 1
+            await self._drive.sleep(min(left, delay_s(failures, self._world.random(), answer.retry_after_s)))
+        raise Unavailable(f"{full!r} was not deleted within {timeout} s", path=full)
+
+    async def _look(
+        self, full: str, ask: Callable[[float], Coroutine[Any, Any, ReadAnswer]], timeout: float
+    ) -> Seen | Missing | Unchanged:
+        return await self._repeat(full, ask, timeout)
+
+    async def _page(self, full: str, after: str | None, token: str | None, timeout: float) -> Page:
+        def ask(left: float) -> Coroutine[Any, Any, ListAnswer]:
+            return self.backend.list_page(full, after, token, timeout_s=left)
+
+        return await self._repeat(full, ask, timeout)
+
+    async def _repeat(
+        self, full: str, ask: Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]], timeout: float
+    ) -> T:
+        """Ask again, with pauses, until there is an answer; only for calls that may be repeated freely."""
+        deadline = self._world.monotonic_s() + timeout
+        failures, why = 0, "the timeout had passed"
+        while (left := deadline - self._world.monotonic_s()) > 0:
+            answer = await ask(left)
+            if not isinstance(answer, (NotNow, NoAnswer)):
+                return answer
+            failures, why = failures + 1, answer.why
+            await self._drive.sleep(min(left, delay_s(failures, self._world.random(), answer.retry_after_s)))
+        raise Unavailable(f"the store did not answer for {full!r} within {timeout:g} s: {why}", path=full)
+
+    def _full(self, path: str) -> str:
+        if ".." in path.split("/"):
+            raise InvalidInput(f"{path!r} leaves its folder: write the path without '..'", path=path)
+        return f"{self.root}/{path}" if self.root else path
+
+    def _relative(self, full: str) -> str:
+        plain = full if self.root.startswith("/") else full.lstrip("/")
+        return plain[len(self.root) + 1 :] if self.root else plain
+
+    def _check_own(self, version: Version) -> None:
+        if version.backend != self.backend.name:
+            raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
+
+
+def _content(answer: ReadAnswer, full: str) -> Content:
+    if not isinstance(answer, Seen) or answer.data is None:
+        raise ObjectNotFound(f"there is no object at {full!r}", path=full)
+    return Content(answer.data, answer.version)
+
+
+def _interrupted(write: Write, data: bytes) -> OutcomeUnknown:
+    unknown = Unknown(write, "the call was interrupted before its answer came", data)
+    return OutcomeUnknown(
+        f"it is not known whether {write.path!r} was written: {unknown.why}", path=write.path, outcome=unknown
+    )
+
+
+class Store:
+    """Conditional writes below one root, for sync callers.
+
+    Thread-safe. `s3`, `gcs` and `azure` run on fsspec's own loop thread; local files and memory in the calling thread.
+    The methods are those of `AsyncStore`, with the same promises.
+    """
+
+    def __init__(self, backend: Backend, root: str = "", *, world: World | None = None) -> None:
+        self._world = world or Machine()
+        self._drive: Inline | OnLoop = Inline(self._world) if backend.blocking else OnLoop()
+        self._async = AsyncStore(backend, root, world=self._world, drive=self._drive)
+
+    @classmethod
+    def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> Store:
+        """Open the store that `url` names, with fsspec's storage options.
+
+        Raises:
+            InvalidUrl: the URL cannot be understood.
+            NotSupported: no backend for this protocol.
+        """
+        fs, root = split_url(url, storage_options)
+        return cls(backend_for(fs), root)
+
+    @classmethod
+    def from_filesystem(cls, fs: Any, root: str = "") -> Store:
+        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
+        return cls(backend_for(fs), root)
+
+    def below(self, folder: str) -> Store:
+        """The same store, rooted one folder deeper."""
+        return Store(self._async.backend, self._async._full(folder), world=self._world)  # noqa: SLF001
+
+    @property
+    def root(self) -> str:
+        """What all paths are relative to."""
+        return self._async.root
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this kind of store is documented to do."""
+        return self._async.capabilities
+
+    def read(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
+        """See `AsyncStore.read`."""
+        return self._drive.run(self._async.read(path, timeout=timeout))
+
+    def read_if_changed(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Content | None:
+        """See `AsyncStore.read_if_changed`."""
+        return self._drive.run(self._async.read_if_changed(path, version, timeout=timeout))
+
+    def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
+        """See `AsyncStore.head`."""
+        return self._drive.run(self._async.head(path, timeout=timeout))
+
+    def put_if_absent(
+        self, path: str, data: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
+    ) -> Outcome:
+        """See `AsyncStore.put_if_absent`."""
+        return self._drive.run(self._async.put_if_absent(path, data, create_once=create_once, timeout=timeout))
+
+    def put_if_match(self, path: str, data: bytes, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
+        """See `AsyncStore.put_if_match`."""
+        return self._drive.run(self._async.put_if_match(path, data, version, timeout=timeout))
+
+    def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
+        """See `AsyncStore.resolve`."""
+        return self._drive.run(self._async.resolve(unknown, timeout=timeout))
+
+    def delete_if_match(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
+        """See `AsyncStore.delete_if_match`."""
+        return self._drive.run(self._async.delete_if_match(path, version, timeout=timeout))
+
+    def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
+        """See `AsyncStore.delete`."""
+        self._drive.run(self._async.delete(path, timeout=timeout))
+
+    def list(self, prefix: str, *, start_after: str | None = None, timeout: float = TIMEOUT_S) -> list[Entry]:
+        """See `AsyncStore.list`."""
+        return self._drive.run(self._async.list(prefix, start_after=start_after, timeout=timeout))
+
+    def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
+        """See `AsyncStore.update`."""
+        return self._drive.run(self._async.update(path, fn, timeout=timeout))

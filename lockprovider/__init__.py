@@ -1,0 +1,1 @@
+"""Leases, fenced publish and other protocols built on conditional writes."""

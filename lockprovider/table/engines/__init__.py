@@ -1,0 +1,1 @@
+"""Engines read file slices and write files; they know no protocol."""

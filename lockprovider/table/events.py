@@ -1,0 +1,44 @@
+"""What a table tells its watcher while a transaction runs: for progress, pictures and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+Kind = Literal[
+    "begin",  # an instant was taken; data files may be written from here on
+    "written",  # all data files and markers are in the store, nobody sees them yet
+    "lock_wait",  # the writer asks for the table lock
+    "lock_held",  # it has it
+    "committed",  # the completed instant is on the timeline
+    "conflict",  # another commit touched the same file groups first; this instant will be rolled back
+    "rolled_back",  # an instant (own or a dead writer's) and its files were removed
+    "lock_released",  # the lock is free again
+    "retry",  # the transaction starts over from a fresh snapshot
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to one instant, at one moment.
+
+    `at_ms` is the watcher's own wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
+    """
+
+    kind: Kind
+    at_ms: int
+    instant: str
+    detail: dict[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """The event as a JSON-able mapping."""
+        return asdict(self)
+
+
+Watcher = Callable[[Event], None]
+
+
+def nobody(event: Event) -> None:
+    """Watch nothing."""
+    del event

@@ -19,8 +19,6 @@ from fsspec_cas.errors import CasError
 
 T = TypeVar("T")
 
-Sleep = Any  # an async function of seconds
-
 
 class Drive(Protocol):
     """Runs a coroutine to its end for a sync caller."""
@@ -88,3 +86,9 @@ def _running() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def close_from_any_thread(loop: asyncio.AbstractEventLoop, resource: Any) -> None:
+    """Leave an async context on the loop it belongs to; garbage may be collected in any thread."""
+    if loop.is_running():
+        asyncio.run_coroutine_threadsafe(resource.__aexit__(None, None, None), loop)

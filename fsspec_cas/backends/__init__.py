@@ -10,7 +10,6 @@ from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any, TypeVar
 
-import fsspec
 from fsspec.core import url_to_fs
 
 from fsspec_cas.answer import ListAnswer, ReadAnswer, WriteAnswer

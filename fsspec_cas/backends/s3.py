@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import aiobotocore.httpsession
@@ -43,6 +45,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.capability import Capabilities
+from fsspec_cas.drive import close_from_any_thread
 from fsspec_cas.errors import AccessDenied, BucketNotFound, InvalidInput, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
 
@@ -75,6 +78,15 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
         return session
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A client, bound to the loop it was made on."""
+
+    client: Any
+    creator: Any
+    closer: weakref.finalize[..., Any]
+
+
 class S3Backend:
     """Conditional writes over the S3 API."""
 
@@ -85,7 +97,8 @@ class S3Backend:
     def __init__(self, fs: Any) -> None:
         self._given = fs
         self._quoted = True
-        self._opened: dict[tuple[int, int], Any] = {}
+        self._opened: dict[tuple[int, int], _Opened] = {}
+        self._opening: dict[tuple[int, int], asyncio.Lock] = {}
 
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
@@ -166,7 +179,8 @@ class S3Backend:
         """Close the client that belongs to the running loop."""
         opened = self._opened.pop(_here(), None)
         if opened is not None:
-            await opened._s3creator.__aexit__(None, None, None)  # noqa: SLF001 - s3fs's own way to close
+            opened.closer.detach()
+            await opened.creator.__aexit__(None, None, None)
 
     def _etag(self, version: Version) -> str:
         return version.token if self._quoted else version.token.strip('"')
@@ -176,14 +190,15 @@ class S3Backend:
 
     async def _client(self) -> Any:
         """A client for the running loop and process: as the user's filesystem would make it, but sending once."""
-        fs = self._opened.get(_here())
-        if fs is None:
-            fs = self._opened[_here()] = self._sends_once()
-        return await fs.set_session()
+        here = _here()
+        if here not in self._opened:
+            async with self._opening.setdefault(here, asyncio.Lock()):
+                if here not in self._opened:
+                    self._opened[here] = await self._open()
+        return self._opened[here].client
 
-    def _sends_once(self) -> Any:
+    async def _open(self) -> _Opened:
         given = self._given
-        on_fsspec_loop = asyncio.get_running_loop() is getattr(given, "_loop", None)
         options = {
             **given.storage_options,
             "config_kwargs": {
@@ -191,10 +206,14 @@ class S3Backend:
                 "retries": {"mode": "standard", "total_max_attempts": 1},
                 "http_session_cls": _SendsOnce,
             },
-            "asynchronous": not on_fsspec_loop,
+            "asynchronous": True,  # s3fs would close from whatever thread collects garbage
             "skip_instance_cache": True,
         }
-        return S3FileSystem(*given.storage_args, **options)
+        fs = S3FileSystem(*given.storage_args, **options)
+        client = await fs.set_session()
+        creator = fs._s3creator  # noqa: SLF001 - what s3fs itself closes a client with
+        closer = weakref.finalize(self, close_from_any_thread, asyncio.get_running_loop(), creator)
+        return _Opened(client, creator, closer)
 
     async def _ask(
         self,

@@ -1,1 +1,63 @@
-"""Leases, fenced publish and other protocols built on conditional writes."""
+"""Leases, fenced publish and other protocols built on conditional writes.
+
+import lockprovider
+with lockprovider.lock("s3://bucket/table") as lease:
+    lease.check()
+    lease.publish("state/7", b"...")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsspec_cas import Store
+from lockprovider.errors import (
+    InvalidSettings,
+    LeaseLost,
+    LockError,
+    MalformedRecord,
+    NotAcquired,
+    PublishUnknown,
+)
+from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord, Pending
+from lockprovider.settings import LockSettings
+
+__all__ = [
+    "HUDI_LOCK_PATH",
+    "Holder",
+    "InvalidSettings",
+    "Lease",
+    "LeaseLost",
+    "Lock",
+    "LockError",
+    "LockRecord",
+    "LockSettings",
+    "MalformedRecord",
+    "NotAcquired",
+    "Pending",
+    "PublishUnknown",
+    "lock",
+]
+
+
+def lock(
+    url: str,
+    *,
+    on: str = HUDI_LOCK_PATH,
+    timeout_s: float | None = None,
+    settings: LockSettings | None = None,
+    storage_options: dict[str, Any] | None = None,
+    on_lost: OnLost | None = None,
+) -> Lease:
+    """Take the lock of the table (or any folder) at `url`; use it as `with lockprovider.lock(url) as lease:`.
+
+    `on` is the lock object's path below `url`; the default is Hudi's, so JVM Hudi writers and this one exclude each
+    other. `on_lost` is called from the heartbeat's thread.
+
+    Raises:
+        NotAcquired: it was held by others for `timeout_s` seconds (default 60).
+        CasError: the URL or the store failed.
+    """
+    store = Store.from_url(url, storage_options)
+    return Lock(store, on, settings, on_lost=on_lost).acquire(timeout_s)

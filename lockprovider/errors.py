@@ -1,0 +1,43 @@
+"""Errors of the lock, grouped by what the caller would do.
+
+LockError
+├── NotAcquired          somebody else holds it: wait longer, or look at who (`owner`, `valid_until_ms`)
+├── LeaseLost            stop: another may hold the lock now; what was not published never will be
+├── PublishUnknown       the commit point may have been passed: settle it by `lease.settle()` or by reading
+├── MalformedRecord      the lock file is not a lock record; nothing was overwritten
+└── InvalidSettings      two settings contradict each other, or one is out of range (a ValueError)
+"""
+
+from __future__ import annotations
+
+
+class LockError(Exception):
+    """The root of the tree; built from one sentence."""
+
+
+class NotAcquired(LockError, TimeoutError):
+    """The lock was not free within the timeout.
+
+    `owner` and `valid_until_ms` (epoch ms) describe the holder that was seen last, if any.
+    """
+
+    def __init__(self, message: str = "", *, owner: str = "", valid_until_ms: int = 0) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.valid_until_ms = valid_until_ms
+
+
+class LeaseLost(LockError):
+    """The lease lapsed, was taken over, or was broken."""
+
+
+class PublishUnknown(LockError):
+    """Neither the store nor the lock record could tell whether the commit point was passed."""
+
+
+class MalformedRecord(LockError, ValueError):
+    """The object at the lock's path is not a lock record."""
+
+
+class InvalidSettings(LockError, ValueError):
+    """The settings cannot work together."""

@@ -1,0 +1,429 @@
+"""The lease machine: every decision about the lock, without I/O, clock or randomness.
+
+What is NOT promised first: holding a lease does not mean that nobody else acts. A holder can be paused for longer than
+its lease lives. Only `Commit` is safe against that, because it is a conditional write on the very record whose version
+says "still the holder". Everything else (renewal, the local deadline) only makes overlap unlikely, while clocks differ
+by less than the grace plus the margin.
+
+    state       event                     next        effects
+    ----------  ------------------------  ----------  -------------------------------------------------------
+    Idle        TryLock                   Reading     ReadRecord, or straight PutRecord on the own released record
+    Reading     no record                 Writing     PutRecord if absent
+                released, lapsed, own     Writing     PutRecord if match; `pending` is copied, the epoch rises
+                another's, valid          Idle        Busy
+    Writing     won, took, no pending     Held        Acquired
+                won, took, pending        Rolling     Apply
+                won, renewed              Held        Renewed
+                won, committed            Rolling     Apply (the commit point was passed just now)
+                won, released             Idle        Released
+                lost, unknown             Checking    ReadRecord
+    Checking    my nonce is there         as if won
+                mine, another nonce       Held        not written (or an older write of mine landed late); with a
+                                                      `pending` Rolling and Apply, for that may be undone work
+                took: anything else       as Reading
+                renewed, committed: else  Lost        Ended; whether a commit was decided, `settle_commit` says
+                released: else            Idle        Released (it is not ours any more)
+    Checking    Look                      Checking    ReadRecord (the look before failed)
+    Rolling     AppliedPending            Held        Acquired, Committed, ...
+    Rolling     Renew, Release            Writing     PutRecord if match, `pending` kept
+    Held        Renew, Commit, Release    Writing     PutRecord if match, `pending` cleared
+    any held    Tick past the deadline    Lost        Ended
+
+The deadline counts from BEFORE the request was sent, on the monotonic clock: counted from the answer, two holders
+appear. A lapsed lease is `Lost` for its holder even if nobody took it yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fsspec_cas import ABSENT, Condition, Version
+from lockprovider.record import Holder, LockRecord, Pending
+from lockprovider.settings import GRACE_MS, LockSettings
+
+Purpose = Literal["take", "renew", "commit", "release"]
+What = Literal["acquired", "renewed", "committed", "released", "not_written"]
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """What never changes about one lock client."""
+
+    owner: str
+    settings: LockSettings
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time of an event, and a fresh nonce for the write that it may bring."""
+
+    now_ms: int
+    monotonic_s: float
+    nonce: str
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TryLock:
+    """Take the lock if it is free."""
+
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSeen:
+    """The record was read: None where there is none."""
+
+    record: LockRecord | None
+    version: Version | None
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class PutWon:
+    """The write is in the store at this version."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class PutFailed:
+    """The write lost, or nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPending:
+    """The pending publish is in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Prolong the lease."""
+
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Pass the commit point of a publish."""
+
+    pending: Pending
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the lock back."""
+
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask again whose record is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by."""
+
+    monotonic_s: float
+
+
+Event = TryLock | RecordSeen | PutWon | PutFailed | AppliedPending | Renew | Commit | Release | Look | Tick
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Read the lock record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutRecord:
+    """Write the lock record under this condition."""
+
+    record: LockRecord
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Create the pending object; "exists with the same digest" is success."""
+
+    pending: Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else holds it."""
+
+    owner: str
+    valid_until_ms: int
+    holder: Holder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What happened, for the caller."""
+
+    what: What
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The lease is lost: tell the holder at once. `seen` is the record that says so, if one was read."""
+
+    why: str
+    seen: LockRecord | None = None
+
+
+Effect = ReadRecord | PutRecord | Apply | Busy | Told | Ended
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Not the holder. `released` is the own last record, if nobody is known to have changed it."""
+
+    released: tuple[LockRecord, Version] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Waiting for the record, to take the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The holder, until `deadline_s` on the monotonic clock."""
+
+    record: LockRecord
+    version: Version
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A record is on its way. `before` is what we held when it was sent (None when taking)."""
+
+    purpose: Purpose
+    record: LockRecord
+    sent_s: float
+    before: Held | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """The answer to `write` was "lost" or none at all: whose record is there?"""
+
+    write: Writing
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """The lock is ours, and a decided publish must be applied before anything else."""
+
+    held: Held
+    then: What
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Not the holder any more, without having released."""
+
+    why: str
+
+
+State = Idle | Reading | Held | Writing | Checking | Rolling | Lost
+Step = tuple[State, Effect | None]
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def step(me: Me, state: State, event: Event) -> Step:
+    """What `event` does to `state`: the next state, and what the shell must do now, if anything.
+
+    Raises:
+        ValueError: the event does not belong to this state; a defect in the shell.
+    """
+    if isinstance(event, Tick):
+        return _tick(state, event.monotonic_s)
+    match state:
+        case Idle() | Lost() | Reading():
+            return _outside(me, state, event)
+        case Held() | Rolling():
+            return _inside(me, state, event)
+        case Writing() | Checking():
+            return _in_flight(me, state, event)
+
+
+def _outside(me: Me, state: Idle | Lost | Reading, event: Event) -> Step:
+    match state, event:
+        case Idle((record, version)), TryLock(at):
+            return _take(me, record, version, at)
+        case ((Idle() | Lost()), TryLock()):
+            return Reading(), ReadRecord()
+        case Reading(), RecordSeen(record, version, at):
+            return _judge(me, record, version, at)
+        case _:
+            raise _misplaced(state, event)
+
+
+def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
+    held = state.held if isinstance(state, Rolling) else state
+    # What is being rolled forward stays in the record until it is applied.
+    kept = held.record.pending if isinstance(state, Rolling) else None
+    match state, event:
+        case Rolling(then=then), AppliedPending():
+            return held, Told(then)
+        case _, Renew(at):
+            return _write("renew", held, _prolonged(me, held.record, at, kept), at)
+        case _, Release(at):
+            released = replace(held.record, expired=True, pending=kept, nonce=at.nonce)
+            return _write("release", held, released, at)
+        case Held(), Commit(pending, at):
+            return _write("commit", held, _prolonged(me, held.record, at, pending), at)
+        case _:
+            raise _misplaced(state, event)
+
+
+def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
+    match state, event:
+        case Writing() as write, PutWon(version):
+            return _written(me, write, version)
+        case Writing() as write, PutFailed():
+            return Checking(write), ReadRecord()
+        case Checking(), Look():
+            return state, ReadRecord()
+        case Checking(write), RecordSeen(record, version, at):
+            return _checked(me, write, record, version, at)
+        case _:
+            raise _misplaced(state, event)
+
+
+def _misplaced(state: State, event: Event) -> ValueError:
+    return ValueError(f"{type(event).__name__} does not belong to {type(state).__name__}")
+
+
+def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment) -> Step:
+    """May I take the lock that I see?"""
+    if record is None or version is None:
+        return _take(me, None, ABSENT, at)
+    lapsed = at.now_ms > record.valid_until_ms + GRACE_MS
+    # A valid record of mine while I hold nothing: an older write of mine landed late.
+    if record.expired or lapsed or record.owner == me.owner:
+        return _take(me, record, version, at)
+    return Idle(), Busy(record.owner, record.valid_until_ms, record.holder)
+
+
+def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment) -> Step:
+    record = LockRecord(
+        owner=me.owner,
+        valid_until_ms=_valid_until_ms(me, at),
+        expired=False,
+        epoch=max((seen.epoch if seen else 0) + 1, at.now_ms),
+        nonce=at.nonce,
+        pending=seen.pending if seen else None,
+        holder=Holder(me.host, me.pid, at.now_ms),
+    )
+    return Writing("take", record, at.monotonic_s, None), PutRecord(record, condition)
+
+
+def _write(purpose: Purpose, held: Held, record: LockRecord, at: Moment) -> Step:
+    return Writing(purpose, record, at.monotonic_s, held), PutRecord(record, held.version)
+
+
+def _prolonged(me: Me, record: LockRecord, at: Moment, pending: Pending | None) -> LockRecord:
+    return replace(record, valid_until_ms=_valid_until_ms(me, at), nonce=at.nonce, pending=pending)
+
+
+def _valid_until_ms(me: Me, at: Moment) -> int:
+    return at.now_ms + round(me.settings.validity_s * 1000)
+
+
+def _written(me: Me, write: Writing, version: Version) -> Step:
+    """My record is in the store at `version`."""
+    deadline_s = write.sent_s + me.settings.validity_s - me.settings.margin_s
+    held = Held(write.record, version, deadline_s)
+    if write.purpose == "release":
+        return Idle((write.record, version)), Told("released")
+    return _roll(held, _TOLD[write.purpose])
+
+
+_TOLD: dict[Purpose, What] = {"take": "acquired", "renew": "renewed", "commit": "committed"}
+
+
+def _roll(held: Held, then: What) -> Step:
+    if held.record.pending is None:
+        return held, Told(then)
+    return Rolling(held, then), Apply(held.record.pending)
+
+
+def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version | None, at: Moment) -> Step:
+    """A write of mine was refused or its answer lost, and this is what is there now."""
+    if record is not None and version is not None:
+        if record.nonce == write.record.nonce and record.owner == me.owner:
+            return _written(me, write, version)
+        mine = record.owner == me.owner and record.epoch == write.record.epoch and not record.expired
+        if write.before is not None and mine:
+            # The record from before, or an older write of mine that landed late: still the holder, not written yet.
+            return _roll(Held(record, version, write.before.deadline_s), "not_written")
+    if write.purpose == "take":
+        return _judge(me, record, version, at)
+    if write.purpose == "release":
+        return Idle(), Told("released")
+    now = "it is gone" if record is None else f"{record.owner} holds it since epoch {record.epoch}"
+    why = f"the lock was released or taken over: {now}"
+    return Lost(why), Ended(why, record)
+
+
+def _tick(state: State, monotonic_s: float) -> Step:
+    held = belief(state)
+    if held is None or monotonic_s < held.deadline_s:
+        return state, None
+    why = "the lease was not renewed in time"
+    match state:
+        case Held() | Rolling():
+            return Lost(why), Ended(why)
+        case _:
+            return state, Ended(why)  # the write on its way still decides what the record says
+
+
+def belief(state: State) -> Held | None:
+    """What the client holds as far as it knows, whatever is on its way."""
+    match state:
+        case Held():
+            return state
+        case Rolling(held):
+            return held
+        case Writing(before=before) | Checking(Writing(before=before)):
+            return before
+        case Idle() | Reading() | Lost():
+            return None
+
+
+def settle_commit(
+    pending: Pending, seen: LockRecord | None, digest_there: str | None
+) -> Literal["committed", "not_committed", "apply"]:
+    """Whether a commit whose answer was lost was decided, once the record is not mine any more.
+
+    `digest_there` is the digest of the object at `pending.path`, None if there is none. Whoever takes a lock over
+    copies `pending` and applies it before anything else, so either the object is there, or the record still says
+    so, or the commit never was and, the record having moved on, never will be.
+    """
+    if digest_there == pending.digest:
+        return "committed"
+    if seen is not None and seen.pending == pending:
+        return "apply"
+    return "not_committed"

@@ -1,0 +1,422 @@
+"""`Lock` and `Lease`: the lease machine driven against a store, with a heartbeat.
+
+    with Lock(store).acquire(timeout_s=30) as lease:
+        lease.check()                      # raises LeaseLost as soon as it is known
+        lease.publish("state/7", data)     # cannot happen after somebody else took over
+
+Not promised: that nobody else acts while you hold the lease and the process was paused. Only `publish` is safe then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from fsspec_cas import CasError, Content, Machine, ObjectNotFound, Store, Version, Won, World
+from lockprovider import lease as machine
+from lockprovider import publish
+from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
+from lockprovider.heartbeat import Heartbeat
+from lockprovider.lease import (
+    AppliedPending,
+    Apply,
+    Busy,
+    Checking,
+    Commit,
+    Ended,
+    Event,
+    Held,
+    Idle,
+    Look,
+    Me,
+    Moment,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    ReadRecord,
+    RecordSeen,
+    Release,
+    Renew,
+    Rolling,
+    State,
+    Tick,
+    Told,
+    TryLock,
+    settle_commit,
+)
+from lockprovider.record import HUDI_LOCK_PATH, LockRecord, Pending
+from lockprovider.settings import GRACE_MS, LockSettings
+from lockprovider.waiting import next_look_s
+
+_REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
+
+OnLost = Callable[[str], None]
+
+
+class Lock:
+    """One client of one lock; its threads exclude each other, a thread that holds it may acquire it again.
+
+    `world` supplies time, randomness and ids. `owner` is this client's UUID.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str = HUDI_LOCK_PATH,
+        settings: LockSettings | None = None,
+        *,
+        world: World | None = None,
+        on_lost: OnLost | None = None,
+    ) -> None:
+        self.path = path
+        self.settings = settings or LockSettings()
+        self._store = store
+        self._world = world or Machine()
+        self._me = Me(self._world.new_id(), self.settings, socket.gethostname(), os.getpid())
+        self._on_lost = on_lost
+        self._state: State = Idle()
+        self._seen: tuple[LockRecord, Version] | None = None
+        self._one_step = threading.RLock()  # the machine takes one event at a time
+        self._turn = threading.Lock()  # one thread of this client at a time wants or has the lock
+        self._lease: Lease | None = None
+
+    @property
+    def owner(self) -> str:
+        """This client's UUID, as it stands in the lock record."""
+        return self._me.owner
+
+    def acquire(self, timeout_s: float | None = None) -> Lease:
+        """Wait for the lock, at most `timeout_s` seconds (default: the settings').
+
+        Raises:
+            NotAcquired: it was held by others until the timeout; says by whom.
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+        """
+        mine = self._lease
+        if mine is not None and mine.thread is threading.current_thread():
+            return mine.again()
+        deadline = self._world.monotonic_s() + (self.settings.timeout_s if timeout_s is None else timeout_s)
+        if not self._turn.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
+            raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
+        try:
+            self._wait_for_it(deadline)
+            return self._begin()
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def try_lock(self) -> Lease | Busy:
+        """Take the lock if it is free now, else say who holds it."""
+        try:
+            return self.acquire(0.0)
+        except NotAcquired as refusal:
+            return Busy(refusal.owner, refusal.valid_until_ms, None)
+
+    def _wait_for_it(self, deadline: float) -> None:
+        looks = 0
+        while isinstance(answer := self._try_once(), Busy):
+            pause = next_look_s(
+                looks,
+                self._world.random(),
+                lapses_in_s=(answer.valid_until_ms + GRACE_MS + 1 - self._world.now_ms()) / 1000,
+                poll_s=self.settings.poll_s,
+            )
+            if self._world.monotonic_s() + pause >= deadline:
+                raise _not_acquired(self.path, answer)
+            self._world.sleep(pause)
+            looks += 1
+
+    def _try_once(self) -> Busy | None:
+        with self._one_step:
+            try:
+                answer = self._feed(TryLock(self._moment()))
+            except BaseException:
+                self._state = Idle()  # whatever landed is recognised as ours at the next try
+                raise
+        if isinstance(answer, Busy):
+            return answer
+        return None
+
+    def _begin(self) -> Lease:
+        lease = Lease(self, self._on_lost)
+        try:
+            lease.start()
+        except BaseException:
+            self.feed_quietly(Release(self._moment()))
+            raise
+        self._lease = lease
+        return lease
+
+    def _end(self) -> None:
+        self._lease = None
+        self._turn.release()
+
+    # -- what the lease and its heartbeat ask for ------------------------------------------------------------------
+
+    def held(self) -> Held | None:
+        """What the machine believes we hold."""
+        with self._one_step:
+            return machine.belief(self._state)
+
+    def tick(self) -> Ended | None:
+        """Tell the machine the time; the end of the lease if it lapsed."""
+        with self._one_step:
+            _, effect = stepped = machine.step(self._me, self._state, Tick(self._world.monotonic_s()))
+            self._state = stepped[0]
+            return effect if isinstance(effect, Ended) else None
+
+    def renew(self) -> Told | Ended | None:
+        """Prolong the lease once."""
+        with self._one_step:
+            if isinstance(self._state, Checking):
+                return self._final(self._feed(Look()))
+            if isinstance(self._state, (Held, Rolling)):
+                return self._final(self._feed(Renew(self._moment())))
+            return None
+
+    def give_back(self) -> None:
+        """Release until it is known to be released, or not ours any more."""
+        with self._one_step:
+            self._finish_in_flight()
+            while isinstance(self._state, (Held, Rolling)):
+                self._feed(Release(self._moment()))
+                self._finish_in_flight()
+
+    def commit(self, pending: Pending) -> Told | Ended | None:
+        """Try to pass the commit point once."""
+        with self._one_step:
+            self._finish_in_flight()
+            if isinstance(self._state, Rolling):
+                self._feed_apply(self._state)
+            if not isinstance(self._state, Held):
+                return None
+            return self._final(self._feed(Commit(pending, self._moment())))
+
+    def feed_quietly(self, event: Event) -> None:
+        """Best effort, when something else is already being raised."""
+        with self._one_step, contextlib.suppress(CasError, LockError, ValueError):
+            self._feed(event)
+
+    def _finish_in_flight(self) -> None:
+        if isinstance(self._state, Checking):
+            self._feed(Look())
+
+    def _feed_apply(self, state: Rolling) -> None:
+        if state.held.record.pending is not None:
+            publish.apply(self._store, state.held.record.pending)
+        self._feed(AppliedPending())
+
+    @staticmethod
+    def _final(effect: Busy | Told | Ended | None) -> Told | Ended | None:
+        return None if isinstance(effect, Busy) else effect
+
+    def _feed(self, event: Event) -> Busy | Told | Ended | None:
+        """Feed one event and do what the machine asks for, until it asks for nothing more."""
+        while True:
+            self._state, effect = machine.step(self._me, self._state, event)
+            match effect:
+                case ReadRecord():
+                    event = self._read()
+                case PutRecord():
+                    event = self._put(effect)
+                case Apply(pending):
+                    publish.apply(self._store, pending)
+                    event = AppliedPending()
+                case _:
+                    return effect
+
+    def _read(self) -> RecordSeen:
+        """Read the record; while it has not changed, no body is moved."""
+        try:
+            content = self._read_content()
+        except ObjectNotFound:
+            self._seen = None
+            return RecordSeen(None, None, self._moment())
+        if content is not None:
+            self._seen = (LockRecord.decode(content.data), content.version)
+        record, version = self._seen or (None, None)
+        return RecordSeen(record, version, self._moment())
+
+    def _read_content(self) -> Content | None:
+        if self._seen is None:
+            return self._store.read(self.path, timeout=_REQUEST_S)
+        return self._store.read_if_changed(self.path, self._seen[1], timeout=_REQUEST_S)
+
+    def _put(self, effect: PutRecord) -> Event:
+        data = effect.record.encode()
+        if isinstance(effect.condition, Version):
+            outcome = self._store.put_if_match(self.path, data, effect.condition, timeout=_REQUEST_S)
+        else:
+            outcome = self._store.put_if_absent(self.path, data, timeout=_REQUEST_S)
+        if isinstance(outcome, Won):
+            self._seen = (effect.record, outcome.version)
+            return PutWon(outcome.version)
+        return PutFailed()
+
+    def _moment(self) -> Moment:
+        # The wall clock first: a pause between the two readings then only shortens our own belief.
+        now_ms = self._world.now_ms()
+        return Moment(now_ms, self._world.monotonic_s(), self._world.new_id())
+
+
+class Lease:
+    """A held lock. Leave it (`with`, or `release()`) to give the lock back."""
+
+    def __init__(self, lock: Lock, on_lost: OnLost | None) -> None:
+        held = lock.held()
+        assert held is not None  # noqa: S101 - only made by Lock.acquire
+        self.epoch = held.record.epoch
+        self.owner = lock.owner
+        self.thread = threading.current_thread()
+        self.lost = threading.Event()
+        self._why = ""
+        self._depth = 1
+        self._lock = lock
+        self._on_lost = on_lost
+        self._heartbeat = Heartbeat(self, lock.settings.renew_s)
+
+    @property
+    def deadline_s(self) -> float:
+        """When this process stops believing in the lease, on `time.monotonic`'s clock."""
+        held = self._lock.held()
+        return 0.0 if held is None else held.deadline_s
+
+    def check(self) -> None:
+        """Return if the lease is held as far as this process can know, without a request.
+
+        Raises:
+            LeaseLost: it lapsed, was taken over or broken.
+        """
+        if self.lost.is_set() or self._lapsed():
+            raise LeaseLost(f"the lease on {self._lock.path!r} (epoch {self.epoch}) is lost: {self._why}")
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Create `path` with `data`, if and only if this lease still is the newest.
+
+        Once this returns, `path` is there. No clock is involved: see `lockprovider.publish`.
+
+        Raises:
+            LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
+            PublishUnknown: neither could be found out; read `path` after the next acquisition.
+        """
+        self.publish_staged(self.stage(path, data))
+
+    def stage(self, path: str, data: bytes) -> Pending:
+        """The first half of `publish`, which may be done early."""
+        lock = self._lock
+        return publish.stage(lock._store, _folder(lock.path), lock._world.new_id(), path, data)  # noqa: SLF001
+
+    def publish_staged(self, pending: Pending) -> None:
+        """The second half of `publish`: commit and apply."""
+        while True:
+            try:
+                answer = self._lock.commit(pending)
+            except CasError as error:
+                raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
+            if isinstance(answer, Told) and answer.what == "committed":
+                return self._discard(pending)
+            if isinstance(answer, Ended) or answer is None:
+                return self._settle(pending, answer)
+            if self._lapsed():  # a copy of the commit may be on its way still
+                raise PublishUnknown(f"the publish of {pending.path!r} was not answered while the lease lived")
+
+    def renew(self) -> bool:
+        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known."""
+        answer = self._lock.renew()
+        self._learn(answer if isinstance(answer, Ended) else self._lock.tick())
+        return isinstance(answer, Told) and answer.what == "renewed"
+
+    def release(self) -> None:
+        """Give the lock back; an inner release of a lock acquired twice only counts down.
+
+        Raises:
+            CasError: the store could not be reached; the lease lapses by itself.
+        """
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        atexit.unregister(self._at_exit)
+        self._heartbeat.stop()
+        try:
+            self._lock.give_back()
+        finally:
+            self._lock._end()  # noqa: SLF001
+
+    def again(self) -> Lease:
+        """The same lease for an inner `acquire` of the same thread.
+
+        Raises:
+            LeaseLost: there is nothing left to share.
+        """
+        self.check()
+        self._depth += 1
+        return self
+
+    def start(self) -> None:
+        """Start the heartbeat; called once by `Lock.acquire`."""
+        self._heartbeat.start()
+        atexit.register(self._at_exit)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return self.release()
+        with contextlib.suppress(CasError):  # the error on its way is the news
+            self.release()
+        return None
+
+    def _lapsed(self) -> bool:
+        self._learn(self._lock.tick())
+        return self.lost.is_set()
+
+    def _settle(self, pending: Pending, answer: Ended | None) -> None:
+        seen = answer.seen if isinstance(answer, Ended) else None
+        self._learn(answer if isinstance(answer, Ended) else Ended("the lease had ended before"))
+        store = self._lock._store  # noqa: SLF001
+        match settle_commit(pending, seen, publish.digest_at(store, pending.path)):
+            case "committed":
+                return
+            case "apply":
+                publish.apply(store, pending)
+            case "not_committed":
+                self.check()
+
+    def _discard(self, pending: Pending) -> None:
+        with contextlib.suppress(CasError):  # an orphan, not an error
+            publish.discard(self._lock._store, pending)  # noqa: SLF001
+
+    def _learn(self, ended: Ended | None) -> None:
+        if ended is None or self.lost.is_set():
+            return
+        self._why = ended.why
+        self.lost.set()
+        if self._on_lost is not None:
+            self._on_lost(ended.why)
+
+    def _at_exit(self) -> None:
+        self._heartbeat.stop()
+        with contextlib.suppress(CasError, LockError):
+            self._lock.give_back()
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+def _not_acquired(path: str, busy: Busy) -> NotAcquired:
+    who = f" ({busy.holder.host}, pid {busy.holder.pid})" if busy.holder else ""
+    return NotAcquired(
+        f"{path!r} is held by {busy.owner}{who} until {busy.valid_until_ms} (epoch ms)",
+        owner=busy.owner,
+        valid_until_ms=busy.valid_until_ms,
+    )

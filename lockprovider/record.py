@@ -1,0 +1,111 @@
+"""The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
+
+`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending` and `holder` are ours: JVM Hudi ignores them
+when it reads and drops them when it writes.
+
+Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from lockprovider.errors import MalformedRecord
+
+HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A publish that has been decided and may not have been applied yet: create `path` from `staged`."""
+
+    path: str
+    staged: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who to ask: for people, never for decisions."""
+
+    host: str
+    pid: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """One state of the lock.
+
+    Attributes:
+        owner: UUID of the lock client that wrote it.
+        valid_until_ms: when the lease lapses, epoch ms UTC.
+        expired: the holder released it.
+        epoch: the fencing token, strictly rising over all acquisitions; 0 where a JVM writer dropped it.
+        nonce: makes the bytes of every write unique, and names the write.
+        pending: a decided publish that the next holder must finish.
+        holder: for people.
+    """
+
+    owner: str
+    valid_until_ms: int
+    expired: bool
+    epoch: int = 0
+    nonce: str = ""
+    pending: Pending | None = None
+    holder: Holder | None = None
+
+    def encode(self) -> bytes:
+        """The record as UTF-8 JSON, Hudi's fields first."""
+        fields: dict[str, Any] = {
+            "expired": self.expired,
+            "validUntil": self.valid_until_ms,
+            "owner": self.owner,
+            "epoch": self.epoch,
+            "nonce": self.nonce,
+            "pending": None if self.pending is None else _fields(self.pending),
+            "holder": None if self.holder is None else _fields(self.holder),
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> LockRecord:
+        """Read a record, ours or JVM Hudi's; unknown fields are ignored.
+
+        Raises:
+            MalformedRecord: it is not one.
+        """
+        try:
+            fields = json.loads(data)
+            return cls(
+                owner=_of(fields["owner"], str),
+                valid_until_ms=_of(fields["validUntil"], int),
+                expired=_of(fields["expired"], bool),
+                epoch=_of(fields.get("epoch") or 0, int),
+                nonce=_of(fields.get("nonce") or "", str),
+                pending=_optional(Pending, fields.get("pending")),
+                holder=_optional(Holder, fields.get("holder")),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MalformedRecord(
+                f"not a lock record ({error!r}): {data[:80]!r}; if no writer is alive, remove the object by hand"
+            ) from error
+
+
+def _fields(noun: Pending | Holder) -> dict[str, Any]:
+    return {name: getattr(noun, name) for name in noun.__slots__}
+
+
+def _of(value: Any, kind: type) -> Any:
+    # bool is an int in Python; a lock record is no place for such surprises
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return value
+
+
+def _optional(kind: type, value: Any) -> Any:
+    if value is None:
+        return None
+    return kind(**{name: value[name] for name in kind.__slots__})  # type: ignore[attr-defined]

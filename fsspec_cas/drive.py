@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +19,8 @@ from fsspec_cas.clock import World
 from fsspec_cas.errors import CasError
 
 T = TypeVar("T")
+
+_CANCEL_S = 2.0  # for a cancelled call to unwind; it has nothing left to wait for
 
 
 class Drive(Protocol):
@@ -59,13 +62,18 @@ class OnLoop:
         if _running() is loop:
             coroutine.close()
             raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        watched = _Watched()
+        future = asyncio.run_coroutine_threadsafe(watched.run(coroutine), loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError as error:
-            raise asyncio.CancelledError from error
+            raise asyncio.CancelledError from (watched.error or error).__cause__
+        except KeyboardInterrupt as stop:  # in this thread: do not let the call go on unseen
+            future.cancel()
+            watched.ended.wait(_CANCEL_S)
+            raise stop from (watched.error and watched.error.__cause__)
         except BaseException:
-            future.cancel()  # Ctrl-C in this thread: do not let the call go on unseen
+            future.cancel()
             raise
 
     async def sleep(self, seconds: float) -> None:
@@ -79,6 +87,24 @@ class OwnLoop:
     async def sleep(self, seconds: float) -> None:
         """Suspend."""
         await asyncio.sleep(seconds)
+
+
+class _Watched:
+    """Keeps what a cancelled coroutine ended with; its future forgets that."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's own result."""
+        try:
+            return await coroutine
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self.ended.set()
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

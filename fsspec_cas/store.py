@@ -137,11 +137,13 @@ class AsyncStore:
         return _content(answer, full)
 
     async def read_if_changed(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """The object if it is not at `version` any more, else None; then no body was moved."""
+        """The object if it is not at `version` any more, else None; then no body was moved, where the store can."""
         full = self._full(path)
         self._check_own(version)
         answer = await self._look(full, lambda left: self.backend.get(full, version, timeout_s=left), timeout)
-        return None if isinstance(answer, Unchanged) else _content(answer, full)
+        if isinstance(answer, Unchanged) or (isinstance(answer, Seen) and answer.version == version):
+            return None  # the second: a server that ignores the condition sends the body all the same
+        return _content(answer, full)
 
     async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
         """Version, size and time of an object.
@@ -198,8 +200,14 @@ class AsyncStore:
         full = self._full(path)
         await self._repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
 
-    async def list(self, prefix: str, *, start_after: str | None = None, timeout: float = TIMEOUT_S) -> list[Entry]:
-        """All objects whose path starts with `prefix`, ordered by path; paths relative to the root."""
+    async def list(
+        self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
+    ) -> list[Entry]:
+        """All objects whose path starts with `prefix`, ordered by path; paths relative to the root.
+
+        Only those after `start_after` and before `stop_at`; no page beyond `stop_at` is asked for. A listing of several
+        pages is not one moment of the store.
+        """
         full = self._full(prefix)
         after = None if start_after is None else self._full(start_after)
         found: list[Entry] = []
@@ -208,8 +216,9 @@ class AsyncStore:
             page = await self._page(full, after, token, timeout)
             found += [replace(entry, path=self._relative(entry.path)) for entry in page.entries]
             token = page.token
-            if token is None:
-                return found
+            if token is None or (stop_at is not None and found and found[-1].path >= stop_at):
+                kept = (entry for entry in found if stop_at is None or entry.path < stop_at)
+                return sorted(kept, key=lambda entry: entry.path)  # a hierarchical Azure account has another order
 
     async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read, apply `fn`, write back under the version read; again from the start if somebody was faster.
@@ -417,6 +426,11 @@ class Store:
         return self._async.root
 
     @property
+    def kind(self) -> str:
+        """What kind of store it is: `s3`, `gcs`, `azure`, `local` or `memory`."""
+        return self._async.backend.name
+
+    @property
     def capabilities(self) -> Capabilities:
         """What this kind of store is documented to do."""
         return self._async.capabilities
@@ -455,9 +469,11 @@ class Store:
         """See `AsyncStore.delete`."""
         self._drive.run(self._async.delete(path, timeout=timeout))
 
-    def list(self, prefix: str, *, start_after: str | None = None, timeout: float = TIMEOUT_S) -> list[Entry]:
+    def list(
+        self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
+    ) -> list[Entry]:
         """See `AsyncStore.list`."""
-        return self._drive.run(self._async.list(prefix, start_after=start_after, timeout=timeout))
+        return self._drive.run(self._async.list(prefix, start_after=start_after, stop_at=stop_at, timeout=timeout))
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """See `AsyncStore.update`."""

@@ -112,19 +112,20 @@ def _run_demo(chosen: argparse.Namespace) -> int:
 
 def _demo_with_modules(chosen: argparse.Namespace) -> int:
     from fsspec_cas.errors import CasError  # noqa: PLC0415 - seconds of import below
-    from lockprovider.demo import conductor, report  # noqa: PLC0415
+    from lockprovider.demo import conductor, flights, report  # noqa: PLC0415
     from lockprovider.demo.serve import SeaweedFS  # noqa: PLC0415
     from lockprovider.table.engines.java import NoJava  # noqa: PLC0415
+    from lockprovider.table.errors import TableError  # noqa: PLC0415
 
     with ExitStack() as stack:
         url, options = chosen.url, storage_options(chosen.options)
         if chosen.serve:
             server = stack.enter_context(SeaweedFS())
             url, options = f"s3://{server.bucket}/flights", server.storage_options
-        months = FAST_MONTHS if chosen.fast else conductor.flights.ALL_MONTHS
+        months = FAST_MONTHS if chosen.fast else flights.ALL_MONTHS
         try:
             result = conductor.run(conductor.Settings(url, options, months, chosen.out))
-        except (NoJava, CasError) as reason:
+        except (NoJava, CasError, TableError) as reason:
             return _refuse(str(reason))
         print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else report.text(result))
         return 0 if result.ok else FAILED

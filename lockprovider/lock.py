@@ -111,6 +111,14 @@ class Lock:
             self._turn.release()
             raise
 
+    def stage(self, path: str, data: bytes) -> Pending:
+        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet."""
+        return publish.stage(self._store, _folder(self.path), self._world.new_id(), path, data)
+
+    def unstage(self, pending: Pending) -> None:
+        """Remove bytes that were staged and will not be published after all."""
+        publish.discard(self._store, pending)
+
     def try_lock(self) -> Lease | Busy:
         """Take the lock if it is free now, else say who holds it."""
         try:
@@ -305,12 +313,7 @@ class Lease:
             LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
             PublishUnknown: neither could be found out; read `path` after the next acquisition.
         """
-        self.publish_staged(self.stage(path, data))
-
-    def stage(self, path: str, data: bytes) -> Pending:
-        """The first half of `publish`, which may be done early."""
-        lock = self._lock
-        return publish.stage(lock._store, _folder(lock.path), lock._world.new_id(), path, data)  # noqa: SLF001
+        self.publish_staged(self._lock.stage(path, data))
 
     def publish_staged(self, pending: Pending) -> None:
         """The second half of `publish`: commit and apply."""

@@ -31,8 +31,14 @@ _BACKENDS = {
     "memory": ("memory", "MemoryBackend", ""),
     "s3": ("s3", "S3Backend", "s3"),
     "s3a": ("s3", "S3Backend", "s3"),
+    "gs": ("gcs", "GcsBackend", "gcs"),
+    "gcs": ("gcs", "GcsBackend", "gcs"),
+    "az": ("azure", "AzureBackend", "azure"),
+    "abfs": ("azure", "AzureBackend", "azure"),
+    "abfss": ("azure", "AzureBackend", "azure"),
 }
-_HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasbs": "abfs"}
+# Names that Hadoop users know -> what fsspec calls the same store.
+_HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 
 
 def split_url(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Any, str]:

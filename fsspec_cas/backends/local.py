@@ -15,10 +15,12 @@ Not promised: NFS and other network file systems (flock and link semantics vary 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from stat import S_ISDIR
 
 from fsspec_cas.answer import (
     Applied,
@@ -65,7 +67,10 @@ class LocalBackend:
         """Stat."""
         del timeout_s
         with _as_store_error(path):
-            stat = _stat(Path(path))
+            try:
+                stat = _stat(Path(path))
+            except IsADirectoryError:
+                return Missing()
             return Missing() if stat is None else _seen(stat, None)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
@@ -76,7 +81,7 @@ class LocalBackend:
                 with Path(path).open("rb") as file:
                     stat = os.fstat(file.fileno())
                     return Unchanged() if _version(stat) == unless else _seen(stat, file.read())
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return Missing()
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
@@ -191,9 +196,12 @@ def _sync_folder(folder: Path) -> None:
 
 def _stat(path: Path) -> os.stat_result | None:
     try:
-        return path.stat()
+        found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not an object", str(path))
+    return found
 
 
 def _version(stat: os.stat_result) -> Version:

@@ -1,1 +1,47 @@
-"""Apache Hudi tables that many writers share."""
+"""Apache Hudi tables that many writers share.
+
+    from lockprovider.table import Table, TableSpec
+    table = Table.create("s3://bucket/trips", TableSpec("trips", schema, record_keys=("id",)))
+
+Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` runs them as transactions.
+"""
+
+from lockprovider.table.errors import (
+    Aborted,
+    Corrupt,
+    InvalidRecords,
+    TableError,
+    TableExists,
+    TableNotFound,
+    UnsupportedSchema,
+    UnsupportedTable,
+    WriteConflict,
+)
+from lockprovider.table.events import Event, Watcher
+from lockprovider.table.liveness import HeartbeatSettings
+from lockprovider.table.manager import Commit, Table, TableSettings, TableSpec
+from lockprovider.table.transaction import CommitResult, Transaction
+from lockprovider.table.view import FileSlice, Snapshot
+
+__all__ = [
+    "Aborted",
+    "Commit",
+    "CommitResult",
+    "Corrupt",
+    "Event",
+    "FileSlice",
+    "HeartbeatSettings",
+    "InvalidRecords",
+    "Snapshot",
+    "Table",
+    "TableError",
+    "TableExists",
+    "TableNotFound",
+    "TableSettings",
+    "TableSpec",
+    "Transaction",
+    "UnsupportedSchema",
+    "UnsupportedTable",
+    "Watcher",
+    "WriteConflict",
+]

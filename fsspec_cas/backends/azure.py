@@ -1,0 +1,297 @@
+"""Azure Blob Storage, with the account and credential of the given adlfs filesystem.
+
+Every layer that would send again by itself is off: azure-core's retries are set to none, and aiohttp's re-send of a PUT
+whose connection broke is switched off on the session of the transport that this module makes.
+
+The version is the ETag, which Azure makes anew with every write. Promised only for block blobs written as a whole, up
+to the service's 5000 MiB for one Put Blob.
+
+Sources: Azure Blob Storage REST reference, "Specifying conditional headers for Blob service operations", "Put Blob",
+"Get Blob", "Delete Blob", "Blob service error codes".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import aiohttp
+from azure.core import MatchConditions
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ServiceRequestTimeoutError,
+)
+from azure.core.pipeline.transport import AioHttpTransport
+from azure.storage.blob.aio import BlobClient, BlobServiceClient, ContainerClient
+
+from fsspec_cas.answer import (
+    Applied,
+    Denied,
+    Entry,
+    ListAnswer,
+    Missing,
+    NoAnswer,
+    NotNow,
+    Page,
+    ReadAnswer,
+    Seen,
+    Unchanged,
+    WriteAnswer,
+)
+from fsspec_cas.backends.wire import PerLoop, epoch_ms, sends_once
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, StoreError
+from fsspec_cas.version import Absent, Condition, Version
+
+A = TypeVar("A")
+
+WRITE_ID_KEY = "cas_id"  # Azure wants names of metadata to be C# identifiers, so no hyphen
+_CAPABILITIES = Capabilities(
+    create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True
+)
+_ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # the most that one Put Blob takes
+_FALSE_CONDITION_CODES = ("ConditionNotMet", "TargetConditionNotMet", "")  # "": a middlebox strips headers
+_FOLDER_MARK = "hdi_isfolder"  # how an account with a hierarchical namespace marks its directories
+_NOT_NOW_CODES = ("ContainerBeingDeleted", "ContainerBeingCreated")
+
+
+class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so mypy sees no type
+    """aiohttp would send a PUT or DELETE again, unseen, when its connection breaks."""
+
+    async def open(self) -> None:
+        await super().open()
+        sends_once(self.session)
+
+
+class AzureBackend:
+    """Conditional writes over the Blob API."""
+
+    name = "azure"
+    capabilities = _CAPABILITIES
+    blocking = False
+
+    def __init__(self, fs: Any) -> None:
+        self._given = fs
+        self._services: PerLoop[BlobServiceClient] = PerLoop()
+
+    async def put(
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+    ) -> WriteAnswer:
+        """Put Blob with If-None-Match: * or If-Match."""
+
+        async def send(blob: BlobClient, settings: dict[str, Any]) -> WriteAnswer:
+            answer = await blob.upload_blob(
+                data,
+                length=len(data),
+                metadata={WRITE_ID_KEY: write_id},
+                **_put_condition(condition),
+                **settings,
+            )
+            return Applied(Version(self.name, answer["etag"]) if answer.get("etag") else None)
+
+        refusal = _create_refusal if isinstance(condition, Absent) else _write_refusal
+        return await self._ask_blob(path, send, refusal, timeout_s)
+
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+        """Get Blob Properties."""
+
+        async def send(blob: BlobClient, settings: dict[str, Any]) -> ReadAnswer:
+            return _seen(await blob.get_blob_properties(**settings), None)
+
+        return await self._ask_blob(path, send, _read_refusal, timeout_s)
+
+    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+        """Get Blob, with If-None-Match for a reader that has a version already."""
+        condition = {} if unless is None else _condition(unless, MatchConditions.IfModified)
+
+        async def send(blob: BlobClient, settings: dict[str, Any]) -> ReadAnswer:
+            stream = await blob.download_blob(**condition, **settings)
+            return _seen(stream.properties, await stream.readall())
+
+        return await self._ask_blob(path, send, _read_refusal, timeout_s)
+
+    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        """Delete Blob, with If-Match where there is a condition."""
+        matching = {} if condition is None else _condition(condition, MatchConditions.IfNotModified)
+
+        async def send(blob: BlobClient, settings: dict[str, Any]) -> WriteAnswer:
+            await blob.delete_blob(**matching, **settings)
+            return Applied(None)
+
+        refusal = _delete_refusal if condition is None else _write_refusal
+        return await self._ask_blob(path, send, refusal, timeout_s)
+
+    async def list_page(
+        self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
+    ) -> ListAnswer:
+        """List Blobs. It cannot start after a name, so what comes before is listed and dropped."""
+        container, _, key_prefix = prefix.partition("/")
+        after = start_after.partition("/")[2] if start_after else ""
+
+        async def send(client: ContainerClient, settings: dict[str, Any]) -> ListAnswer:
+            found = client.list_blobs(name_starts_with=key_prefix or None, include=["metadata"], **settings)
+            pages: Any = found.by_page(continuation_token=token)
+            items = [item async for item in await anext(pages)]
+            entries = tuple(_entry(container, item) for item in items if item.name > after and not _is_folder(item))
+            return Page(entries, pages.continuation_token or None)
+
+        async def ask(service: BlobServiceClient) -> ListAnswer:
+            return await send(service.get_container_client(container), self._settings())
+
+        return await self._ask(prefix, ask, _never, timeout_s)
+
+    def adapt(self) -> bool:
+        """There is one dialect."""
+        return False
+
+    async def close(self) -> None:
+        """Close the client that belongs to the running loop."""
+        await self._services.close()
+
+    async def _open(self) -> BlobServiceClient:
+        """A client for the same account and credential, sending once."""
+        given = self._given.service_client
+        return BlobServiceClient(
+            given.url,
+            credential=given.credential,
+            transport=_SendsOnce(),
+            retry_total=0,
+            max_single_put_size=_ONE_REQUEST_BYTES,
+            max_single_get_size=_ONE_REQUEST_BYTES,
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        return dict(getattr(self._given, "_timeout_kwargs", {}))
+
+    async def _ask_blob(
+        self,
+        path: str,
+        send: Callable[[BlobClient, dict[str, Any]], Coroutine[Any, Any, A]],
+        refusal: Callable[[int, str], A | None],
+        timeout_s: float,
+    ) -> A | NotNow | NoAnswer:
+        container, _, key = path.partition("/")
+
+        async def ask(service: BlobServiceClient) -> A:
+            return await send(service.get_blob_client(container, key), self._settings())
+
+        return await self._ask(path, ask, refusal, timeout_s)
+
+    async def _ask(
+        self,
+        path: str,
+        send: Callable[[BlobServiceClient], Coroutine[Any, Any, A]],
+        refusal: Callable[[int, str], A | None],
+        timeout_s: float,
+    ) -> A | NotNow | NoAnswer:
+        """Send once; translate whatever comes back."""
+        try:
+            service = await self._services.get(self._open)
+            return await asyncio.wait_for(send(service), timeout_s)
+        except asyncio.TimeoutError:
+            return NoAnswer(f"no answer within {timeout_s:.3g} s")
+        except CasError:
+            raise
+        except HttpResponseError as error:
+            return _translate(error, path, refusal)
+        except (AzureError, OSError) as error:
+            return _without_answer(error)
+        except ValueError as error:
+            raise InvalidInput(f"Azure does not accept {path!r}: {error}", path=path) from error
+
+
+def _condition(version: Version, match: MatchConditions) -> dict[str, Any]:
+    return {"etag": version.token, "match_condition": match}
+
+
+def _put_condition(condition: Condition) -> dict[str, Any]:
+    if isinstance(condition, Absent):
+        return {"overwrite": False}  # the SDK sends If-None-Match: *
+    return {"overwrite": True, **_condition(condition, MatchConditions.IfNotModified)}
+
+
+def _seen(properties: Any, data: bytes | None) -> Seen:
+    metadata = {name.lower(): value for name, value in (properties.metadata or {}).items()}
+    size = properties.size if data is None else len(data)
+    return Seen(
+        Version("azure", properties.etag), size, epoch_ms(properties.last_modified), metadata.get(WRITE_ID_KEY), data
+    )
+
+
+def _entry(container: str, item: Any) -> Entry:
+    return Entry(f"{container}/{item.name}", item.size, epoch_ms(item.last_modified))
+
+
+def _is_folder(item: Any) -> bool:
+    return str((item.metadata or {}).get(_FOLDER_MARK, "")).lower() == "true"
+
+
+def _no_blob(status: int, code: str) -> bool:
+    return status == 404 and code != "ContainerNotFound"
+
+
+def _create_refusal(status: int, code: str) -> WriteAnswer | None:
+    false = code == "BlobAlreadyExists" or (status == 412 and code in _FALSE_CONDITION_CODES)
+    return Denied() if false else None
+
+
+def _write_refusal(status: int, code: str) -> WriteAnswer | None:
+    # Other codes of 412 (LeaseIdMissing ...) do not speak of our condition.
+    false = _no_blob(status, code) or (status == 412 and code in _FALSE_CONDITION_CODES)
+    return Denied() if false else None
+
+
+def _delete_refusal(status: int, code: str) -> WriteAnswer | None:
+    return Applied(None) if _no_blob(status, code) else None
+
+
+def _read_refusal(status: int, code: str) -> ReadAnswer | None:
+    if status == 304:
+        return Unchanged()
+    return Missing() if _no_blob(status, code) else None
+
+
+def _never(status: int, code: str) -> None:
+    del status, code
+
+
+def _without_answer(error: Exception) -> NotNow | NoAnswer:
+    # The SDK says "request error" also when the connection broke after the request had left.
+    cause = getattr(error, "inner_exception", None)
+    unreached = isinstance(error, ServiceRequestTimeoutError) or isinstance(cause, aiohttp.ClientConnectorError)
+    why = f"{type(cause or error).__name__}: {error}"
+    return NotNow(f"could not connect: {why}") if unreached else NoAnswer(why)
+
+
+def _translate(error: HttpResponseError, path: str, refusal: Callable[[int, str], A | None]) -> A | NotNow | NoAnswer:
+    status = error.status_code or 0
+    code = _code(error)
+    why = f"{status} {code}".strip()
+    answer = refusal(status, code)
+    if answer is not None:
+        return answer
+    if status == 429 or code in _NOT_NOW_CODES:
+        return NotNow(why, _retry_after_s(error))
+    if status in (401, 403) or isinstance(error, ClientAuthenticationError):
+        reason = why if status else str(error)
+        raise AccessDenied(f"Azure refused access to {path!r}: {reason}; check account, key and roles", path=path)
+    if status == 404:
+        container = path.partition("/")[0]
+        raise BucketNotFound(f"there is no container {container!r}; create it first", path=path)
+    if 300 <= status < 500 and status != 408:
+        raise StoreError(f"Azure refused the request for {path!r}: {why}", path=path)
+    return NoAnswer(why, _retry_after_s(error))  # every 5xx, and what has no status
+
+
+def _code(error: HttpResponseError) -> str:
+    code = getattr(error, "error_code", None)
+    return str(getattr(code, "value", code) or "")
+
+
+def _retry_after_s(error: HttpResponseError) -> float | None:
+    headers = getattr(error.response, "headers", {})
+    text = str(headers.get("Retry-After", ""))
+    return float(text) if text.isdigit() else None

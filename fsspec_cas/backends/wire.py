@@ -1,0 +1,85 @@
+"""What the backends that speak HTTP through aiohttp have in common.
+
+A connection belongs to the event loop it was made on and to the process; `PerLoop` keeps one for each. `sends_once`
+takes away aiohttp's own second send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from fsspec_cas.drive import close_from_any_thread
+from fsspec_cas.errors import NotSupported
+
+C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened(Generic[C]):
+    connection: C
+    loop: asyncio.AbstractEventLoop
+    closer: weakref.finalize[..., Any]
+
+
+class PerLoop(Generic[C]):
+    """One connection for each event loop and process, closed when this object is garbage."""
+
+    def __init__(self) -> None:
+        self._opened: dict[tuple[int, int], _Opened[C]] = {}
+        self._opening: dict[tuple[int, int], asyncio.Lock] = {}
+
+    async def get(self, open_one: Callable[[], Awaitable[C]]) -> C:
+        """The running loop's connection; `open_one` makes it at the first call."""
+        here = _here()
+        if here not in self._opened:
+            self._forget_closed_loops()
+            async with self._opening.setdefault(here, asyncio.Lock()):
+                if here not in self._opened:
+                    self._opened[here] = self._keep(await open_one())
+        return self._opened[here].connection
+
+    async def close(self) -> None:
+        """Close the running loop's connection, if there is one."""
+        opened = self._opened.pop(_here(), None)
+        if opened is not None:
+            opened.closer.detach()
+            await opened.connection.__aexit__(None, None, None)
+
+    def _keep(self, connection: C) -> _Opened[C]:
+        loop = asyncio.get_running_loop()
+        return _Opened(connection, loop, weakref.finalize(self, close_from_any_thread, loop, connection))
+
+    def _forget_closed_loops(self) -> None:
+        for place in [place for place, opened in self._opened.items() if opened.loop.is_closed()]:
+            self._opened.pop(place).closer.detach()
+            self._opening.pop(place, None)
+
+
+def sends_once(session: Any) -> Any:
+    """The aiohttp session, told not to send a PUT or DELETE again when its connection breaks.
+
+    Raises:
+        NotSupported: this aiohttp cannot be told so.
+
+    Source: aiohttp.client, `_retry_connection`; there is no public switch.
+    """
+    if not hasattr(session, "_retry_connection"):
+        raise NotSupported("this aiohttp re-sends requests unseen and cannot be told not to; use aiohttp >= 3.10")
+    session._retry_connection = False  # noqa: SLF001 - see above
+    return session
+
+
+def epoch_ms(moment: datetime | None) -> int | None:
+    """Epoch ms of a time with a zone."""
+    return None if moment is None else int(moment.timestamp() * 1000)
+
+
+def _here() -> tuple[int, int]:
+    return os.getpid(), id(asyncio.get_running_loop())

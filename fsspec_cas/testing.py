@@ -1,0 +1,267 @@
+"""For tests, yours too: a world that stands still, and a backend that loses, delays and repeats what it is told.
+
+    clock = ManualClock()
+    backend = Faulty(MemoryBackend(fs), {"put": [LoseAnswer()]}, world=clock)
+    store = Store(backend, "/tests", world=clock)
+    assert isinstance(store.put_if_absent("a", b"1"), Won)  # the answer was lost, the look found my write
+    assert backend.fired == [("put", LoseAnswer())]
+
+A fault answers as the network would: the backend below really does, or does not do, what was asked. Assert on `fired`:
+a fault that did not happen has tested nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from fsspec_cas.answer import ListAnswer, NoAnswer, NotNow, ReadAnswer, WriteAnswer
+from fsspec_cas.backends import Backend
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.clock import World
+from fsspec_cas.version import Condition, Version
+
+A = TypeVar("A")
+Ask = Callable[[], Coroutine[Any, Any, A]]
+Operation = Literal["put", "head", "get", "delete", "list_page"]
+
+__all__ = [
+    "Delay",
+    "DeliverLate",
+    "DeliverTwice",
+    "Fault",
+    "Faulty",
+    "Interrupt",
+    "LoseAnswer",
+    "LoseRequest",
+    "ManualClock",
+    "Operation",
+    "Pass",
+    "Refuse",
+]
+
+
+@dataclass(slots=True)
+class ManualClock:
+    """A `World` that moves only when it is told to, or when somebody sleeps in it. Ids count up from 1.
+
+    `sleeps` are the pauses asked for, in seconds. `draw` is what `random()` gives.
+    """
+
+    now_s: float = 1_700_000_000.0
+    draw: float = 0.5
+    sleeps: list[float] = field(default_factory=list)
+    _ids: int = 0
+
+    def now_ms(self) -> int:
+        """Epoch ms."""
+        return int(self.now_s * 1000)
+
+    def monotonic_s(self) -> float:
+        """The same clock, in seconds."""
+        return self.now_s
+
+    def new_id(self) -> str:
+        """The next id, in the form of a UUID."""
+        self._ids += 1
+        return f"00000000-0000-0000-0000-{self._ids:012x}"
+
+    def random(self) -> float:
+        """`draw`."""
+        return self.draw
+
+    def sleep(self, seconds: float) -> None:
+        """Move on at once."""
+        self.sleeps.append(seconds)
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """No fault: the request goes through."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoseRequest:
+    """The request never arrives; the caller hears nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoseAnswer:
+    """The request is done; its answer is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The store turns the request away, certainly undone: 429, 409 "conflict", no connection."""
+
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Time passes, then the request is done."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverTwice:
+    """Something on the way sends it twice and hands back the second answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverLate:
+    """The caller hears nothing; the request arrives before the call that comes `calls` later."""
+
+    calls: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Ctrl-C, or the cancellation of the task, after the request was done (or before, if not `done`)."""
+
+    done: bool = True
+    with_error: type[BaseException] = KeyboardInterrupt
+
+
+Fault = Pass | LoseRequest | LoseAnswer | Refuse | Delay | DeliverTwice | DeliverLate | Interrupt
+
+
+@dataclass(slots=True)
+class _Late:
+    calls_left: int
+    ask: Ask[Any]
+
+
+class Faulty:
+    """A backend with faults: `plan` lists, for each operation, what happens to its calls in turn; then all pass.
+
+    Attributes:
+        fired: the faults that happened, in order, with the operation they happened to.
+        calls: all operations asked for, in order.
+    """
+
+    def __init__(
+        self, inner: Backend, plan: Mapping[Operation, Sequence[Fault]], *, world: World | None = None
+    ) -> None:
+        self.inner = inner
+        self.fired: list[tuple[Operation, Fault]] = []
+        self.calls: list[Operation] = []
+        self._plan = {operation: deque(faults) for operation, faults in plan.items()}
+        self._world = world or ManualClock()
+        self._late: list[_Late] = []
+
+    @property
+    def name(self) -> str:
+        """The name of the backend below."""
+        return self.inner.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities of the backend below."""
+        return self.inner.capabilities
+
+    @property
+    def blocking(self) -> bool:
+        """As the backend below."""
+        return self.inner.blocking
+
+    @property
+    def left(self) -> dict[Operation, list[Fault]]:
+        """The faults of the plan that have not happened."""
+        return {operation: list(faults) for operation, faults in self._plan.items() if faults}
+
+    async def put(
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+    ) -> WriteAnswer:
+        """The write, as the plan has it."""
+        return await self._do("put", lambda: self.inner.put(path, data, condition, write_id, timeout_s=timeout_s))
+
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+        """The look, as the plan has it."""
+        return await self._do("head", lambda: self.inner.head(path, timeout_s=timeout_s))
+
+    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+        """The read, as the plan has it."""
+        return await self._do("get", lambda: self.inner.get(path, unless, timeout_s=timeout_s))
+
+    async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
+        """The removal, as the plan has it."""
+        return await self._do("delete", lambda: self.inner.delete(path, condition, timeout_s=timeout_s))
+
+    async def list_page(
+        self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
+    ) -> ListAnswer:
+        """The listing, as the plan has it."""
+        return await self._do(
+            "list_page", lambda: self.inner.list_page(prefix, start_after, token, timeout_s=timeout_s)
+        )
+
+    def adapt(self) -> bool:
+        """As the backend below."""
+        return self.inner.adapt()
+
+    async def close(self) -> None:
+        """As the backend below; what is still on its way never arrives."""
+        self._late.clear()
+        await self.inner.close()
+
+    async def deliver_late(self) -> None:
+        """Let everything that is still on its way arrive now."""
+        late, self._late = self._late, []
+        for one in late:
+            await one.ask()
+
+    async def _do(self, operation: Operation, ask: Ask[A]) -> A | NotNow | NoAnswer:
+        await self._deliver_due()
+        self.calls.append(operation)
+        planned = self._plan.get(operation)
+        fault = planned.popleft() if planned else Pass()
+        if not isinstance(fault, Pass):
+            self.fired.append((operation, fault))
+        return await self._suffer(fault, ask)
+
+    async def _suffer(self, fault: Fault, ask: Ask[A]) -> A | NotNow | NoAnswer:
+        match fault:
+            case Pass():
+                return await ask()
+            case Delay(seconds):
+                self._world.sleep(seconds)
+                return await ask()
+            case DeliverTwice():
+                await ask()
+                return await ask()
+            case Refuse(retry_after_s):
+                return NotNow("refused by plan", retry_after_s)
+            case Interrupt(done, with_error):
+                if done:
+                    await ask()
+                raise with_error
+            case LoseRequest() | LoseAnswer() | DeliverLate():
+                return await self._lose(fault, ask)
+
+    async def _lose(self, fault: LoseRequest | LoseAnswer | DeliverLate, ask: Ask[Any]) -> NoAnswer:
+        match fault:
+            case LoseRequest():
+                return NoAnswer("the request was lost by plan")
+            case LoseAnswer():
+                await ask()
+                return NoAnswer("the answer was lost by plan")
+            case DeliverLate(calls):
+                self._late.append(_Late(calls, ask))
+                return NoAnswer("the request is late by plan")
+
+    async def _deliver_due(self) -> None:
+        for one in list(self._late):
+            one.calls_left -= 1
+            if one.calls_left <= 0:
+                self._late.remove(one)
+                await one.ask()
+

@@ -1,0 +1,253 @@
+"""The three pipelines; each is a process of its own: `python -m lockprovider.demo.pipelines ROLE EVENTS_FD`.
+
+The job comes as one line of JSON on standard input (so that no credential is seen in a process list); `go` lets all
+three begin together, and the name of a pipeline says that it died. Standard input at its end means that the conductor
+is gone: the process stops.
+"""
+
+from __future__ import annotations
+
+import _thread
+import io
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fsspec_cas.clock import Machine
+from lockprovider.demo import agenda, flights
+from lockprovider.demo.lines import SPARK_IS_UP, Job, Line, encode
+from lockprovider.demo.settings import table_settings
+from lockprovider.table import Table
+from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines.java import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lockprovider.table.events import Event
+    from lockprovider.table.timeline import Timeline
+    from lockprovider.table.transaction import Transaction
+
+POLL_S = 0.3
+RETRIES = 30
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """One running pipeline: its session, its table, and its line to the conductor."""
+
+    role: str
+    job: Job
+    events_fd: int
+    spark: SparkSession
+    table: Table = field(init=False)
+    go: threading.Event = field(default_factory=threading.Event)
+    upstream_gone: threading.Event = field(default_factory=threading.Event)
+    world: Machine = field(default_factory=Machine)
+
+    @property
+    def plan(self) -> tuple[flights.Delivery, ...]:
+        """All deliveries of the story."""
+        return flights.plan(self.job.months)
+
+    def say(self, kind: str, **detail: object) -> None:
+        """Tell the conductor, at once."""
+        self._send(Line(kind, self.role, self.world.now_ms(), detail=detail))
+
+    def watch(self, event: Event) -> None:
+        """Hand on what the table tells."""
+        self._send(Line(event.kind, self.role, event.at_ms, event.instant, event.detail))
+
+    def _send(self, line: Line) -> None:
+        # One write of one line: nothing stays in a buffer when this process is killed.
+        os.write(self.events_fd, encode(line))
+
+    def history(self, timeline: Timeline | None = None) -> list[agenda.Done]:
+        """The completed commits of a timeline (default: now) in the demonstration's words, by completion."""
+        writes = (timeline or self.table.timeline()).writes
+        told = (agenda.done(i.completion or "", dict(self.table.metadata_of(i).extra)) for i in writes)
+        return sorted((entry for entry in told if entry), key=lambda entry: entry.completion)
+
+    def commit(self, fn: Callable[[Transaction], None]) -> None:
+        """Run one transaction; a conflict runs it again from a fresh snapshot."""
+        result = self.table.transact(fn, retries=RETRIES)
+        self.say("result", completion=result.completion, attempts=result.attempts)
+
+    def ingest_over(self, history: list[agenda.Done]) -> bool:
+        """True if no further delivery will come."""
+        return not agenda.to_deliver(history, self.plan) or self.upstream_gone.is_set()
+
+
+def ingest(pipe: Pipeline) -> None:
+    """Upsert one delivery after the other."""
+    data = flights.load()
+    steps = agenda.to_deliver(pipe.history(), pipe.plan)
+    for number, delivery in enumerate(steps):
+        pipe.say("progress", done=number, total=len(steps), doing=delivery.name)
+        batch = pipe.spark.createDataFrame(flights.rows(data, delivery))
+        pipe.commit(_deliver(batch, delivery))
+    pipe.say("progress", done=len(steps), total=len(steps), doing="")
+
+
+def _deliver(batch: DataFrame, delivery: flights.Delivery) -> Callable[[Transaction], None]:
+    def fn(txn: Transaction) -> None:
+        txn.extra.update(agenda.words("ingest", delivery.month, delivery=delivery.name))
+        engine.write(txn, upserts=batch)
+
+    return fn
+
+
+def protect(pipe: Pipeline) -> None:
+    """Replace raw tail numbers until ingest is over and nothing raw is left."""
+    while True:
+        history = pipe.history()
+        waiting = agenda.to_protect(history)
+        pipe.say(
+            "progress",
+            done=agenda.protected_deliveries(history),
+            total=len(pipe.plan),
+            doing=f"month {waiting[0]}" if waiting else "waits for ingest",
+        )
+        if waiting:
+            pipe.commit(_protect_month(pipe, waiting[0]))
+        elif pipe.ingest_over(history):
+            break
+        else:
+            pipe.world.sleep(POLL_S)
+    left = _raw(engine.read(pipe.spark, pipe.table, columns=["tailnum"])).count()
+    if left:
+        raise RuntimeError(f"{left} raw tail numbers are left although every delivery was protected")
+
+
+def _protect_month(pipe: Pipeline, month: int) -> Callable[[Transaction], None]:
+    def fn(txn: Transaction) -> None:
+        covers = agenda.last_delivery(pipe.history(txn.timeline), month)
+        txn.extra.update(agenda.words("protect", month, covers=covers))
+        rows = engine.read(pipe.spark, txn, partitions=[str(month)])
+        engine.write(txn, upserts=_raw(rows).mapInArrow(pseudonymise, rows.schema))
+
+    return fn
+
+
+def _raw(rows: DataFrame) -> DataFrame:
+    return rows.where(f"tailnum is not null and not startswith(tailnum, '{flights.PSEUDONYM_PREFIX}')")
+
+
+def pseudonymise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Replace `tailnum` in each batch; runs on the executors."""
+    for batch in batches:
+        place = batch.schema.get_field_index("tailnum")
+        coded = batch.column(place).dictionary_encode()
+        names = pa.array([_alias(tail) for tail in coded.dictionary.to_pylist()], pa.string())
+        yield batch.set_column(place, "tailnum", names.take(coded.indices))
+
+
+def _alias(tail: str) -> str:
+    if tail.startswith(flights.PSEUDONYM_PREFIX):
+        return tail
+    keyed = blake2b(key=flights.PSEUDONYM_KEY, digest_size=flights.PSEUDONYM_BYTES)
+    keyed.update(tail.encode())
+    return f"{flights.PSEUDONYM_PREFIX}{keyed.hexdigest()}"
+
+
+def backfill(pipe: Pipeline) -> None:
+    """Correct each month once its deliveries are complete."""
+    while True:
+        history = pipe.history()
+        ready = agenda.to_backfill(history, pipe.plan)
+        corrected = sum(entry.role == "backfill" for entry in history)
+        pipe.say(
+            "progress",
+            done=corrected,
+            total=len(pipe.job.months),
+            doing=f"month {ready[0]}" if ready else "waits for ingest",
+        )
+        if ready:
+            pipe.commit(_correct_month(pipe, ready[0]))
+        elif pipe.ingest_over(history):
+            break
+        else:
+            pipe.world.sleep(POLL_S)
+
+
+def _correct_month(pipe: Pipeline, month: int) -> Callable[[Transaction], None]:
+    def fn(txn: Transaction) -> None:
+        txn.extra.update(agenda.words("backfill", month))
+        rows = engine.read(pipe.spark, txn, partitions=[str(month)])
+        rows.createOrReplaceTempView("flights")
+        filled = pipe.spark.sql(FILL).select(*rows.columns)
+        cancelled = rows.where("dep_time is null").select(*flights.KEYS, flights.PARTITION)
+        engine.write(txn, upserts=filled, deletes=cancelled)
+
+    return fn
+
+
+# sort_array + element_at: the lower median in integers; percentile functions go through doubles.
+FILL = """
+with usual as (
+  select origin, dest,
+         element_at(sort_array(collect_list(air_time)), int((count(*) + 1) div 2)) as usual_air_time,
+         element_at(sort_array(collect_list(air_time + dep_delay - arr_delay)), int((count(*) + 1) div 2))
+           as usual_planned
+  from flights
+  where air_time is not null and dep_delay is not null and arr_delay is not null
+  group by origin, dest
+)
+select f.* except (air_time, arr_delay),
+       usual_air_time as air_time, dep_delay + usual_air_time - usual_planned as arr_delay
+from flights f join usual using (origin, dest)
+where f.air_time is null and f.dep_time is not null
+"""
+
+PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Run every kind of step once on one empty row, so that the first transaction does not pay for starting."""
+    nothing = pa.table({column.name: pa.nulls(1, column.type) for column in flights.SCHEMA})
+    rows = spark.createDataFrame(nothing).mapInArrow(pseudonymise, spark.createDataFrame(nothing).schema)
+    rows.groupBy("month").applyInArrow(_unchanged, rows.schema).collect()
+
+
+def _unchanged(table: pa.Table) -> pa.Table:
+    return table
+
+
+def listen(pipe: Pipeline, orders: io.FileIO) -> None:
+    """Follow standard input: `go`, or the name of a pipeline that died; its end is the end of the conductor."""
+    for line in orders:
+        match line.strip():
+            case b"go":
+                pipe.go.set()
+            case b"ingest":
+                pipe.upstream_gone.set()
+    pipe.go.set()
+    _thread.interrupt_main()
+
+
+def main(role: str, events_fd: int) -> None:
+    """Run one pipeline to its end."""
+    # Unbuffered: a thread that waits in a buffered reader would hold its lock when the interpreter ends.
+    orders = io.FileIO(0, closefd=False)
+    job = Job.from_json(orders.readline().decode())
+    pipe = Pipeline(role, job, events_fd, spark_session(f"lockprovider demo {role}"))
+    threading.Thread(target=listen, args=(pipe, orders), daemon=True).start()
+    warm_up(pipe.spark)
+    print(SPARK_IS_UP, flush=True)  # noqa: T201 - into the log
+    pipe.table = Table.open(job.url, storage_options=job.storage_options, settings=table_settings(), watcher=pipe.watch)
+    pipe.say("started", pid=os.getpid())
+    pipe.go.wait()
+    PIPELINES[role](pipe)
+    pipe.say("finished")
+    pipe.spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,72 @@
+"""What can go wrong with a table, grouped by what the caller would do about it.
+
+    TableError
+    |-- TableNotFound        look at the path, or create the table
+    |-- TableExists          open it instead
+    |-- UnsupportedTable     change the table (or use another engine), then open again
+    |-- UnsupportedSchema    cast the named column
+    |-- InvalidRecords       fix the rows
+    |-- WriteConflict        read a fresh snapshot and do the work again
+    |-- Aborted              this attempt is over; begin a new one
+    `-- Corrupt              repair or restore the named file
+
+Every message names the bad value and the next step.
+"""
+
+from __future__ import annotations
+
+
+class TableError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class TableNotFound(TableError):
+    """There is no table at this path."""
+
+
+class TableExists(TableError):
+    """There is a table at this path already."""
+
+
+class UnsupportedTable(TableError):
+    """The table uses a feature that is not safe or not possible here (version, type, metadata table, ...)."""
+
+
+class UnsupportedSchema(TableError):
+    """A column has a type that cannot be stored, or the schema changed in a way that is not allowed."""
+
+
+class InvalidRecords(TableError):
+    """The rows cannot be written: a null key, a duplicate key, a missing column."""
+
+
+class WriteConflict(TableError):
+    """Another commit changed the same file groups first; nothing of this instant is visible.
+
+    Attributes:
+        instant: begin time of the instant that gave way.
+        lost_to: file name of the completed instant it lost to.
+        file_groups: the (partition, file id) pairs both had written.
+    """
+
+    def __init__(self, instant: str, lost_to: str, file_groups: tuple[tuple[str, str], ...]) -> None:
+        self.instant = instant
+        self.lost_to = lost_to
+        self.file_groups = file_groups
+        # All three go to BaseException, so that a worker process can pickle the error to its parent.
+        super().__init__(instant, lost_to, file_groups)
+
+    def __str__(self) -> str:
+        """One sentence with the next step."""
+        groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
+        return (
+            f"instant {self.instant} lost to {self.lost_to}: both wrote {groups}; read a fresh snapshot and try again"
+        )
+
+
+class Aborted(TableError):
+    """This instant can no longer be completed: its heartbeat expired, it was rolled back, or the table changed."""
+
+
+class Corrupt(TableError):
+    """A metadata file cannot be understood; the message names the file."""

@@ -1,0 +1,134 @@
+"""Instants: what a file name on the timeline says.
+
+Times are text, `yyyyMMddHHmmssSSS` in UTC, compared as strings. An instant has a begin time, and a completion time
+once it is completed. Layout 2 keeps both in the name of the completed file.
+
+Source: Hudi table versions 8 and 9, `InstantFileNameGeneratorV2`, `HoodieInstantTimeGenerator`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+
+from lockprovider.table.errors import Corrupt
+
+
+class Action(str, Enum):
+    """What an instant does, in Hudi's own words."""
+
+    COMMIT = "commit"
+    DELTACOMMIT = "deltacommit"
+    REPLACECOMMIT = "replacecommit"
+    CLUSTERING = "clustering"
+    COMPACTION = "compaction"
+    LOGCOMPACTION = "logcompaction"
+    CLEAN = "clean"
+    ROLLBACK = "rollback"
+    RESTORE = "restore"
+    INDEXING = "indexing"
+    SAVEPOINT = "savepoint"
+
+
+class State(str, Enum):
+    """How far an instant has come."""
+
+    REQUESTED = "requested"
+    INFLIGHT = "inflight"
+    COMPLETED = "completed"
+
+
+# A completed table service is filed under the action whose effect it has.
+_COMPLETED_AS = {
+    Action.CLUSTERING: Action.REPLACECOMMIT,
+    Action.COMPACTION: Action.COMMIT,
+    Action.LOGCOMPACTION: Action.DELTACOMMIT,
+}
+_WRITES = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+_TIME = r"\d{17}|\d{14}"
+_ACTIONS = "|".join(action.value for action in Action)
+_PENDING = re.compile(rf"({_TIME})(?:\.({_ACTIONS}))?\.(requested|inflight)", re.ASCII)
+_COMPLETED = re.compile(rf"({_TIME})_({_TIME})\.({_ACTIONS})", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SECONDS_ONLY = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One state of one action on the timeline.
+
+    `completion` is set exactly when `state` is completed. Read back from its name, a completed clustering,
+    compaction or log compaction is a replacecommit, commit or deltacommit: the name does not keep more.
+    """
+
+    begin: str
+    action: Action
+    state: State
+    completion: str | None = None
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the instant is done; only then are its files part of the table."""
+        return self.state is State.COMPLETED
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether, completed, it changes what a reader sees (a commit of some kind, not clean or rollback)."""
+        return _COMPLETED_AS.get(self.action, self.action) in _WRITES
+
+    @property
+    def file_name(self) -> str:
+        """The name under the timeline folder."""
+        if self.state is State.COMPLETED:
+            return f"{self.begin}_{self.completion}.{_COMPLETED_AS.get(self.action, self.action).value}"
+        if self.action is Action.COMMIT and self.state is State.INFLIGHT:
+            return f"{self.begin}.inflight"  # the one name without an action, kept by Hudi for old readers
+        return f"{self.begin}.{self.action.value}.{self.state.value}"
+
+
+def parse(name: str) -> Instant | None:
+    """Read a file name on the timeline; None for names that are not instants."""
+    if done := _COMPLETED.fullmatch(name):
+        return Instant(done[1], Action(done[3]), State.COMPLETED, done[2])
+    pending = _PENDING.fullmatch(name)
+    if pending is None:
+        return None
+    state = State(pending[3])
+    if pending[2] is None:
+        return Instant(pending[1], Action.COMMIT, state) if state is State.INFLIGHT else None
+    if pending[2] == Action.COMMIT.value and state is State.INFLIGHT:
+        return None
+    return Instant(pending[1], Action(pending[2]), state)
+
+
+def format_ms(ms: int) -> str:
+    """Write epoch milliseconds as 17 digits, UTC."""
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return f"{moment:%Y%m%d%H%M%S}".zfill(_SECONDS_ONLY) + f"{ms % 1000:03d}"
+
+
+def to_ms(text: str) -> int:
+    """Read a 14 or 17 digit time as epoch milliseconds, UTC.
+
+    A time of 14 digits stands for the last millisecond of its second, as in Hudi.
+
+    Raises:
+        Corrupt: the text is no such time.
+    """
+    if not re.fullmatch(_TIME, text, re.ASCII):
+        raise Corrupt(f"{text!r} is not an instant time; expected yyyyMMddHHmmssSSS")
+    parts = (int(text[a:b]) for a, b in ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12), (12, 14)))
+    year, month, day, hour, minute, second = parts
+    try:
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
+    except ValueError as error:
+        raise Corrupt(f"{text!r} is not an instant time: {error}") from error
+    ms = 999 if len(text) == _SECONDS_ONLY else int(text[14:])
+    return (moment - _EPOCH) // timedelta(milliseconds=1) + ms
+
+
+def after(text: str) -> str:
+    """One millisecond later."""
+    return format_ms(to_ms(text) + 1)

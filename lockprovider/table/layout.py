@@ -1,0 +1,234 @@
+"""Where things are in a table, and what their names mean.
+
+All paths are relative to the table and use `/`.
+
+Source: Hudi `FSUtils`, `MarkerUtils`, `HoodiePartitionMetadata`, `KeyGenUtils`, `PartitionPathEncodeUtils`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+
+from lockprovider.table.errors import InvalidRecords
+
+META = ".hoodie"
+TIMELINE = ".hoodie/timeline"
+HISTORY = ".hoodie/timeline/history"
+PROPERTIES = ".hoodie/hoodie.properties"
+PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
+MARKERS = ".hoodie/.temp"
+HEARTBEATS = ".hoodie/.heartbeat"
+METADATA_TABLE = ".hoodie/metadata"
+LOCK = ".hoodie/.locks/table_lock.json"
+PARTITION_METAFILE = ".hoodie_partition_metadata"
+DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+NULL_KEY = "__null__"
+EMPTY_KEY = "__empty__"
+
+_BASE_FILE = re.compile(r"([a-zA-Z0-9-]+)_([a-zA-Z0-9-]+)_([0-9]+)\.parquet", re.ASCII)
+_MARKER = re.compile(
+    rf"(?:.*/)?{re.escape(MARKERS)}/([0-9]+)/(?:(.+)/)?([^/]+)\.marker\.(CREATE|MERGE|APPEND)", re.ASCII
+)
+_UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+_ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - compared with naive values only
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFile:
+    """A base file's identity: the file group, the writing task attempt, and the instant.
+
+    `file_id` is `<uuid>-<n>`, `write_token` is `<task partition>-<stage>-<attempt>`; both of letters, digits and `-`.
+    """
+
+    file_id: str
+    write_token: str
+    begin: str
+
+    @property
+    def name(self) -> str:
+        """The file name, without the partition."""
+        return f"{self.file_id}_{self.write_token}_{self.begin}.parquet"
+
+
+def parse_base_file(name: str) -> BaseFile | None:
+    """Read a base file's name (without folders); None for any other file."""
+    found = _BASE_FILE.fullmatch(name)
+    return BaseFile(found[1], found[2], found[3]) if found else None
+
+
+class MarkerKind(str, Enum):
+    """What the announced data file is: the first of its group, a new slice, or (old tables) a log file."""
+
+    CREATE = "CREATE"
+    MERGE = "MERGE"
+    APPEND = "APPEND"
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """An announcement, made before the data file is written, so that a rollback can find it."""
+
+    begin: str
+    partition: str
+    file_name: str
+    kind: MarkerKind
+
+    @property
+    def data_path(self) -> str:
+        """The announced data file, relative to the table."""
+        return join(self.partition, self.file_name)
+
+
+def join(partition: str, file_name: str) -> str:
+    """A file's path relative to the table; the partition of an unpartitioned table is empty."""
+    return f"{partition}/{file_name}" if partition else file_name
+
+
+def markers_dir(begin: str) -> str:
+    """The folder of an instant's markers."""
+    return f"{MARKERS}/{begin}"
+
+
+def marker_path(begin: str, partition: str, file_name: str, kind: MarkerKind) -> str:
+    """Where the (empty) direct marker of one data file goes."""
+    return f"{markers_dir(begin)}/{join(partition, file_name)}.marker.{kind.value}"
+
+
+def parse_marker(path: str) -> Marker | None:
+    """Read a direct marker's path, relative to the table or longer; None for any other path."""
+    found = _MARKER.fullmatch(path)
+    return Marker(found[1], found[2] or "", found[3], MarkerKind(found[4])) if found else None
+
+
+def heartbeat_path(begin: str) -> str:
+    """The (empty) file whose modification time is the instant's last sign of life."""
+    return f"{HEARTBEATS}/{begin}"
+
+
+def partition_metafile(partition: str, begin: str) -> tuple[str, bytes]:
+    """Path and content of the file without which JVM readers take a partition for no partition."""
+    depth = partition.count("/") + 1 if partition else 0
+    content = f"#partition metadata\ncommitTime={begin}\npartitionDepth={depth}\n"
+    return join(partition, PARTITION_METAFILE), content.encode("ascii")
+
+
+def escape(value: str) -> str:
+    """Percent-encode the characters Hive and Hudi hold unsafe in a folder name, and no others."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", value)
+
+
+def unescape(value: str) -> str:
+    """Undo `escape`; a `%` that starts no code stays as it is."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
+
+
+def text_of(value: object, column: str) -> str | None:
+    """A key or partition value as Hudi writes it; None stays None.
+
+    Dates are ISO, timestamps are microseconds since 1970 (Hudi's default; its Spark row writer may differ),
+    booleans are lower case.
+
+    Raises:
+        InvalidRecords: floats and nested or binary values have no text form all engines agree on.
+    """
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | Decimal():
+            return str(value)
+        case datetime():
+            plain = value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo else value
+            return str((plain - _EPOCH) // timedelta(microseconds=1))
+        case date():
+            return value.isoformat()
+        case _:
+            raise InvalidRecords(
+                f"column {column!r} of type {type(value).__name__} cannot be a key or partition; cast it to a string"
+            )
+
+
+def checked_path(path: str) -> str:
+    """The path itself, unless it would leave the table's folder.
+
+    Raises:
+        InvalidRecords: one of its levels is `..`.
+    """
+    if ".." in path.replace("\\", "/").split("/"):
+        raise InvalidRecords(f"partition path {path!r} leaves the table; change the value")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStyle:
+    """How partition values become folders.
+
+    Promised: the paths are those the JVM writes with the same three settings. NOT promised without `url_encode`:
+    that values with `/` come back whole when there are several fields.
+    """
+
+    fields: tuple[str, ...] = ()
+    hive_style: bool = True
+    url_encode: bool = False
+
+    def path_for(self, values: Sequence[object]) -> str:
+        """The partition path of one row's values, in the order of `fields`.
+
+        Raises:
+            InvalidRecords: a value that would leave the table's folder, or has no text form.
+        """
+        if len(values) != len(self.fields):
+            raise InvalidRecords(f"{len(values)} partition values for the fields {list(self.fields)}")
+        return checked_path("/".join(map(self.folder_for, self.fields, values)))
+
+    def folder_for(self, field: str, value: object) -> str:
+        """The one level of the path that one field makes; unchecked, see `checked_path`."""
+        text = text_of(value, field) or DEFAULT_PARTITION
+        folder = escape(text) if self.url_encode else text
+        return f"{field}={folder}" if self.hive_style else folder
+
+    def values_of(self, path: str) -> tuple[str | None, ...]:
+        """The partition values of a path, as text; None for the default partition (null and empty are one).
+
+        Raises:
+            InvalidRecords: the path has another number of levels than there are fields.
+        """
+        if not self.fields:
+            return ()
+        folders = [path] if len(self.fields) == 1 else path.split("/")
+        if len(folders) != len(self.fields):
+            raise InvalidRecords(f"partition path {path!r} does not have the levels {list(self.fields)}")
+        return tuple(map(self._value, self.fields, folders))
+
+    def _value(self, field: str, folder: str) -> str | None:
+        text = folder.removeprefix(f"{field}=") if self.hive_style else folder
+        if text == DEFAULT_PARTITION:
+            return None
+        return unescape(text) if self.url_encode else text
+
+
+def record_key(values: Sequence[object], fields: Sequence[str], *, named: bool = False) -> str:
+    """One row's record key: the value itself, or `a:1,b:2` for several fields (or for one, when `named`).
+
+    Raises:
+        InvalidRecords: the key is null or empty (with several fields: all of them are).
+
+    Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
+    """
+    texts = [text_of(value, field) for value, field in zip(values, fields, strict=True)]
+    if not any(texts):
+        raise InvalidRecords(f"record key {list(fields)} is null or empty; every row needs a key")
+    if len(texts) == 1 and not named:
+        return str(texts[0])
+    return ",".join(f"{field}:{_placeholder(text)}" for field, text in zip(fields, texts, strict=True))
+
+
+def _placeholder(text: str | None) -> str:
+    return NULL_KEY if text is None else text or EMPTY_KEY

@@ -1,0 +1,286 @@
+"""`Table`: one Hudi table that many writers share.
+
+    table = Table.create(url, TableSpec("trips", schema, record_keys=("id",), partition_by=("city",)))
+    result = table.transact(lambda txn: engine.write(txn, upserts=df), retries=5)
+
+Promised: transactions on disjoint file groups all succeed; of two that touch the same one the later gets
+`WriteConflict`, and nothing of it is ever visible. A commit is one atomic create. A writer that dies leaves nothing
+visible, and the others clean up after it. NOT promised: that two writers that insert the same new key are told (they
+write different file groups), or anything for writers that bypass the table's lock.
+
+Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Won, World
+from fsspec_cas.retry import delay_s
+from lockprovider import Lock, LockSettings
+from lockprovider.table import schema as hudi_schema
+from lockprovider.table.errors import InvalidRecords, TableExists, TableNotFound, WriteConflict
+from lockprovider.table.events import Event, Kind, Watcher, nobody
+from lockprovider.table.instant import Instant
+from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
+from lockprovider.table.liveness import HeartbeatSettings
+from lockprovider.table.metadata import CommitMetadata, decode_commit
+from lockprovider.table.properties import TableConfig, check_readable, encode, parse
+from lockprovider.table.timeline import Timeline
+from lockprovider.table.transaction import CommitResult, Transaction
+from lockprovider.table.view import Snapshot, snapshot
+
+_AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
+_BEFORE_META = ".hoodie/"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What a new table is.
+
+    Attributes:
+        name: the table's name, for people and catalogs.
+        schema: its columns, without Hudi's meta columns.
+        record_keys: the columns that together name a row.
+        partition_by: the columns whose values make the folders; empty for none.
+        ordering: of two rows with one key the one with the higher value here wins; None: the later commit.
+        hive_style: `month=1` instead of `1` as folder name.
+    """
+
+    name: str
+    schema: pa.Schema
+    record_keys: tuple[str, ...]
+    partition_by: tuple[str, ...] = ()
+    ordering: str | None = None
+    hive_style: bool = False
+
+    def config(self) -> TableConfig:
+        """The table's properties.
+
+        Raises:
+            UnsupportedSchema: a column's type cannot be stored.
+            InvalidRecords: a named column is not in the schema.
+        """
+        schema = hudi_schema.canonical(self.schema)
+        named = (*self.record_keys, *self.partition_by, *((self.ordering,) if self.ordering else ()))
+        missing = [column for column in named if column not in schema.names]
+        if missing or not self.record_keys:
+            raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
+        return TableConfig(
+            name=self.name,
+            record_keys=self.record_keys,
+            partition_fields=self.partition_by,
+            ordering_fields=(self.ordering,) if self.ordering else (),
+            hive_style=self.hive_style,
+            schema_json=hudi_schema.to_avro(schema, self.name),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """How a writer behaves; all writers of a table should agree on `heartbeat` and `lock`."""
+
+    lock: LockSettings = field(default_factory=LockSettings)
+    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One completed write, as the timeline tells it."""
+
+    instant: str
+    completion: str
+    action: str
+    metadata: CommitMetadata
+
+    @property
+    def operation(self) -> str:
+        """Hudi's name of the operation, upper case."""
+        return self.metadata.operation
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """What the writer said about it."""
+        return dict(self.metadata.extra)
+
+
+class Table:
+    """An opened table. Thread-safe: each transaction stands for itself."""
+
+    def __init__(
+        self,
+        store: Store,
+        url: str,
+        *,
+        storage_options: dict[str, Any] | None = None,
+        settings: TableSettings | None = None,
+        watcher: Watcher = nobody,
+        world: World | None = None,
+    ) -> None:
+        self.store = store
+        self.url = url
+        self.storage_options = storage_options
+        self.settings = settings or TableSettings()
+        self.world = world or Machine()
+        self._watcher = watcher
+        self._lock = Lock(store, settings=self.settings.lock, world=self.world)
+        self._metadata: dict[str, CommitMetadata] = {}  # completed files never change
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        spec: TableSpec,
+        *,
+        storage_options: dict[str, Any] | None = None,
+        settings: TableSettings | None = None,
+        watcher: Watcher = nobody,
+    ) -> Table:
+        """Make a new table, of version 8, with one empty commit that carries its schema.
+
+        Raises:
+            TableExists: there is one already; nothing was changed.
+            UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
+        """
+        data = encode(spec.config())
+        store = Store.from_url(url, storage_options)
+        if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
+            raise TableExists(f"there is a table at {url!r} already; open it with Table.open")
+        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher)
+        # So that no file of a failed first write can be older than the whole timeline, which would make it visible.
+        table.transact(lambda txn: txn.add(()))
+        return table
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        storage_options: dict[str, Any] | None = None,
+        settings: TableSettings | None = None,
+        watcher: Watcher = nobody,
+    ) -> Table:
+        """Open the table at `url`.
+
+        Raises:
+            TableNotFound: there is none.
+            UnsupportedTable: its rows would come out wrong here.
+        """
+        table = cls(
+            Store.from_url(url, storage_options),
+            url,
+            storage_options=storage_options,
+            settings=settings,
+            watcher=watcher,
+        )
+        check_readable(table.config())
+        return table
+
+    def config(self) -> TableConfig:
+        """The table's properties as they are now.
+
+        Raises:
+            TableNotFound: there are none.
+        """
+        for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
+            try:
+                return parse(self.store.read(path).data)
+            except ObjectNotFound:
+                continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
+        raise TableNotFound(f"there is no Hudi table at {self.url!r}; create one with Table.create")
+
+    def schema(self, timeline: Timeline | None = None) -> pa.Schema:
+        """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
+        for instant in reversed((timeline or self.timeline()).writes):
+            text = self.metadata_of(instant).schema_json
+            if text:
+                return hudi_schema.from_avro(text)
+        config = self.config()
+        if config.schema_json is None:
+            raise TableNotFound(f"the table at {self.url!r} has no schema yet; write to it with its own engine first")
+        return hudi_schema.from_avro(config.schema_json)
+
+    def timeline(self) -> Timeline:
+        """The timeline, listed now."""
+        prefix = f"{TIMELINE}/"
+        entries = self.store.list(prefix)
+        return Timeline.of(entry.path.removeprefix(prefix) for entry in entries)
+
+    def snapshot(self, timeline: Timeline | None = None) -> Snapshot:
+        """The completed rows as of `timeline` (default: now)."""
+        as_of = timeline or self.timeline()
+        return snapshot(as_of, self.data_files(), self._replaced(as_of))
+
+    def data_files(self) -> list[Entry]:
+        """Everything in the table's folder that is not Hudi's own bookkeeping, whether part of a snapshot or not."""
+        before = self.store.list("", stop_at=_BEFORE_META)
+        return before + self.store.list("", start_after=_AFTER_META)
+
+    def history(self) -> list[Commit]:
+        """All completed writes, in the order of their completion."""
+        return [
+            Commit(i.begin, i.completion or "", i.action.value, self.metadata_of(i)) for i in self.timeline().writes
+        ]
+
+    def metadata_of(self, instant: Instant) -> CommitMetadata:
+        """What a completed write did.
+
+        Raises:
+            Corrupt: its file cannot be understood.
+        """
+        name = instant.file_name
+        if name not in self._metadata:
+            self._metadata[name] = decode_commit(self.store.read(f"{TIMELINE}/{name}").data, name)
+        return self._metadata[name]
+
+    def transaction(self) -> Transaction:
+        """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it."""
+        return Transaction(self)
+
+    def transact(self, fn: Callable[[Transaction], object], *, retries: int = 0) -> CommitResult:
+        """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
+
+        `fn` may run `retries` + 1 times and must get all it reads from its transaction.
+
+        Raises:
+            WriteConflict: others were faster at each try.
+            Aborted: others took this writer for dead.
+        """
+        conflicts = 0
+        while True:
+            txn = self.transaction()
+            try:
+                fn(txn)
+                return txn.commit(conflicts=conflicts)
+            except WriteConflict:
+                conflicts += 1
+                txn.rollback()
+                if conflicts > retries:
+                    raise
+                self.tell("retry", txn.begin, conflicts=conflicts)
+                self.world.sleep(delay_s(conflicts, self.world.random()))
+            except BaseException:
+                txn.rollback()
+                raise
+
+    @property
+    def lock(self) -> Lock:
+        """This process's client of the table lock."""
+        return self._lock
+
+    def tell(self, kind: Kind, begin: str, **detail: object) -> None:
+        """Tell the watcher."""
+        self._watcher(Event(kind, self.world.now_ms(), begin, detail))
+
+    def _replaced(self, timeline: Timeline) -> dict[str, frozenset[str]]:
+        """The file groups that completed replacecommits retired, by partition."""
+        retired: dict[str, frozenset[str]] = {}
+        for instant in timeline.writes:
+            if instant.action.value == "replacecommit":
+                for partition, file_ids in self.metadata_of(instant).replaced.items():
+                    retired[partition] = retired.get(partition, frozenset()) | frozenset(file_ids)
+        return retired

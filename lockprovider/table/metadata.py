@@ -1,0 +1,320 @@
+"""What a commit or rollback did, as Hudi keeps it: an Avro object container file with one record.
+
+Promised: equal input gives equal bytes (the container's sync marker is derived from the record), and what the JVM
+wrote can be read, unknown fields being passed over. NOT promised: to read layout 1 (JSON) or an empty file.
+
+Source: `HoodieCommitMetadata.avsc`, `HoodieReplaceCommitMetadata.avsc`, `HoodieRollbackPlan.avsc`,
+`HoodieRollbackMetadata.avsc`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from io import BytesIO
+from types import MappingProxyType
+from typing import Any
+
+import fastavro
+
+from lockprovider.table.errors import Corrupt
+
+SCHEMA_KEY = "schema"
+REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", "CLUSTER"})
+_NO_COMMIT = "null"
+_SYNC_BYTES = 16
+
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStat:
+    """One data file a commit wrote.
+
+    `path` is relative to the table. `num_writes` counts all rows of the file, rewritten ones included.
+    `prev_commit` and `prev_base_file` are None for a new file group. Sizes are bytes.
+    """
+
+    file_id: str
+    path: str
+    partition: str = ""
+    prev_commit: str | None = None
+    prev_base_file: str | None = None
+    num_writes: int = 0
+    num_inserts: int = 0
+    num_updates: int = 0
+    num_deletes: int = 0
+    file_size: int = 0
+
+    @property
+    def file_name(self) -> str:
+        """The name without folders."""
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetadata:
+    """What a commit did, by partition path.
+
+    `schema_json` is the table's Avro schema without meta columns; readers take it from the latest commit.
+    `operation` is upper case (`UPSERT`, `DELETE`, `INSERT_OVERWRITE`, ...). `replaced` lists the file groups that
+    end with this commit.
+    """
+
+    stats: Mapping[str, tuple[WriteStat, ...]]
+    operation: str
+    schema_json: str | None = None
+    extra: Mapping[str, str] = field(default_factory=_nothing)
+    replaced: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
+
+    @property
+    def file_groups(self) -> frozenset[tuple[str, str]]:
+        """The (partition, file id) pairs it wrote or replaced: what two commits must not share."""
+        written = {(partition, stat.file_id) for partition, stats in self.stats.items() for stat in stats}
+        ended = {(partition, file_id) for partition, ids in self.replaced.items() for file_id in ids}
+        return frozenset(written | ended)
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackRequest:
+    """Files of one partition that a rollback deletes; paths are absolute, as in Hudi's own plans."""
+
+    partition: str
+    files: tuple[str, ...] = ()
+    file_id: str = ""
+    latest_base_instant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPlan:
+    """What a rollback is going to do; `action` is the victim's."""
+
+    victim: str
+    action: str
+    requests: tuple[RollbackRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBackPartition:
+    """What became of the files of one partition."""
+
+    deleted: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackMetadata:
+    """What a rollback did. `begin` is the rollback's own begin time; `victims` are (begin, action) pairs."""
+
+    begin: str
+    victims: tuple[tuple[str, str], ...]
+    partitions: Mapping[str, RolledBackPartition] = field(default_factory=_nothing)
+    time_taken_ms: int = 0
+
+
+def encode_commit(metadata: CommitMetadata, sync: bytes | None = None) -> bytes:
+    """The content of a completed (or inflight) commit or replacecommit.
+
+    The record is Hudi's replace kind when the operation is one of `REPLACING` or something is replaced.
+    """
+    schema = {SCHEMA_KEY: metadata.schema_json} if metadata.schema_json is not None else {}
+    record: dict[str, Any] = {
+        "partitionToWriteStats": {
+            partition: [_stat_to_avro(stat) for stat in stats] for partition, stats in metadata.stats.items()
+        },
+        "compacted": metadata.operation == "COMPACT",
+        "extraMetadata": {**metadata.extra, **schema},
+        "version": 1,
+        "operationType": metadata.operation,
+    }
+    if not metadata.replaced and metadata.operation not in REPLACING:
+        return _one_record("HoodieCommitMetadata", record, sync)
+    replaced = {partition: list(ids) for partition, ids in metadata.replaced.items()}
+    return _one_record("HoodieReplaceCommitMetadata", {**record, "partitionToReplaceFileIds": replaced}, sync)
+
+
+def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
+    """Read a completed commit of any kind.
+
+    Raises:
+        Corrupt: not one whole Avro record; the message names the file.
+    """
+    record = _read_one(data, file_name)
+    extra = dict(record.get("extraMetadata") or {})
+    schema = extra.pop(SCHEMA_KEY, None)
+    try:
+        return CommitMetadata(
+            stats={
+                partition: tuple(_stat_from_avro(stat, partition) for stat in stats)
+                for partition, stats in (record.get("partitionToWriteStats") or {}).items()
+            },
+            operation=record.get("operationType") or "UNKNOWN",
+            schema_json=schema or None,
+            extra=extra,
+            replaced={
+                partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()
+            },
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{file_name} is not commit metadata ({error!r}); restore or remove the file") from error
+
+
+def encode_rollback_plan(plan: RollbackPlan, sync: bytes | None = None) -> bytes:
+    """The content of `<begin>.rollback.requested`."""
+    requests = [
+        {
+            "partitionPath": request.partition,
+            "fileId": request.file_id,
+            "latestBaseInstant": request.latest_base_instant,
+            "filesToBeDeleted": list(request.files),
+            "logBlocksToBeDeleted": {},
+        }
+        for request in plan.requests
+    ]
+    victim = {"commitTime": plan.victim, "action": plan.action}
+    record = {"instantToRollback": victim, "RollbackRequests": requests, "version": 1}
+    return _one_record("HoodieRollbackPlan", record, sync)
+
+
+def decode_rollback_plan(data: bytes, file_name: str) -> RollbackPlan:
+    """Read a requested rollback.
+
+    Raises:
+        Corrupt: not one whole Avro record of that kind; the message names the file.
+    """
+    record = _read_one(data, file_name)
+    try:
+        victim = record["instantToRollback"]
+        requests = tuple(
+            RollbackRequest(
+                partition=request["partitionPath"],
+                files=tuple(request["filesToBeDeleted"]),
+                file_id=request.get("fileId") or "",
+                latest_base_instant=request.get("latestBaseInstant") or "",
+            )
+            for request in record.get("RollbackRequests") or ()
+        )
+        return RollbackPlan(victim["commitTime"], victim["action"], requests)
+    except (KeyError, TypeError) as error:
+        raise Corrupt(f"{file_name} is not a rollback plan ({error!r}); restore or remove the file") from error
+
+
+def encode_rollback(metadata: RollbackMetadata, sync: bytes | None = None) -> bytes:
+    """The content of a completed rollback."""
+    partitions = {
+        path: {
+            "partitionPath": path,
+            "successDeleteFiles": list(done.deleted),
+            "failedDeleteFiles": list(done.failed),
+            "rollbackLogFiles": {},
+            "logFilesFromFailedCommit": {},
+        }
+        for path, done in metadata.partitions.items()
+    }
+    record = {
+        "startRollbackTime": metadata.begin,
+        "timeTakenInMillis": metadata.time_taken_ms,
+        "totalFilesDeleted": sum(len(done.deleted) for done in metadata.partitions.values()),
+        "commitsRollback": [begin for begin, _ in metadata.victims],
+        "partitionMetadata": partitions,
+        "version": 1,
+        "instantsRollback": [{"commitTime": begin, "action": action} for begin, action in metadata.victims],
+    }
+    return _one_record("HoodieRollbackMetadata", record, sync)
+
+
+def decode_rollback(data: bytes, file_name: str) -> RollbackMetadata:
+    """Read a completed rollback.
+
+    Raises:
+        Corrupt: not one whole Avro record of that kind; the message names the file.
+    """
+    record = _read_one(data, file_name)
+    try:
+        return RollbackMetadata(
+            begin=record["startRollbackTime"],
+            victims=tuple((victim["commitTime"], victim["action"]) for victim in record["instantsRollback"]),
+            partitions={
+                path: RolledBackPartition(tuple(done["successDeleteFiles"]), tuple(done["failedDeleteFiles"]))
+                for path, done in record["partitionMetadata"].items()
+            },
+            time_taken_ms=record["timeTakenInMillis"],
+        )
+    except (KeyError, TypeError) as error:
+        raise Corrupt(f"{file_name} is not rollback metadata ({error!r}); restore or remove the file") from error
+
+
+def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
+    zeros = dict.fromkeys(_ZERO_COUNTS, 0)
+    return zeros | {
+        "fileId": stat.file_id,
+        "path": stat.path,
+        "prevCommit": stat.prev_commit or _NO_COMMIT,
+        "prevBaseFile": stat.prev_base_file,
+        "partitionPath": stat.partition,
+        "numWrites": stat.num_writes,
+        "numInserts": stat.num_inserts,
+        "numUpdateWrites": stat.num_updates,
+        "numDeletes": stat.num_deletes,
+        "totalWriteBytes": stat.file_size,
+        "fileSizeInBytes": stat.file_size,
+    }
+
+
+# Counts the JVM writes as zero for base files, and some of its tools unbox without a look.
+_ZERO_COUNTS = (
+    "totalWriteErrors", "totalLogRecords", "totalLogBlocks", "totalCorruptLogBlock", "totalRollbackBlocks",
+    "totalUpdatedRecordsCompacted", "totalLogFilesCompacted", "totalLogReadTimeMs", "totalLogSizeCompacted",
+    "numUpdates",
+)  # fmt: skip
+
+
+def _stat_from_avro(record: Mapping[str, Any], partition: str) -> WriteStat:
+    previous = record.get("prevCommit")
+    return WriteStat(
+        file_id=record["fileId"],
+        path=record["path"],
+        partition=record.get("partitionPath") or partition,
+        prev_commit=None if previous in {None, "", _NO_COMMIT} else previous,
+        prev_base_file=record.get("prevBaseFile"),
+        num_writes=record.get("numWrites") or 0,
+        num_inserts=record.get("numInserts") or 0,
+        num_updates=record.get("numUpdateWrites") or 0,
+        num_deletes=record.get("numDeletes") or 0,
+        file_size=record.get("fileSizeInBytes") or 0,
+    )
+
+
+@cache
+def avro_schema(name: str) -> Any:
+    """Hudi's own Avro schema of that name, parsed."""
+    text = (files("lockprovider.table") / "schemas" / f"{name}.json").read_text("ascii")
+    return fastavro.parse_schema(json.loads(text))
+
+
+def _one_record(name: str, record: Mapping[str, Any], sync: bytes | None) -> bytes:
+    schema, out = avro_schema(name), BytesIO()
+    fastavro.writer(out, schema, [record], codec="null", sync_marker=sync or _sync_of(schema, record))
+    return out.getvalue()
+
+
+def _sync_of(schema: Any, record: Mapping[str, Any]) -> bytes:
+    body = BytesIO()
+    fastavro.schemaless_writer(body, schema, record)
+    return sha256(body.getvalue()).digest()[:_SYNC_BYTES]
+
+
+def _read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
+    try:
+        records = list(fastavro.reader(BytesIO(data)))
+    except Exception as error:  # fastavro raises many kinds for bad bytes
+        raise Corrupt(f"{file_name} cannot be read as Avro ({error}); restore or remove the file") from error
+    if len(records) != 1 or not isinstance(records[0], Mapping):
+        raise Corrupt(f"{file_name} holds {len(records)} records, not one; restore or remove the file")
+    return records[0]

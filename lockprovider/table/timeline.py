@@ -1,0 +1,79 @@
+"""The timeline, as one listing showed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lockprovider.table.instant import Action, Instant, State, after, format_ms, parse
+
+_ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All instants of one listing, ordered by their file names."""
+
+    instants: tuple[Instant, ...] = ()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Timeline:
+        """Read the file names below the timeline folder; names that are not instants are passed over."""
+        return cls(tuple(found for name in sorted(names) if (found := parse(name)) is not None))
+
+    @property
+    def writes(self) -> tuple[Instant, ...]:
+        """Completed instants that change rows, in the order of their completion."""
+        done = (instant for instant in self.instants if instant.is_completed and instant.changes_rows)
+        return tuple(sorted(done, key=lambda instant: instant.completion or ""))
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The file names of `writes`: what a snapshot is made of."""
+        return frozenset(instant.file_name for instant in self.writes)
+
+    @property
+    def latest_time(self) -> str:
+        """The largest time on the timeline, begin or completion; empty on an empty timeline."""
+        times = (time for instant in self.instants for time in (instant.begin, instant.completion) if time)
+        return max(times, default="")
+
+    @property
+    def latest_completed_time(self) -> str:
+        """The largest time of a completed instant; empty if there is none."""
+        done = (instant for instant in self.instants if instant.is_completed)
+        return max((time for i in done for time in (i.begin, i.completion) if time), default="")
+
+    def next_time(self, now_ms: int) -> str:
+        """A time of now that exceeds everything on the timeline."""
+        now = format_ms(now_ms)
+        latest = self.latest_time
+        return now if now > latest else after(latest)
+
+    def completed(self, begin: str) -> Instant | None:
+        """The completed instant that began at `begin`, if it is completed."""
+        return next((i for i in self.instants if i.begin == begin and i.is_completed), None)
+
+    def is_pending(self, begin: str) -> bool:
+        """Whether `begin` is inflight and not completed: without that its writer must not commit."""
+        states = {instant.state for instant in self.instants if instant.begin == begin}
+        return State.INFLIGHT in states and State.COMPLETED not in states
+
+    @property
+    def pending_writes(self) -> tuple[str, ...]:
+        """Begin times of commits that are not completed, oldest first."""
+        done = {instant.begin for instant in self.instants if instant.is_completed}
+        begun = {i.begin for i in self.instants if i.action in _ROLLED_BACK and not i.is_completed}
+        return tuple(sorted(begun - done))
+
+    @property
+    def pending_rollbacks(self) -> tuple[str, ...]:
+        """Begin times of rollbacks that were planned and not completed, oldest first."""
+        done = {instant.begin for instant in self.instants if instant.is_completed}
+        begun = {i.begin for i in self.instants if i.action is Action.ROLLBACK and not i.is_completed}
+        return tuple(sorted(begun - done))
+
+    def pending_files(self, begin: str) -> tuple[str, ...]:
+        """File names of the requested and inflight states of one instant, inflight last."""
+        pending = (i for i in self.instants if i.begin == begin and not i.is_completed)
+        return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is State.INFLIGHT))

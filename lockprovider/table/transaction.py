@@ -1,0 +1,269 @@
+"""One transaction: begin, write, and the commit that happens once or never.
+
+    begin   the snapshot is one listing of the timeline; nothing is written yet
+    start   with the first write: heartbeat, `.requested`, `.inflight`. The begin time exceeds everything on a timeline
+            listed after `.requested` was created, else it is given up for a later one: then every writer that began
+            its check before sees an instant that began later, and every one after sees it pending
+    write   engines put markers and data files under names that carry the begin time; nobody reads them
+    commit  under the table lock: the instant is still pending and its heartbeat alive, the table is still what it was,
+            nothing completed since the snapshot touched the same file groups -> fenced publish of the completed file
+
+Completion times are made under the lock and exceed everything on the timeline.
+
+Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError, Won
+from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
+from lockprovider.table import rollback
+from lockprovider.table import schema as hudi_schema
+from lockprovider.table.conflict import completed_since, first_overlap
+from lockprovider.table.errors import Aborted, InvalidRecords, WriteConflict
+from lockprovider.table.heartbeat import WriterHeartbeat
+from lockprovider.table.instant import Action, Instant, State
+from lockprovider.table.layout import TIMELINE, markers_dir, parse_marker
+from lockprovider.table.metadata import CommitMetadata, WriteStat, encode_commit
+from lockprovider.table.properties import TableConfig, check_writable
+from lockprovider.table.timeline import Timeline
+from lockprovider.table.view import Snapshot
+
+if TYPE_CHECKING:
+    from lockprovider.table.manager import Table
+
+_LEASES = 5  # how often a commit may lose its lease before it gives up
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a transaction came to.
+
+    `instant` is its begin time, `completion` its completion time (17 digits, UTC). `attempts` counts the runs of the
+    function given to `transact`, `conflicts` those that lost.
+    """
+
+    instant: str
+    completion: str
+    inserted: int
+    updated: int
+    deleted: int
+    file_groups: tuple[tuple[str, str], ...]
+    attempts: int
+    conflicts: int
+    lock_wait_s: float
+
+
+class Transaction:
+    """One instant of one writer; not thread-safe, and good for one commit."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.config: TableConfig = table.config()
+        check_writable(self.config)
+        self.timeline: Timeline = table.timeline()
+        self.extra: dict[str, str] = {}
+        self.operation = "UPSERT"
+        self._schema_json: str | None = None
+        self._snapshot: Snapshot | None = None
+        self._begin = ""
+        self._heartbeat: WriterHeartbeat | None = None
+        self._stats: tuple[WriteStat, ...] | None = None
+        self._markers: tuple[str, ...] = ()
+        self._over = False
+
+    @property
+    def schema_json(self) -> str | None:
+        """The table's Avro schema, without meta columns, as this transaction's commit will state it."""
+        if self._schema_json is None:
+            self._schema_json = hudi_schema.to_avro(self.table.schema(self.timeline), self.config.name)
+        return self._schema_json
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The rows this transaction reads; conflicts are judged against it."""
+        if self._snapshot is None:
+            self._snapshot = self.table.snapshot(self.timeline)
+        return self._snapshot
+
+    @property
+    def begin(self) -> str:
+        """The begin time; empty until something is written."""
+        return self._begin
+
+    def start(self) -> str:
+        """Take an instant, if not done yet: after this, data files may be written under its begin time."""
+        known = self.timeline
+        while not self._begin:
+            known = self._take(known.next_time(self.table.world.now_ms()))
+        return self._begin
+
+    def add(self, stats: Iterable[WriteStat]) -> None:
+        """Say which data files were written; once, after all of them are in the store.
+
+        Raises:
+            InvalidRecords: called twice.
+        """
+        if self._stats is not None:
+            raise InvalidRecords("a transaction takes one write; put upserts and deletes into the same one")
+        self.start()
+        self._stats = tuple(stats)
+
+    def commit(self, *, conflicts: int = 0) -> CommitResult:
+        """Make the write visible, if no other got in the way; then it is visible for good.
+
+        Raises:
+            WriteConflict: a commit that completed since the snapshot touched the same file groups.
+            Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
+            InvalidRecords: nothing was written.
+        """
+        if self._stats is None:
+            raise InvalidRecords("nothing was written in this transaction; write first, or do not commit")
+        self._remove_strays(self._stats)
+        self.table.tell("written", self._begin, files=len(self._stats))
+        data = encode_commit(self._metadata(self._stats))
+        staged = self.table.lock.stage(f"{TIMELINE}/{self._begin}", data)
+        try:
+            completion, waited_s = self._commit_under_lock(staged, self._stats)
+        except (WriteConflict, Aborted):
+            with contextlib.suppress(CasError):
+                self.table.lock.unstage(staged)
+            raise
+        self._clean_up()
+        return self._result(completion, conflicts, waited_s, self._stats)
+
+    def rollback(self) -> None:
+        """Remove everything this transaction wrote; nothing of it was visible.
+
+        What cannot be removed now is left to the next writer, who will find this one's heartbeat expired.
+        """
+        if not self._begin or self._over:
+            return
+        self._over = True
+        self._stop_heartbeat()
+        with contextlib.suppress(CasError, NotAcquired):
+            rollback.roll_back(self.table, self._begin)
+
+    def _take(self, begin: str) -> Timeline:
+        """Try to begin at this time; the timeline as it was listed after."""
+        table = self.table
+        # The heartbeat first: a pending instant without one counts as dead.
+        heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+        if not heartbeat.start():
+            return table.timeline()
+        requested = Instant(begin, Action.COMMIT, State.REQUESTED)
+        if not self._create(requested):
+            heartbeat.stop()
+            return table.timeline()
+        now = table.timeline()
+        if now.latest_completed_time >= begin:
+            table.store.delete(f"{TIMELINE}/{requested.file_name}")
+            heartbeat.stop()
+            return now
+        self._create(Instant(begin, Action.COMMIT, State.INFLIGHT))
+        self._begin, self._heartbeat = begin, heartbeat
+        table.tell("begin", begin, snapshot=self.timeline.latest_completed_time)
+        rollback.clean_dead(table, now, begin)
+        return now
+
+    def _create(self, instant: Instant) -> bool:
+        outcome = self.table.store.put_if_absent(f"{TIMELINE}/{instant.file_name}", b"")
+        return isinstance(outcome, Won)
+
+    def _metadata(self, stats: tuple[WriteStat, ...]) -> CommitMetadata:
+        by_partition: dict[str, tuple[WriteStat, ...]] = {}
+        for stat in stats:
+            by_partition[stat.partition] = (*by_partition.get(stat.partition, ()), stat)
+        return CommitMetadata(by_partition, self.operation, self.schema_json, self.extra)
+
+    def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
+        """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
+        store, mine = self.table.store, {stat.path for stat in stats}
+        self._markers = tuple(entry.path for entry in store.list(f"{markers_dir(self._begin)}/"))
+        for path in self._markers:
+            marker = parse_marker(path)
+            if marker is not None and marker.data_path not in mine:
+                store.delete(marker.data_path)
+
+    def _commit_under_lock(self, staged: Pending, stats: tuple[WriteStat, ...]) -> tuple[str, float]:
+        """The completion time, and the seconds waited for the lock."""
+        table, waited_s = self.table, 0.0
+        for _ in range(_LEASES):
+            asked_s = table.world.monotonic_s()
+            table.tell("lock_wait", self._begin)
+            lease = table.lock.acquire()
+            waited_s += table.world.monotonic_s() - asked_s
+            table.tell("lock_held", self._begin, epoch=lease.epoch)
+            try:
+                return self._publish(lease, staged, stats), waited_s
+            except (LeaseLost, PublishUnknown):
+                continue  # the next holder (me, if I get it) sees what was decided
+            finally:
+                with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
+                    lease.release()
+                table.tell("lock_released", self._begin)
+        raise Aborted(f"instant {self._begin} lost its lease {_LEASES} times before its commit; begin again")
+
+    def _publish(self, lease: Lease, staged: Pending, stats: tuple[WriteStat, ...]) -> str:
+        now = self.table.timeline()
+        done = now.completed(self._begin)
+        if done is not None and done.completion is not None:
+            return done.completion  # decided under an earlier lease of mine, and rolled forward
+        self._check_alive(now)
+        self._check_conflicts(now, stats)
+        completion = now.next_time(self.table.world.now_ms())
+        name = Instant(self._begin, Action.COMMIT, State.COMPLETED, completion).file_name
+        lease.publish_staged(replace(staged, path=f"{TIMELINE}/{name}"))
+        self.table.tell("committed", self._begin, completion=completion)
+        return completion
+
+    def _check_alive(self, now: Timeline) -> None:
+        begin = self._begin
+        if not now.is_pending(begin):
+            raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
+        if self._heartbeat is None or not self._heartbeat.alive:
+            raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
+        if rollback.is_planned(self.table, now, begin):
+            raise Aborted(f"a rollback of instant {begin} is planned; begin again")
+        if self.table.config() != self.config:
+            raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
+
+    def _check_conflicts(self, now: Timeline, stats: tuple[WriteStat, ...]) -> None:
+        others = {i: self.table.metadata_of(i) for i in completed_since(self.timeline, now)}
+        overlap = first_overlap(((stat.partition, stat.file_id) for stat in stats), others)
+        if overlap is None:
+            return
+        lost_to = overlap.lost_to.file_name
+        self.table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
+        raise WriteConflict(self._begin, lost_to, overlap.file_groups)
+
+    def _clean_up(self) -> None:
+        """After the commit: what is left over is harmless, and swept with the next dead writer's."""
+        self._over = True
+        self._stop_heartbeat()
+        with contextlib.suppress(CasError):
+            for path in self._markers:
+                self.table.store.delete(path)
+
+    def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            with contextlib.suppress(CasError):
+                self._heartbeat.stop()
+
+    def _result(self, completion: str, conflicts: int, waited_s: float, stats: tuple[WriteStat, ...]) -> CommitResult:
+        return CommitResult(
+            instant=self._begin,
+            completion=completion,
+            inserted=sum(stat.num_inserts for stat in stats),
+            updated=sum(stat.num_updates for stat in stats),
+            deleted=sum(stat.num_deletes for stat in stats),
+            file_groups=tuple(sorted((stat.partition, stat.file_id) for stat in stats)),
+            attempts=conflicts + 1,
+            conflicts=conflicts,
+            lock_wait_s=waited_s,
+        )

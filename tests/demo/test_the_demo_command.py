@@ -1,0 +1,86 @@
+"""The command line as a user types it, up to where processes would start."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from lockprovider import cli
+from lockprovider.demo.compare import Comparison, Difference
+from lockprovider.demo.errors import CannotStart
+from lockprovider.demo.report import Death, Report, text
+from lockprovider.demo.tally import Tally
+from lockprovider.demo.target import check_target
+
+SAME = Comparison(2, 2, 0, 0, 0, {}, ())
+OTHER = Comparison(2, 2, 0, 0, 0, {"n": 1}, (Difference(("a",), "n", "4", "3"),))
+
+
+def report(proof: Comparison | None = SAME, deaths: tuple[Death, ...] = ()) -> Report:
+    tallies = (Tally("ingest", commits=2, finished=True),)
+    return Report("t", tallies, deaths, proof, "hudi-rs", "no such file", "run.svg", 12.0)
+
+
+def test_options_with_dots_go_one_level_down():
+    pairs = [cli._option(t) for t in ("key=k", "client_kwargs.region_name=eu=1", "anon=true")]
+    assert cli.storage_options(pairs) == {"key": "k", "client_kwargs": {"region_name": "eu=1"}, "anon": True}
+
+
+@pytest.mark.parametrize("word", ["key", "=value", ""])
+def test_an_option_that_is_no_pair_is_refused(word):
+    with pytest.raises(argparse.ArgumentTypeError):
+        cli._option(word)
+
+
+def test_a_run_is_good_only_if_all_finished_and_the_proof_holds():
+    assert report().ok
+    assert not report(OTHER).ok
+    assert not report(None).ok
+    assert not report(deaths=(Death("protect", -9, 0, ()),)).ok
+
+
+def test_the_report_names_the_first_difference_and_the_dead():
+    words = text(report(OTHER, (Death("protect", 1, 0, ("boom",)),)))
+    assert "PROOF FAILED" in words
+    assert "a  n: found 4, expected 3" in words
+    assert "protect failed, status 1. Its last words:" in words
+    assert "boom" in words
+
+
+def test_an_unreadable_table_is_a_failed_proof():
+    assert "PROOF FAILED: hudi-rs cannot read the table: no such file" in text(report(None))
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket/table", "s3://"])
+def test_a_bad_url_is_refused_in_one_sentence(url):
+    with pytest.raises(CannotStart) as refusal:
+        check_target(url, {})
+    assert "\n" not in str(refusal.value)
+    assert url.split("/")[0] in str(refusal.value)
+
+
+def test_a_folder_that_holds_a_table_or_anything_else_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious.txt").write_text("x")
+    (tmp_path / "table" / ".hoodie").mkdir(parents=True)
+    with pytest.raises(CannotStart, match="is not empty"):
+        check_target(str(tmp_path / "other"), {})
+    with pytest.raises(CannotStart, match="there is a table"):
+        check_target(f"file://{tmp_path}/table", {})
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["precious.txt"]
+
+
+def test_a_new_or_empty_folder_is_fine_and_not_made_by_looking(tmp_path):
+    check_target(str(tmp_path), {})
+    check_target(str(tmp_path / "new" / "table"), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_loads_nothing_heavy():
+    code = "import lockprovider.cli, sys; lockprovider.cli.parser(); print(*sorted(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"pyspark", "pandas", "pyarrow", "botocore", "aiohttp", "rich", "hudi"}
+    assert heavy & set(run.stdout.split()) == set()

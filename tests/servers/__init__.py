@@ -1,0 +1,1 @@
+"""Real storage servers on loopback, started by the fixtures that ask for them."""

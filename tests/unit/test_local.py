@@ -1,0 +1,220 @@
+"""What is particular to local files: crashes, processes, plain writers; the rest is the conformance suite."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fsspec_cas import ABSENT, AccessDenied, Lost, NotSupported, ObjectNotFound, Store, StoreError, Won
+from fsspec_cas.backends import local
+
+PROCESSES = 16
+ROUNDS = 10
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.from_url(str(tmp_path))
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE)
+
+
+COUNT = """
+import sys
+from fsspec_cas import Store
+store = Store.from_url(sys.argv[1])
+for _ in range(int(sys.argv[2])):
+    store.update("folder/counter", lambda old: str(int(old or b"0") + 1).encode(), timeout=100)
+"""
+
+
+def test_sixteen_processes_that_count_in_one_file_lose_nothing(tmp_path, store):
+    children = [start(COUNT, tmp_path, ROUNDS) for _ in range(PROCESSES)]
+    assert [child.wait(120) for child in children] == [0] * PROCESSES
+    assert store.read("folder/counter").data == str(PROCESSES * ROUNDS).encode()
+
+
+CREATE = """
+import sys
+from fsspec_cas import Store, Won
+store = Store.from_url(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.read()
+print(sum(isinstance(store.put_if_absent(f"new/{n}", b"x"), Won) for n in range(int(sys.argv[2]))))
+"""
+
+
+def test_of_processes_that_create_the_same_files_each_file_has_one_winner(tmp_path):
+    command = [sys.executable, "-c", CREATE, str(tmp_path), "20"]
+    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    wins = []
+    for child in children:
+        assert child.stdout is not None
+        wins.append(int(child.stdout.read()))
+        assert child.wait(60) == 0
+    assert sum(wins) == 20
+
+
+WRITE = """
+import sys
+from fsspec_cas import Store
+store = Store.from_url(sys.argv[1])
+version = store.head("a").version
+n = 0
+while True:
+    n += 1
+    version = store.put_if_match("a", bytes([65 + n % 26]) * 2_000_000, version).unwrap()
+    if n == 3:
+        print("writing", flush=True)
+"""
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1, 2, 3, 5, 8, 13, 21])
+def test_a_writer_that_is_killed_leaves_old_or_new_bytes_and_no_lock(tmp_path, store, delay_ms):
+    store.put_if_absent("a", b"A" * 2_000_000)
+    child = start(WRITE, tmp_path)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"writing\n"
+    time.sleep(delay_ms / 1000)  # another moment of the write each time
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    content = store.read("a")
+    assert len(content.data) == 2_000_000
+    assert len(set(content.data)) == 1
+    assert [entry.path for entry in store.list("")] == ["a"]
+    assert isinstance(store.put_if_match("a", b"next", content.version, timeout=5), Won)
+
+
+def test_a_crash_between_writing_and_naming_leaves_the_old_file(tmp_path, store, monkeypatch):
+    version = store.put_if_absent("a", b"old").unwrap()
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", crash)
+    with pytest.raises(KeyboardInterrupt):
+        store.put_if_match("a", b"new", version)
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]  # noqa: PTH208 (with the hidden ones)
+
+
+def test_readers_never_see_a_mixture_while_a_writer_replaces(tmp_path, store):
+    store.put_if_absent("a", b"A" * 2_000_000)
+    child = start(WRITE, tmp_path)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        versions = set()
+        for _ in range(50):
+            content = store.read("a")
+            assert (len(content.data), len(set(content.data))) == (2_000_000, 1)
+            versions.add(content.version)
+        assert len(versions) > 1, "nothing was replaced meanwhile"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_plain_write_changes_the_version(tmp_path, store):
+    version = store.put_if_absent("a", b"one").unwrap()
+    (tmp_path / "a").write_bytes(b"two")
+    outcome = store.put_if_match("a", b"mine", version)
+    assert outcome == Lost(str(tmp_path / "a"), version, store.head("a").version)
+
+
+def test_a_plain_write_while_the_clock_stands_still_changes_the_version_by_its_size(tmp_path, store):
+    version = store.put_if_absent("a", b"one").unwrap()
+    before = (tmp_path / "a").stat().st_mtime_ns
+    (tmp_path / "a").write_bytes(b"longer")
+    os.utime(tmp_path / "a", ns=(before, before))
+    assert store.head("a").version != version
+
+
+def test_a_version_does_not_come_back_when_the_clock_stands_still(store, monkeypatch):
+    monkeypatch.setattr(local, "time_ns", lambda: 1_000_000_000)
+    versions = [store.put_if_absent("a", b"same").unwrap()]
+    for _ in range(5):
+        versions.append(store.put_if_match("a", b"same", versions[-1]).unwrap())
+    assert len(set(versions)) == 6
+
+
+def test_a_file_system_without_fine_times_is_refused_and_not_trusted(store, monkeypatch):
+    version = store.put_if_absent("a", b"same").unwrap()
+    monkeypatch.setattr(local, "_version", lambda _: version)
+    with pytest.raises(NotSupported, match="nanoseconds"):
+        store.put_if_match("a", b"same", version)
+
+
+def test_a_folder_is_no_object(tmp_path, store):
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    for call in (store.read, store.head):
+        with pytest.raises(ObjectNotFound):
+            call("folder")
+    with pytest.raises(StoreError, match="folder"):
+        store.put_if_absent("folder", b"")
+    with pytest.raises(StoreError, match="folder"):
+        store.delete("folder")
+    assert store.list("") == []
+
+
+def test_a_path_through_a_file_finds_nothing(store):
+    store.put_if_absent("a", b"")
+    with pytest.raises(ObjectNotFound):
+        store.read("a/b")
+    assert store.list("a/b") == []
+    with pytest.raises(StoreError):
+        store.put_if_absent("a/b", b"")
+
+
+def test_a_name_without_permission_is_access_denied(store, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # permissions do not stop root
+    with pytest.raises(AccessDenied, match="Permission denied") as caught:
+        store.put_if_absent("a", b"")
+    assert isinstance(caught.value, PermissionError)
+
+
+def test_a_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(local.os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left"):
+        store.put_if_absent("a", b"x")
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
+    assert isinstance(store.put_if_absent("a", b"x"), Won)
+
+
+def test_what_a_crash_left_behind_is_not_listed(tmp_path, store):
+    (tmp_path / f"{local.TEMPORARY}left-behind").write_bytes(b"half")
+    store.put_if_absent("a", b"")
+    assert [entry.path for entry in store.list("")] == ["a"]
+
+
+def test_missing_folders_are_made_and_a_lost_match_makes_none(tmp_path, store):
+    version = store.put_if_absent("x/y/z", b"").unwrap()
+    assert store.put_if_match("p/q", b"", version) == Lost(str(tmp_path / "p/q"), version, ABSENT)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "local://{}"])
+def test_bare_paths_and_urls_name_the_same_files(tmp_path, store, form):
+    store.put_if_absent("a", b"1")
+    assert Store.from_url(form.format(tmp_path)).read("a").data == b"1"

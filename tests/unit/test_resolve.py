@@ -1,0 +1,145 @@
+"""Each row of the table in `fsspec_cas.resolve`, for a create, a create-once and a match."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fsspec_cas import ABSENT, Lost, Version, Won
+from fsspec_cas.answer import Applied, Denied, Missing, NoAnswer, NotNow, Seen, Unchanged
+from fsspec_cas.outcome import Write
+from fsspec_cas.resolve import (
+    Adapt,
+    Attempt,
+    Contradicts,
+    Inconclusive,
+    Look,
+    Send,
+    on_look_answer,
+    on_write_answer,
+)
+
+V1, V2, V3 = (Version("t", str(n)) for n in (1, 2, 3))
+CREATE = Write("p", ABSENT, "mine")
+ONCE = Write("p", ABSENT, "mine", create_once=True)
+MATCH = Write("p", V1, "mine")
+WRITES = [pytest.param(w, id=i) for w, i in ((CREATE, "create"), (ONCE, "create-once"), (MATCH, "match"))]
+
+
+def seen(version: Version, write_id: str | None) -> Seen:
+    return Seen(version, 1, None, write_id)
+
+
+def as_expected(write: Write) -> Seen | Missing:
+    return seen(V1, "before") if write is MATCH else Missing()
+
+
+def refused(write: Write, *, doubt: bool = False) -> Attempt:
+    return Attempt(write, doubt=doubt, refused=True)
+
+
+def in_doubt(write: Write) -> Attempt:
+    return Attempt(write, doubt=True, failures=1, why="500")
+
+
+@pytest.mark.parametrize("write", WRITES)
+class TestAfterASend:
+    def test_applied_with_a_version_is_won(self, write: Write) -> None:
+        for attempt in (Attempt(write), in_doubt(write)):
+            assert on_write_answer(attempt, Applied(V2))[1] == Won(V2)
+
+    def test_applied_without_a_version_is_looked_at_and_can_never_become_lost(self, write: Write) -> None:
+        after, step = on_write_answer(Attempt(write), Applied(None))
+        assert step == Look()
+        assert (after.doubt, after.refused) == (True, False)
+        assert isinstance(on_look_answer(after, seen(V3, None))[1], Inconclusive)
+
+    def test_condition_false_is_looked_at_and_makes_no_doubt(self, write: Write) -> None:
+        assert on_write_answer(Attempt(write), Denied()) == (refused(write), Look())
+        assert on_write_answer(in_doubt(write), Denied())[0].doubt
+
+    def test_certainly_not_applied_is_sent_again_after_the_stores_own_pause(self, write: Write) -> None:
+        after, step = on_write_answer(Attempt(write, failures=2), NotNow("409", 3.0))
+        assert step == Send(3, 3.0)
+        assert (after.doubt, after.failures, after.why) == (False, 3, "409")
+
+    def test_silence_is_doubt_and_is_looked_at_without_a_pause(self, write: Write) -> None:
+        after, step = on_write_answer(Attempt(write), NoAnswer("503", 2.0))
+        assert step == Look(0, 2.0)
+        assert (after.doubt, after.refused, after.why) == (True, False, "503")
+
+    def test_silence_after_a_refusal_takes_the_refusal_back(self, write: Write) -> None:
+        assert not on_write_answer(refused(write), NoAnswer("reset"))[0].refused
+
+
+@pytest.mark.parametrize("write", WRITES)
+class TestAfterALook:
+    def test_my_id_is_won_whatever_went_before(self, write: Write) -> None:
+        for attempt in (refused(write), in_doubt(write), refused(write, doubt=True)):
+            assert on_look_answer(attempt, seen(V2, "mine"))[1] == Won(V2)
+
+    def test_still_as_expected_after_a_refusal_blames_the_dialect_four_times_then_the_store(self, write: Write) -> None:
+        attempt, steps = refused(write), []
+        for _ in range(5):
+            attempt, step = on_look_answer(attempt, as_expected(write))
+            steps.append(step)
+        assert steps[:4] == [Adapt(0), Adapt(1), Adapt(2), Adapt(3)]
+        assert isinstance(steps[4], Contradicts)
+
+    def test_anothers_write_after_a_refusal_without_doubt_is_lost(self, write: Write) -> None:
+        for other in (seen(V2, "other"), seen(V2, None)):
+            assert on_look_answer(refused(write), other)[1] == Lost("p", write.condition, V2)
+
+    def test_still_as_expected_after_silence_is_sent_again_since_a_copy_may_land_later(self, write: Write) -> None:
+        after, step = on_look_answer(in_doubt(write), as_expected(write))
+        assert step == Send(1)
+        assert after.doubt
+
+    def test_a_look_that_brings_nothing_is_looked_at_again(self, write: Write) -> None:
+        for attempt in (refused(write), in_doubt(write)):
+            for answer in (NoAnswer("500", 1.0), NotNow("429", 1.0)):
+                after, step = on_look_answer(attempt, answer)
+                assert step == Look(attempt.failures + 1, 1.0)
+                assert (after.doubt, after.refused) == (attempt.doubt, attempt.refused)
+
+
+def test_a_match_that_finds_nothing_is_lost_without_doubt_and_unknown_with_it() -> None:
+    assert on_look_answer(refused(MATCH), Missing())[1] == Lost("p", V1, ABSENT)
+    assert on_look_answer(refused(MATCH), Unchanged())[1] == Lost("p", V1, ABSENT)
+    assert isinstance(on_look_answer(in_doubt(MATCH), Missing())[1], Inconclusive)
+
+
+@pytest.mark.parametrize("attempt_of", [in_doubt, lambda write: refused(write, doubt=True)])
+class TestAnothersWriteInDoubt:
+    def test_on_a_create_once_path_it_proves_that_mine_never_was(self, attempt_of) -> None:
+        assert on_look_answer(attempt_of(ONCE), seen(V2, "other"))[1] == Lost("p", ABSENT, V2)
+
+    def test_without_an_identity_it_proves_nothing(self, attempt_of) -> None:
+        assert isinstance(on_look_answer(attempt_of(ONCE), seen(V2, None))[1], Inconclusive)
+
+    @pytest.mark.parametrize("write", [CREATE, MATCH])
+    def test_elsewhere_mine_may_have_been_applied_and_replaced(self, attempt_of, write: Write) -> None:
+        step = on_look_answer(attempt_of(write), seen(V2, "other"))[1]
+        assert isinstance(step, Inconclusive)
+        assert str(V2) in step.why
+
+    def test_create_once_says_nothing_of_a_match(self, attempt_of) -> None:
+        step = on_look_answer(attempt_of(replace(MATCH, create_once=True)), seen(V2, "other"))[1]
+        assert isinstance(step, Inconclusive)
+
+
+def test_no_answer_ever_clears_a_doubt() -> None:
+    answers = [Denied(), NotNow("409"), NoAnswer("500")]
+    looks = [seen(V2, "other"), Missing(), NoAnswer("500"), NotNow("429")]
+    for write in (CREATE, ONCE, MATCH):
+        for attempt in (in_doubt(write), refused(write, doubt=True)):
+            assert all(on_write_answer(attempt, answer)[0].doubt for answer in answers)
+            assert all(on_look_answer(attempt, look)[0].doubt for look in looks)
+
+
+def test_in_doubt_a_path_that_is_overwritten_is_never_reported_lost() -> None:
+    for write in (CREATE, MATCH):
+        for look in (seen(V1, "x"), seen(V2, "x"), seen(V3, None), Missing(), Unchanged()):
+            for attempt in (in_doubt(write), refused(write, doubt=True)):
+                assert not isinstance(on_look_answer(attempt, look)[1], Lost)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsspec_cas.retry import BASE_S, CEILING_S, delay_s
+
+draws = st.floats(0, 1, exclude_max=True)
+
+
+@given(st.integers(0, 10**9), draws)
+def test_a_wait_lies_between_zero_and_the_ceiling(failures: int, draw: float) -> None:
+    assert 0 <= delay_s(failures, draw) < CEILING_S
+
+
+@given(st.integers(0, 10**9), draws, st.floats(0, 1000))
+def test_the_stores_own_retry_after_is_a_floor(failures: int, draw: float, retry_after_s: float) -> None:
+    assert delay_s(failures, draw, retry_after_s) >= retry_after_s
+
+
+def test_the_ceiling_doubles_from_the_base_until_it_is_reached() -> None:
+    almost_one = 1 - 2**-53
+    ceilings = [round(delay_s(n, almost_one), 6) for n in range(9)]
+    assert ceilings == [BASE_S * 2**n for n in range(7)] + [CEILING_S] * 2
+
+
+def test_the_jitter_is_full_so_a_draw_of_zero_waits_not_at_all() -> None:
+    assert [delay_s(n, 0.0) for n in (1, 5, 50)] == [0.0] * 3

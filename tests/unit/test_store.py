@@ -1,0 +1,542 @@
+"""`Store` over a backend that answers from a list, in a world that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import signal
+import threading
+
+import fsspec
+import pytest
+from fsspec.asyn import get_loop
+
+from fsspec_cas import (
+    ABSENT,
+    AccessDenied,
+    AlreadyExists,
+    AsyncStore,
+    BucketNotFound,
+    Capabilities,
+    CasError,
+    Content,
+    InvalidInput,
+    InvalidUrl,
+    InvalidVersion,
+    Lost,
+    NotSupported,
+    ObjectNotFound,
+    OutcomeUnknown,
+    Store,
+    Unavailable,
+    Unknown,
+    Version,
+    VersionMismatch,
+    Won,
+)
+from fsspec_cas.answer import Applied, Denied, Entry, Missing, NoAnswer, NotNow, Page, Seen, Unchanged
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import (
+    Delay,
+    DeliverLate,
+    DeliverTwice,
+    Faulty,
+    Interrupt,
+    LoseAnswer,
+    LoseRequest,
+    ManualClock,
+    Refuse,
+)
+
+V1, V2, V3 = (Version("script", str(n)) for n in (1, 2, 3))
+ME = "00000000-0000-0000-0000-000000000001"  # the first id of a ManualClock
+
+
+def seen(version: Version, write_id: str | None = None, data: bytes | None = None) -> Seen:
+    return Seen(version, len(data or b""), 5, write_id, data)
+
+
+class Scripted:
+    """Gives its answers in turn; an exception in the list is raised. Keeps what it was asked."""
+
+    name = "script"
+    blocking = True
+
+    def __init__(self, *answers, delete_match=True, world=None, seconds=0.0):
+        self.capabilities = Capabilities(
+            create=True,
+            match=True,
+            delete_match=delete_match,
+            read_changed=True,
+            unique_versions=True,
+            keeps_write_id=True,
+        )
+        self.answers = list(answers)
+        self.asked = []
+        self.adapted = 0
+        self._world, self._seconds = world, seconds
+
+    def _next(self, *what):
+        self.asked.append(what)
+        if self._world is not None:
+            self._world.advance(self._seconds)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        return self._next("put", path, data, condition, write_id, timeout_s)
+
+    async def head(self, path, *, timeout_s):
+        return self._next("head", path, timeout_s)
+
+    async def get(self, path, unless, *, timeout_s):
+        return self._next("get", path, unless, timeout_s)
+
+    async def delete(self, path, condition, *, timeout_s):
+        return self._next("delete", path, condition, timeout_s)
+
+    async def list_page(self, prefix, start_after, token, *, timeout_s):
+        return self._next("list_page", prefix, start_after, token, timeout_s)
+
+    def adapt(self):
+        self.adapted += 1
+        return True
+
+    async def close(self):
+        self.asked.append(("close",))
+
+    @property
+    def verbs(self):
+        return [what[0] for what in self.asked]
+
+
+def scripted(*answers, seconds=0.0, **kwargs):
+    clock = ManualClock()
+    backend = Scripted(*answers, world=clock, seconds=seconds, **kwargs)
+    return Store(backend, "root", world=clock), backend, clock
+
+
+# A write and what it comes to
+
+
+def test_a_write_that_is_applied_at_once_is_one_request():
+    store, backend, _ = scripted(Applied(V1))
+    assert store.put_if_absent("a", b"data") == Won(V1)
+    assert backend.asked == [("put", "root/a", b"data", ABSENT, ME, 60.0)]
+
+
+def test_every_send_of_one_write_carries_the_same_condition_identity_and_bytes():
+    store, backend, _ = scripted(NotNow("429"), NoAnswer("500"), seen(V1), NoAnswer("500"), seen(V1), Applied(V2))
+    assert store.put_if_match("a", b"data", V1) == Won(V2)
+    puts = [what[:5] for what in backend.asked if what[0] == "put"]
+    assert puts == [("put", "root/a", b"data", V1, ME)] * 4
+
+
+def test_two_writes_have_two_identities():
+    store, backend, _ = scripted(Applied(V1), Applied(V2))
+    store.put_if_absent("a", b"")
+    store.put_if_absent("b", b"")
+    assert backend.asked[0][4] != backend.asked[1][4]
+
+
+def test_a_refusal_is_looked_at_and_then_lost_with_what_is_there():
+    store, backend, _ = scripted(Denied(), seen(V3))
+    assert store.put_if_match("a", b"", V1) == Lost("root/a", V1, V3)
+    assert backend.verbs == ["put", "head"]
+
+
+def test_a_refusal_of_my_own_earlier_send_is_won():
+    store, _, _ = scripted(Denied(), seen(V2, ME))
+    assert store.put_if_absent("a", b"") == Won(V2)
+
+
+def test_a_lost_answer_is_won_when_the_look_shows_my_id():
+    store, backend, clock = scripted(NoAnswer("reset"), seen(V2, ME))
+    assert store.put_if_absent("a", b"") == Won(V2)
+    assert backend.verbs == ["put", "head"]
+    assert clock.sleeps == []
+
+
+def test_a_dialect_is_tried_before_a_store_is_blamed():
+    store, backend, _ = scripted(Denied(), seen(V1), Applied(V2))
+    assert store.put_if_match("a", b"", V1) == Won(V2)
+    assert backend.adapted == 1
+
+
+def test_a_store_that_refuses_what_is_true_is_not_supported():
+    store, backend, _ = scripted(*[Denied(), seen(V1)] * 5)
+    with pytest.raises(NotSupported, match="probe"):
+        store.put_if_match("a", b"", V1)
+    assert not backend.answers
+
+
+def test_a_store_error_without_doubt_is_raised():
+    for error in (AccessDenied("no"), BucketNotFound("none")):
+        store, _, _ = scripted(NotNow("429"), error)
+        with pytest.raises(type(error)):
+            store.put_if_absent("a", b"")
+
+
+def test_a_store_error_in_doubt_is_unknown_and_says_both_reasons():
+    store, _, _ = scripted(NoAnswer("reset by peer"), AccessDenied("the token expired"))
+    outcome = store.put_if_absent("a", b"data")
+    assert isinstance(outcome, Unknown)
+    assert "reset by peer" in outcome.why
+    assert "the token expired" in outcome.why
+    assert outcome.data == b"data"
+
+
+def test_an_unknown_outcome_can_be_pickled_and_settled_later_by_another_store():
+    store, _, _ = scripted(NoAnswer("reset"), seen(V3, "other"))
+    unknown = store.put_if_match("a", b"data", V1)
+    assert isinstance(unknown, Unknown)
+    again = pickle.loads(pickle.dumps(unknown))  # noqa: S301
+    later, backend, _ = scripted(seen(V1), Applied(V2))
+    assert later.resolve(again) == Won(V2)
+    assert backend.asked[1][:5] == ("put", "root/a", b"data", V1, ME)
+
+
+# Time
+
+
+def test_a_store_that_throttles_to_the_end_is_unavailable_and_nothing_was_written():
+    store, backend, clock = scripted(*[NotNow("429", 1.0)] * 100)
+    begun = clock.now_s
+    with pytest.raises(Unavailable, match="429"):
+        store.put_if_absent("a", b"", timeout=10)
+    assert clock.now_s - begun <= 10
+    assert set(backend.verbs) == {"put"}
+
+
+def test_a_silent_store_is_unknown_at_the_deadline_and_never_lost():
+    store, _, clock = scripted(*[NoAnswer("timeout")] * 100, seconds=1.0)
+    begun = clock.now_s
+    outcome = store.put_if_absent("a", b"", timeout=10)
+    assert isinstance(outcome, Unknown)
+    assert clock.now_s - begun <= 11  # the last request may use up its own second
+
+
+def test_a_refusal_whose_look_never_comes_is_unknown():
+    store, _, _ = scripted(Denied(), *[NoAnswer("timeout")] * 100, seconds=1.0)
+    assert isinstance(store.put_if_absent("a", b"", timeout=10), Unknown)
+
+
+def test_each_request_gets_what_is_left_of_the_timeout():
+    store, backend, _ = scripted(NoAnswer("1"), Missing(), Applied(V1), seconds=2.0)
+    store.put_if_absent("a", b"", timeout=10)
+    left = [what[-1] for what in backend.asked]
+    assert left[0] == 10
+    assert left[1] == 8
+    assert 0 < left[2] < 6
+
+
+def test_pauses_grow_and_obey_retry_after():
+    store, _, clock = scripted(NotNow("429"), NotNow("429"), NotNow("429", 7.0), Applied(V1))
+    store.put_if_absent("a", b"")
+    assert clock.sleeps == [0.05, 0.1, 7.0]
+
+
+def test_a_timeout_of_zero_sends_nothing():
+    store, backend, _ = scripted()
+    with pytest.raises(Unavailable):
+        store.put_if_absent("a", b"", timeout=0)
+    with pytest.raises(Unavailable):
+        store.read("a", timeout=0)
+    assert backend.asked == []
+
+
+# Reading
+
+
+def test_a_read_is_one_request_that_gives_bytes_and_version():
+    store, backend, _ = scripted(seen(V1, None, b"data"))
+    assert store.read("a") == Content(b"data", V1)
+    assert backend.asked == [("get", "root/a", None, 60.0)]
+
+
+def test_reads_are_repeated_until_there_is_an_answer():
+    store, _, _ = scripted(NoAnswer("500"), NotNow("429"), seen(V1, None, b"data"))
+    assert store.read("a").data == b"data"
+
+
+def test_what_is_not_there_is_a_file_not_found():
+    for call in (lambda s: s.read("a"), lambda s: s.head("a"), lambda s: s.read_if_changed("a", V1)):
+        store, _, _ = scripted(Missing())
+        with pytest.raises(FileNotFoundError) as caught:
+            call(store)
+        assert isinstance(caught.value, ObjectNotFound)
+        assert caught.value.path == "root/a"
+
+
+def test_an_unchanged_object_is_none_also_where_the_server_sends_it_all_the_same():
+    for answer in (Unchanged(), seen(V1, None, b"data")):
+        store, backend, _ = scripted(answer)
+        assert store.read_if_changed("a", V1) is None
+        assert backend.asked == [("get", "root/a", V1, 60.0)]
+
+
+def test_a_changed_object_comes_with_its_new_version():
+    store, _, _ = scripted(seen(V2, None, b"new"))
+    assert store.read_if_changed("a", V1) == Content(b"new", V2)
+
+
+def test_a_listing_follows_all_pages_and_is_relative_and_ordered():
+    pages = (
+        Page((Entry("root/b", 1, 5),), "more"),
+        NoAnswer("500"),
+        Page((Entry("root/a/x", 2, 6), Entry("root/a-", 3, 7))),
+    )
+    store, backend, _ = scripted(*pages)
+    assert [e.path for e in store.list("", start_after="0")] == ["a-", "a/x", "b"]
+    assert [what[1:4] for what in backend.asked] == [
+        ("root/", "root/0", None),
+        ("root/", "root/0", "more"),
+        ("root/", "root/0", "more"),
+    ]
+
+
+# Removing
+
+
+def test_a_conditional_delete_that_is_done_is_won_with_the_version_removed():
+    store, _, _ = scripted(NotNow("409"), Applied(None))
+    assert store.delete_if_match("a", V1) == Won(V1)
+
+
+def test_a_conditional_delete_that_is_refused_is_lost_with_what_is_there():
+    for look, current in ((seen(V2), V2), (Missing(), ABSENT)):
+        store, _, _ = scripted(Denied(), look)
+        assert store.delete_if_match("a", V1) == Lost("root/a", V1, current)
+
+
+def test_a_conditional_delete_without_an_answer_is_unknown():
+    store, backend, _ = scripted(NoAnswer("reset"))
+    assert isinstance(store.delete_if_match("a", V1), Unknown)
+    assert backend.verbs == ["delete"]
+
+
+def test_where_there_is_no_conditional_delete_nothing_is_sent():
+    store, backend, _ = scripted(delete_match=False)
+    with pytest.raises(NotSupported):
+        store.delete_if_match("a", V1)
+    assert backend.asked == []
+
+
+def test_a_plain_delete_is_repeated_until_it_is_done():
+    store, backend, _ = scripted(NoAnswer("500"), NotNow("429"), Applied(None))
+    store.delete("a")
+    assert backend.asked[-1] == ("delete", "root/a", None, pytest.approx(60, abs=1))
+
+
+# Read, change, write
+
+
+def test_an_update_starts_again_from_what_the_winner_wrote():
+    store, backend, _ = scripted(seen(V1, None, b"1"), Denied(), seen(V2), seen(V2, None, b"2"), Applied(V3))
+    assert store.update("a", lambda old: (old or b"") + b"!") == V3
+    assert [(w[2], w[3]) for w in backend.asked if w[0] == "put"] == [(b"1!", V1), (b"2!", V2)]
+
+
+def test_an_update_of_nothing_creates():
+    store, backend, _ = scripted(Missing(), Applied(V1))
+    assert store.update("a", lambda old: b"made" if old is None else b"no") == V1
+    assert backend.asked[1][2:4] == (b"made", ABSENT)
+
+
+def test_an_update_whose_answer_is_lost_raises_unknown_and_does_not_apply_the_function_twice():
+    store, backend, _ = scripted(seen(V1, None, b"1"), NoAnswer("reset"), seen(V3, "other"))
+    with pytest.raises(OutcomeUnknown):
+        store.update("a", lambda old: (old or b"") + b"!")
+    assert backend.verbs == ["get", "put", "head"]
+
+
+def test_an_update_that_always_loses_is_unavailable_at_the_timeout():
+    store, _, _ = scripted(*[seen(V1, None, b"1"), Denied(), seen(V2)] * 200)
+    with pytest.raises(Unavailable, match="changed by others"):
+        store.update("a", lambda _: b"", timeout=5)
+
+
+# Outcomes as errors
+
+
+def test_a_lost_create_unwraps_to_a_file_exists_error_and_a_lost_match_to_a_mismatch():
+    with pytest.raises(FileExistsError) as exists:
+        Lost("a", ABSENT, V1).unwrap()
+    assert isinstance(exists.value, AlreadyExists)
+    assert exists.value.current == V1
+    with pytest.raises(VersionMismatch) as mismatch:
+        Lost("a", V1, ABSENT).unwrap()
+    assert mismatch.value.current == ABSENT
+    assert pickle.loads(pickle.dumps(exists.value)).args == exists.value.args  # noqa: S301
+
+
+def test_an_unknown_outcome_unwraps_to_an_error_that_holds_it_and_survives_pickling():
+    store, _, _ = scripted(NoAnswer("reset"), seen(V3, "other"))
+    unknown = store.put_if_match("a", b"data", V1)
+    with pytest.raises(OutcomeUnknown) as caught:
+        unknown.unwrap()
+    assert caught.value.outcome == unknown
+    assert pickle.loads(pickle.dumps(caught.value)).outcome == unknown  # noqa: S301
+
+
+# What is refused before anything is sent
+
+
+def test_a_path_cannot_leave_its_root():
+    store, backend, _ = scripted()
+    for call in (store.read, store.head, store.delete, store.list, lambda p: store.put_if_absent(p, b"")):
+        with pytest.raises(InvalidInput, match=r"\.\."):
+            call("x/../../other")
+    assert backend.asked == []
+
+
+def test_a_version_of_another_kind_of_store_is_refused():
+    store, backend, _ = scripted()
+    other = Version("s3", '"x"')
+    for call in (store.read_if_changed, store.delete_if_match, lambda p, v: store.put_if_match(p, b"", v)):
+        with pytest.raises(InvalidVersion, match="s3"):
+            call("a", other)
+    assert backend.asked == []
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "http://host/x", "hdfs://host/x", "zip://x", "nonsense://x"])
+def test_a_protocol_without_conditional_writes_is_named(url):
+    with pytest.raises(NotSupported, match=url.split(":", maxsplit=1)[0]):
+        Store.from_url(url)
+
+
+def test_a_url_without_a_bucket_is_refused():
+    for url in ("s3://", "gs://", "memory://", "/"):
+        with pytest.raises(InvalidUrl):
+            Store.from_url(url, {"token": "anon"} if url == "gs://" else {"anon": True} if url == "s3://" else None)
+
+
+def test_a_filesystem_without_conditional_writes_is_named():
+    with pytest.raises(NotSupported, match="dir"):
+        Store.from_filesystem(fsspec.filesystem("dir", path="/x", fs=fsspec.filesystem("memory")))
+
+
+# Interrupted
+
+
+def faulty(plan, *, version_of=None):
+    clock = ManualClock()
+    backend = Faulty(MemoryBackend(fsspec.filesystem("memory")), plan, world=clock)
+    return Store(backend, f"/interrupted-{version_of or id(backend)}", world=clock), backend
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_ctrl_c_in_a_write_carries_an_unknown_outcome_that_can_be_settled(done):
+    store, backend = faulty({"put": [Interrupt(done=done)]})
+    with pytest.raises(KeyboardInterrupt) as caught:
+        store.put_if_absent("a", b"mine")
+    cause = caught.value.__cause__
+    assert isinstance(cause, OutcomeUnknown)
+    assert cause.outcome is not None
+    assert isinstance(store.resolve(cause.outcome), Won)
+    assert store.read("a").data == b"mine"
+    assert backend.fired == [("put", Interrupt(done=done))]
+
+
+def test_ctrl_c_in_a_conditional_delete_carries_an_unknown_outcome():
+    store, _ = faulty({"delete": [Interrupt()]})
+    version = store.put_if_absent("a", b"mine").unwrap()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        store.delete_if_match("a", version)
+    assert isinstance(caught.value.__cause__, OutcomeUnknown)
+
+
+class Hanging(Scripted):
+    """A put that is on its way until it is cancelled."""
+
+    blocking = False
+
+    def __init__(self):
+        super().__init__()
+        self.sent = threading.Event()
+        self.cancelled = threading.Event()
+
+    async def put(self, *_, **__):
+        self.sent.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+async def test_a_cancelled_task_carries_an_unknown_outcome():
+    backend = Hanging()
+    task = asyncio.create_task(AsyncStore(backend, "root").put_if_absent("a", b"mine"))
+    await asyncio.to_thread(backend.sent.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    seen_errors = []
+    error: BaseException | None = caught.value
+    while error is not None:  # Python 3.10 wraps it once more
+        seen_errors.append(error)
+        error = error.__cause__ or error.__context__
+    assert any(isinstance(e, OutcomeUnknown) and e.outcome.data == b"mine" for e in seen_errors)
+
+
+def test_ctrl_c_while_fsspecs_loop_writes_cancels_the_write_and_carries_an_unknown_outcome():
+    backend = Hanging()
+    store = Store(backend, "root")
+    main = threading.main_thread().ident
+
+    def press() -> None:
+        backend.sent.wait(10)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    presser.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        store.put_if_absent("a", b"mine")
+    presser.join()
+    assert backend.cancelled.is_set()
+    assert isinstance(caught.value.__cause__, OutcomeUnknown)
+    assert caught.value.__cause__.outcome.data == b"mine"
+
+
+async def test_a_sync_call_on_fsspecs_own_loop_is_refused_and_does_not_hang():
+    store = Store(Hanging(), "root")
+
+    async def inside() -> None:
+        store.put_if_absent("a", b"")
+
+    with pytest.raises(CasError, match="AsyncStore"):
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(inside(), get_loop()))
+
+
+# The faults that `fsspec_cas.testing` ships do what they say
+
+
+def test_a_lost_answer_was_applied_and_a_lost_request_was_not():
+    for fault, there in ((LoseAnswer(), True), (LoseRequest(), False)):
+        store, backend = faulty({"put": [fault], "head": [Refuse()] * 1000}, version_of=type(fault).__name__)
+        assert isinstance(store.put_if_absent("a", b"1", timeout=1), Unknown)
+        assert MemoryBackend(fsspec.filesystem("memory"))._fs.exists(f"{store.root}/a") is there
+        assert backend.fired[0] == ("put", fault)
+
+
+def test_a_write_delivered_twice_is_still_mine():
+    store, backend = faulty({"put": [DeliverTwice()]})
+    assert isinstance(store.put_if_absent("a", b"1"), Won)
+    assert backend.calls == ["put", "head"]
+
+
+def test_a_write_that_lands_after_a_look_saw_nothing_is_applied_only_once():
+    store, backend = faulty({"put": [DeliverLate(calls=2)]})
+    outcome = store.put_if_absent("a", b"1")  # put (late), head: nothing, then it lands, and the second put is refused
+    assert backend.calls == ["put", "head", "put", "head"]
+    assert outcome == Won(store.head("a").version)
+
+
+def test_a_delay_moves_the_clock_of_the_test():
+    store, backend = faulty({"put": [Delay(100.0), Refuse()]})
+    store.put_if_absent("a", b"1")
+    assert backend._world.sleeps == [100.0]
+    assert backend.left == {"put": [Refuse()]}

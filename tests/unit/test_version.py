@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsspec_cas import ABSENT, InvalidVersion, Version
+
+
+@given(st.text(min_size=1).filter(lambda name: ":" not in name), st.text(min_size=1))
+def test_every_version_comes_back_from_its_text(backend: str, token: str) -> None:
+    version = Version(backend, token)
+    assert Version.parse(str(version)) == version
+    assert pickle.loads(pickle.dumps(version)) == version  # noqa: S301
+
+
+def test_a_token_may_hold_colons_and_quotes() -> None:
+    assert Version.parse('s3:"a:b"') == Version("s3", '"a:b"')
+
+
+@pytest.mark.parametrize("text", ["", ":", "s3", "s3:", ":token", "no colon at all"])
+def test_what_is_not_a_version_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidVersion) as caught:
+        Version.parse(text)
+    assert repr(text) in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_versions_of_two_kinds_of_store_differ_and_have_no_order() -> None:
+    assert Version("s3", "1") != Version("gcs", "1")
+    assert len({Version("s3", "1"), Version("s3", "1"), Version("gcs", "1")}) == 2
+    with pytest.raises(TypeError):
+        assert Version("s3", "1") < Version("s3", "2")  # type: ignore[operator]
+
+
+def test_absent_is_equal_to_itself_after_pickling_and_to_no_version() -> None:
+    assert pickle.loads(pickle.dumps(ABSENT)) == ABSENT  # noqa: S301
+    assert Version("s3", "1") != ABSENT

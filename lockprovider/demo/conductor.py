@@ -16,10 +16,10 @@ from lockprovider.demo.display import Display
 from lockprovider.demo.errors import CannotStart
 from lockprovider.demo.lines import ROLES, Job, Line
 from lockprovider.demo.report import Death, Report
-from lockprovider.demo.settings import table_settings
+from lockprovider.demo.settings import table_settings, table_spec
 from lockprovider.demo.tally import Tally, add, add_all
 from lockprovider.demo.target import check_target
-from lockprovider.table import Table, TableSpec
+from lockprovider.table import Table
 from lockprovider.table.engines.java import find_java
 from lockprovider.table.errors import TableExists
 
@@ -78,14 +78,8 @@ def run(settings: Settings) -> Report:
 
 
 def _create(url: str, storage_options: dict[str, object]) -> Table:
-    spec = TableSpec(
-        name=flights.TABLE_NAME,
-        schema=flights.SCHEMA,
-        record_keys=flights.KEYS,
-        partition_by=(flights.PARTITION,),
-    )
     try:
-        return Table.create(url, spec, storage_options=storage_options, settings=table_settings())
+        return Table.create(url, table_spec(), storage_options=storage_options, settings=table_settings())
     except (TableExists, OSError) as reason:
         raise CannotStart(f"no table can be made at {url}: {reason}") from None
 

@@ -11,6 +11,7 @@ import _thread
 import io
 import os
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -21,10 +22,11 @@ import pyarrow as pa
 from fsspec_cas.clock import Machine
 from lockprovider.demo import agenda, flights
 from lockprovider.demo.lines import SPARK_IS_UP, Job, Line, encode
-from lockprovider.demo.settings import table_settings
+from lockprovider.demo.settings import table_settings, table_spec
 from lockprovider.table import Table
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.java import spark_session
+from lockprovider.table.files import conform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,10 +107,10 @@ def _deliver(batch: DataFrame, delivery: flights.Delivery) -> Callable[[Transact
 
 
 def protect(pipe: Pipeline) -> None:
-    """Replace raw tail numbers until ingest is over and nothing raw is left."""
+    """Replace raw tail numbers until ingest is over and nothing raw is left; the freshest month first."""
     while True:
         history = pipe.history()
-        waiting = agenda.to_protect(history)
+        waiting = agenda.to_protect(history)[::-1]
         pipe.say(
             "progress",
             done=agenda.protected_deliveries(history),
@@ -158,10 +160,10 @@ def _alias(tail: str) -> str:
 
 
 def backfill(pipe: Pipeline) -> None:
-    """Correct each month once its deliveries are complete."""
+    """Correct each month once its deliveries are complete; the freshest month first."""
     while True:
         history = pipe.history()
-        ready = agenda.to_backfill(history, pipe.plan)
+        ready = agenda.to_backfill(history, pipe.plan)[::-1]
         corrected = sum(entry.role == "backfill" for entry in history)
         pipe.say(
             "progress",
@@ -209,15 +211,20 @@ where f.air_time is null and f.dep_time is not null
 PIPELINES = {"ingest": ingest, "protect": protect, "backfill": backfill}
 
 
-def warm_up(spark: SparkSession) -> None:
-    """Run every kind of step once on one empty row, so that the first transaction does not pay for starting."""
-    nothing = pa.table({column.name: pa.nulls(1, column.type) for column in flights.SCHEMA})
-    rows = spark.createDataFrame(nothing).mapInArrow(pseudonymise, spark.createDataFrame(nothing).schema)
-    rows.groupBy("month").applyInArrow(_unchanged, rows.schema).collect()
-
-
-def _unchanged(table: pa.Table) -> pa.Table:
-    return table
+def rehearse(pipe: Pipeline) -> None:
+    """Do this pipeline's work once on a small table of its own: the first Spark job of each kind is slow."""
+    times = pa.array([0, 1, 2], pa.timestamp("us", tz="UTC"))
+    rows = pa.table({"time_hour": times, "dep_time": [600, 600, None], "air_time": [50, None, None]})
+    rows = rows.append_column("month", pa.array([1, 1, 1], pa.int32()))
+    for column in ("carrier", "origin", "dest", "tailnum"):
+        rows = rows.append_column(column, pa.array(["X"] * 3))
+    for column in ("flight", "dep_delay", "arr_delay"):
+        rows = rows.append_column(column, pa.array([0] * 3, pa.int32()))
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
+        pipe.table = Table.create(folder, table_spec())
+        batch = pipe.spark.createDataFrame(conform(rows, flights.SCHEMA))
+        for fn in (_deliver(batch, flights.Delivery(1, "main")), _protect_month(pipe, 1), _correct_month(pipe, 1)):
+            pipe.table.transact(fn)
 
 
 def listen(pipe: Pipeline, orders: io.FileIO) -> None:
@@ -239,7 +246,7 @@ def main(role: str, events_fd: int) -> None:
     job = Job.from_json(orders.readline().decode())
     pipe = Pipeline(role, job, events_fd, spark_session(f"lockprovider demo {role}"))
     threading.Thread(target=listen, args=(pipe, orders), daemon=True).start()
-    warm_up(pipe.spark)
+    rehearse(pipe)
     print(SPARK_IS_UP, flush=True)  # noqa: T201 - into the log
     pipe.table = Table.open(job.url, storage_options=job.storage_options, settings=table_settings(), watcher=pipe.watch)
     pipe.say("started", pid=os.getpid())

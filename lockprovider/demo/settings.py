@@ -1,10 +1,10 @@
-"""How the demonstration's writers behave: short times, so that a killed pipeline is noticed while people watch."""
+"""The demonstration's table, and how its writers behave."""
 
 from __future__ import annotations
 
 from lockprovider import LockSettings
-from lockprovider.table.liveness import HeartbeatSettings
-from lockprovider.table.manager import TableSettings
+from lockprovider.demo import flights
+from lockprovider.table import HeartbeatSettings, TableSettings, TableSpec
 
 VALIDITY_S = 30.0
 RENEW_S = 3.0
@@ -14,8 +14,21 @@ MISSES = 5
 
 
 def table_settings() -> TableSettings:
-    """The same for every process of the demonstration; a real table keeps the defaults, which are Hudi's."""
+    """Short times, so that a killed pipeline is noticed while people watch; the same for every process.
+
+    A real table keeps the defaults, which are Hudi's.
+    """
     return TableSettings(
         lock=LockSettings(validity_s=VALIDITY_S, renew_s=RENEW_S, timeout_s=LOCK_TIMEOUT_S),
         heartbeat=HeartbeatSettings(interval_s=BEAT_S, misses=MISSES),
+    )
+
+
+def table_spec() -> TableSpec:
+    """The flights by key, partitioned by month."""
+    return TableSpec(
+        name=flights.TABLE_NAME,
+        schema=flights.SCHEMA,
+        record_keys=flights.KEYS,
+        partition_by=(flights.PARTITION,),
     )

@@ -295,8 +295,8 @@ def _data_of(old: pa.Table, target: pa.Schema) -> pa.Table:
 def _old_wins(before: pa.Table, upserts: pa.Table, match: pa.Array, ordering_field: str | None) -> pa.Array:
     if ordering_field is None:
         return pa.repeat(pa.scalar(False), before.num_rows)
-    theirs = _array(upserts.column(ordering_field)).take(match)
-    return pc.greater(_array(before.column(ordering_field)), theirs).fill_null(False)
+    theirs = _ordering(upserts, ordering_field).take(match)
+    return pc.greater(_ordering(before, ordering_field), theirs).fill_null(False)
 
 
 def _followed(old: pa.Table, column: str, more: pa.Array) -> pa.Array:
@@ -309,20 +309,28 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
     A null ordering value is lower than any other.
 
     Raises:
-        UnsupportedSchema: the ordering column cannot be sorted.
+        UnsupportedSchema: the ordering column cannot be compared.
+        InvalidRecords: there is no such column.
     """
     if pc.count_distinct(keys).as_py() == len(keys):
         return rows, keys
     columns = {"key": keys, "place": pa.array(np.arange(len(keys)))}
-    sorting = [("key", "ascending"), ("place", "ascending")]
+    by = ["key", "place"]
     if ordering_field is not None:
-        columns["order"] = _array(rows.column(ordering_field))
-        sorting.insert(1, ("order", "ascending"))
-    try:
-        order = pc.sort_indices(pa.table(columns), sort_keys=sorting, null_placement="at_start")
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise UnsupportedSchema(f"ordering column {ordering_field!r} cannot be sorted: {error}; cast it") from error
-    ranked = keys.take(order)
+        order = _ordering(rows, ordering_field)
+        columns |= {"filled": pc.is_valid(order), "order": order}
+        by[1:1] = ["filled", "order"]
+    sorting = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in by])
+    ranked = keys.take(sorting)
     last = pa.concat_arrays([pc.not_equal(ranked[:-1], ranked[1:]), pa.array([True])])
-    kept = pa.array(np.sort(order.filter(last).to_numpy()))
+    kept = pa.array(np.sort(sorting.filter(last).to_numpy()))
     return rows.take(kept), keys.take(kept)
+
+
+def _ordering(rows: pa.Table, field: str) -> pa.Array:
+    if field not in rows.column_names:
+        raise InvalidRecords(f"ordering column {field!r} is missing; the rows have {rows.column_names}")
+    values = _array(rows.column(field))
+    if types.is_nested(values.type):
+        raise UnsupportedSchema(f"ordering column {field!r} of type {values.type} cannot be compared; choose another")
+    return values

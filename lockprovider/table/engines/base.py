@@ -17,6 +17,7 @@ from lockprovider.table import files
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.layout import BaseFile, MarkerKind, join, marker_path, partition_metafile
+from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.properties import TableConfig
 from lockprovider.table.transaction import Transaction
@@ -36,6 +37,13 @@ class Place:
     def store(self) -> Store:
         """The table's store, opened once in each process."""
         return Store.from_url(self.url, self.storage_options)
+
+    @classmethod
+    def of(cls, table: Table) -> Place:
+        """Where `table` is; in this process its own store is used."""
+        place = cls(table.url, table.storage_options)
+        place.__dict__["store"] = table.store
+        return place
 
     def __getstate__(self) -> tuple[str, dict[str, Any] | None]:
         return (self.url, self.storage_options)
@@ -68,7 +76,7 @@ class GroupWriter:
     def of(cls, txn: Transaction, schema: pa.Schema) -> GroupWriter:
         """A writer for the files of `txn`, which is started by this; `schema` is canonical."""
         table = txn.table
-        return cls(Place(table.url, table.storage_options), txn.start(), txn.config, schema)
+        return cls(Place.of(table), txn.start(), txn.config, schema)
 
     def keyed(self, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
         """The rows with the table's columns and types, their record keys, and their partition paths.

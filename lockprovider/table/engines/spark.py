@@ -70,7 +70,7 @@ def read(
     snapshot = source.snapshot if isinstance(source, Transaction) else source.snapshot()
     schema = table.schema(snapshot.timeline)
     wanted = plain_columns(schema, None if columns is None else list(columns))
-    return _over(spark, snapshot.within(partitions), _reader(Place(table.url, table.storage_options), wanted), wanted)
+    return _over(spark, snapshot.within(partitions), _reader(Place.of(table), wanted), wanted)
 
 
 def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:

@@ -103,7 +103,7 @@ def test_partition_paths_are_the_jvms(style: PartitionStyle, values: list[object
 
 
 @given(st.lists(st.none() | st.text(min_size=1), min_size=1, max_size=3), st.booleans())
-def test_encoded_partition_paths_go_both_ways(values: list[str | None], hive: bool) -> None:
+def test_encoded_partition_paths_go_both_ways(values: list[str | None], hive: bool) -> None:  # noqa: FBT001 - drawn
     style = PartitionStyle(("a", "b", "c")[: len(values)], hive_style=hive, url_encode=True)
     if not hive and ".." in values:
         return

@@ -116,11 +116,12 @@ def test_different_commits_have_different_sync_markers() -> None:
 
 
 def test_the_jvms_rollback_is_read_and_written_back() -> None:
-    files = timeline("mor_avro_v9_nonpartitioned_rollback")
-    for name, theirs in files.items():
+    seen = 0
+    for name, theirs in timeline("mor_avro_v9_nonpartitioned_rollback").items():
         found = parse(name)
         if found is None or found.action is not Action.ROLLBACK or not theirs:
             continue
+        seen += 1
         if found.is_completed:
             done = metadata.decode_rollback(theirs, name)
             assert done.victims == (("20260403184242950", "deltacommit"),)
@@ -129,6 +130,7 @@ def test_the_jvms_rollback_is_read_and_written_back() -> None:
             plan = metadata.decode_rollback_plan(theirs, name)
             assert plan.victim == "20260403184242950"
             assert raw_record(metadata.encode_rollback_plan(plan)) == raw_record(theirs)
+    assert seen == 2
 
 
 @given(st.lists(st.builds(RollbackRequest, words, st.lists(words).map(tuple), words, words), max_size=3).map(tuple))

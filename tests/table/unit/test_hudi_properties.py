@@ -140,7 +140,7 @@ def test_tables_that_a_write_would_damage_can_still_be_read(config: TableConfig,
     ],
 )
 def test_the_key_generator_is_inferred_as_the_jvm_does(
-    keys: tuple[str, ...], partitions: tuple[str, ...], kind: str, named: bool
+    keys: tuple[str, ...], partitions: tuple[str, ...], kind: str, named: object
 ) -> None:
     config = TableConfig("t", keys, partitions)
     assert (config.keygenerator_type, config.names_single_key) == (kind, named)

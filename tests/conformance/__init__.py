@@ -1,0 +1,1 @@
+"""One suite of promises, run on every store."""

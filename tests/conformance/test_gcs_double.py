@@ -1,0 +1,31 @@
+"""A double of the JSON API written from its documentation: the preconditions that no emulator enforces."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.suite import Conformance, ManyObjects, OverTheNetwork, Target
+from servers.gcs_double import GcsDouble
+
+
+class TestGcsDouble(Conformance, ManyObjects, OverTheNetwork):
+    @pytest.fixture(scope="class")
+    def server(self):
+        with GcsDouble() as server:
+            yield server
+
+    @pytest.fixture
+    def target(self, server):
+        options = server.storage_options
+        wrong = {
+            "credentials": (server.new_prefix(), server.options_for("wrong")),
+            "bucket": ("gs://no-such-bucket-here/x", options),
+            "endpoint": (server.new_prefix(), {**options, "endpoint_url": "http://127.0.0.1:1"}),
+        }
+        return Target(server.new_prefix(), options, wrong)
+
+    def test_a_bucket_that_is_not_ours_is_access_denied(self, server):
+        from fsspec_cas import AccessDenied, Store
+
+        with pytest.raises(AccessDenied, match="403"):
+            Store.from_url("gs://forbidden/x", server.storage_options).put_if_absent("a", b"")

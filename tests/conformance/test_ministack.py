@@ -1,0 +1,19 @@
+"""An S3 server that stands many contenders at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.suite import Conformance, ManyObjects, OverTheNetwork, Target
+
+
+class TestMinistack(Conformance, ManyObjects, OverTheNetwork):
+    @pytest.fixture
+    def target(self, ministack):
+        options = ministack.storage_options
+        wrong = {
+            "credentials": (ministack.new_prefix(), {**options, "secret": "wrong"}),
+            "bucket": ("s3://no-such-bucket-here/x", options),
+            "endpoint": (ministack.new_prefix(), ministack.options_for("http://127.0.0.1:1")),
+        }
+        return Target(ministack.new_prefix(), options, wrong)

@@ -1,0 +1,53 @@
+"""Small tables for the tests, and what must hold of every table whatever happened to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hudi import HudiTableBuilder
+
+from lockprovider import LockSettings
+from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.layout import parse_base_file
+
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.int64())])
+SPEC = TableSpec("counters", SCHEMA, record_keys=("id",), partition_by=("part",))
+SETTINGS = TableSettings(lock=LockSettings(timeout_s=20), heartbeat=HeartbeatSettings(interval_s=30))
+
+
+def rows(*triples: tuple[int, str, int]) -> pa.Table:
+    """Rows of (id, part, value)."""
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, triple, strict=True)) for triple in triples], schema=SCHEMA)
+
+
+def upsert(table: Table, *triples: tuple[int, str, int], retries: int = 0) -> Any:
+    """One transaction."""
+    return table.transact(lambda txn: engine.write(txn, upserts=rows(*triples)), retries=retries)
+
+
+def content(table: Table) -> set[tuple[int, str, int]]:
+    """All rows, by our own reader."""
+    return {tuple(row.values()) for row in engine.read(table).to_pylist()}
+
+
+def by_hudi_rs(url: str) -> set[tuple[int, str, int]]:
+    """All rows, by the independent reader; a row that is there twice fails."""
+    batches = HudiTableBuilder.from_base_uri(url).build().read()
+    found = [tuple(row[name] for name in SCHEMA.names) for batch in batches for row in batch.to_pylist()]
+    assert len(found) == len(set(found)), "hudi-rs saw a row twice"
+    return set(found)
+
+
+def data_files(folder: Path) -> set[str]:
+    """Base files on disk, by the file system itself."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.parquet")}
+
+
+def orphans(folder: Path) -> set[str]:
+    """Base files whose instant is not on the timeline at all: archival would make them visible."""
+    begins = {path.name[:17] for path in (folder / ".hoodie" / "timeline").iterdir()}
+    found = {path: parse_base_file(Path(path).name) for path in data_files(folder)}
+    return {path for path, base in found.items() if base is None or base.begin not in begins}

@@ -1,0 +1,117 @@
+"""A writer that dies before or after any of its requests to the store leaves a table that others go on with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
+
+from fsspec_cas import Store, Unavailable
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider.table import Table
+from lockprovider.table.engines import arrow as engine
+
+BEFORE = {(1, "a", 1), (2, "b", 2), (3, "b", 3)}
+AFTER = {(1, "a", 10), (3, "b", 3), (4, "c", 4)}
+NEXT = (9, "b", 9)
+FAR_TOO_MANY = 200
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class DiesAtStep:
+    """A local backend whose `step`-th request is the last one: it is not sent, or its answer is not seen."""
+
+    name, capabilities, blocking = LocalBackend.name, LocalBackend.capabilities, True
+
+    def __init__(self, step: int, *, applied: bool) -> None:
+        self.inner = LocalBackend()
+        self.left, self.applied, self.dead = step, applied, False
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        request = getattr(self.inner, name)
+        if name in ("adapt", "close"):
+            return request
+
+        async def send(*args: Any, **kwargs: Any) -> Any:
+            return await self._send(f"{name} {args[0]}", request(*args, **kwargs))
+
+        return send
+
+    async def _send(self, what: str, request: Awaitable[Any]) -> Any:
+        if self.dead:  # threads of a dead process: none of their requests arrives
+            request.close()
+            raise Unavailable("the process is dead")
+        self.asked.append(what)
+        self.left -= 1
+        if self.left > 0:
+            return await request
+        self.dead = True
+        if self.applied:
+            await request
+        else:
+            request.close()
+        raise Died(what)
+
+
+def attempt(url: str, backend: DiesAtStep) -> bool:
+    """One transaction that updates, deletes and inserts; False if its process died."""
+    table = Table(Store(backend, url), url, settings=SETTINGS)
+    txn = None
+    try:
+        txn = table.transaction()
+        engine.write(txn, upserts=rows((1, "a", 10), (4, "c", 4)), deletes=rows((2, "b", 0)).drop(["value"]))
+        txn.commit()
+    except Died:
+        if txn is not None and txn._heartbeat is not None:
+            txn._heartbeat._stop.set()
+        return False
+    return True
+
+
+def let_time_pass(folder: Path) -> None:
+    """As if hours had gone by: the dead process's lease has lapsed and its heartbeats are old."""
+    lock = folder / ".hoodie" / ".locks" / "table_lock.json"
+    if lock.exists():
+        lock.write_text(json.dumps(json.loads(lock.read_text()) | {"validUntil": 0}))
+    for beat in (folder / ".hoodie" / ".heartbeat").glob("*"):
+        os.utime(beat, (1, 1))
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+def test_whatever_the_last_request_was_the_table_is_whole(tmp_path: Path, applied: bool) -> None:
+    seen = {"old": 0, "new": 0}
+    for step in range(1, FAR_TOO_MANY):
+        folder = tmp_path / str(step)
+        table = Table.create(str(folder), SPEC, settings=SETTINGS)
+        upsert(table, *sorted(BEFORE))
+        backend = DiesAtStep(step, applied=applied)
+        if attempt(str(folder), backend):
+            break
+        now = by_hudi_rs(str(folder))
+        assert now in (BEFORE, AFTER), f"a torn table after {backend.asked[-1]}"
+        let_time_pass(folder)
+        # Two transactions: the first takes the lock over (and rolls a decided commit forward) and cleans.
+        upsert(table, NEXT, retries=3)
+        later = by_hudi_rs(str(folder))
+        assert later in (BEFORE | {NEXT}, AFTER | {NEXT}), f"not whole after {backend.asked[-1]} and the next writer"
+        assert later >= now - {(2, "b", 2)} or now == BEFORE, f"a committed row went away after {backend.asked[-1]}"
+        assert not (now == AFTER and later != AFTER | {NEXT}), "a visible commit went away"
+        assert content(Table.open(str(folder))) == later
+        upsert(table, (9, "b", 10))
+        assert table.timeline().pending_writes == ()
+        assert table.timeline().pending_rollbacks == ()
+        assert orphans(folder) == set(), f"orphans after {backend.asked[-1]}"
+        seen["new" if (4, "c", 4) in later else "old"] += 1
+    else:
+        pytest.fail("the transaction never ended")
+    assert seen["old"] > 10, seen
+    assert seen["new"] >= 3, "no crash after the commit point was tried"

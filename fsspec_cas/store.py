@@ -327,14 +327,14 @@ class AsyncStore:
 
     async def _repeat_until_doubt(self, full: str, version: Version, timeout: float) -> WriteAnswer:
         deadline = self._world.monotonic_s() + timeout
-        failures = 0
+        failures, why = 0, "the timeout had passed"
         while (left := deadline - self._world.monotonic_s()) > 0:
             answer = await self.backend.delete(full, version, timeout_s=left)
             if not isinstance(answer, NotNow):
                 return answer
-            failures += 1
+            failures, why = failures + 1, answer.why
             await self._drive.sleep(min(left, delay_s(failures, self._world.random(), answer.retry_after_s)))
-        raise Unavailable(f"{full!r} was not deleted within {timeout} s", path=full)
+        raise Unavailable(f"{full!r} was not deleted within {timeout:g} s: {why}", path=full)
 
     async def _look(
         self, full: str, ask: Callable[[float], Coroutine[Any, Any, ReadAnswer]], timeout: float

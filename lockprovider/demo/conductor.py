@@ -13,7 +13,7 @@ from lockprovider.demo import flights, picture, proof
 from lockprovider.demo.attempts import attempts
 from lockprovider.demo.children import Children, Ended
 from lockprovider.demo.display import Display
-from lockprovider.demo.errors import CannotStart
+from lockprovider.demo.errors import CannotStart, TableIsThere
 from lockprovider.demo.lines import ROLES, Job, Line
 from lockprovider.demo.report import Death, Report
 from lockprovider.demo.settings import table_settings, table_spec
@@ -21,7 +21,7 @@ from lockprovider.demo.tally import Tally, add, add_all
 from lockprovider.demo.target import check_target
 from lockprovider.table import Table
 from lockprovider.table.engines.java import find_java
-from lockprovider.table.errors import TableExists
+from lockprovider.table.errors import TableError, TableExists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,7 @@ def run(settings: Settings) -> Report:
     data = flights.load()
     folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
     url = settings.url or str(folder / "table")
-    check_target(url, settings.storage_options)
+    _check(url, settings.storage_options)
     table = _create(url, settings.storage_options)
     environ = os.environ | {"JAVA_HOME": str(java.home)}
     job = Job(url, settings.storage_options, settings.months)
@@ -75,6 +75,17 @@ def run(settings: Settings) -> Report:
         rolled_back=_rolled_back(lines, deaths),
         pending=tuple(table.timeline().pending_writes),
     )
+
+
+def _check(url: str, storage_options: dict[str, object]) -> None:
+    try:
+        check_target(url, storage_options)
+    except TableIsThere as there:
+        try:
+            Table.open(url, storage_options=storage_options)
+        except TableError as unsupported:
+            raise CannotStart(f"{there}; and this one could not be used: {unsupported}") from None
+        raise
 
 
 def _create(url: str, storage_options: dict[str, object]) -> Table:

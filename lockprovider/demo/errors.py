@@ -8,3 +8,7 @@ class CannotStart(Exception):
 
     Promised: nothing was written to the target when this is raised.
     """
+
+
+class TableIsThere(CannotStart):
+    """The target holds a table already."""

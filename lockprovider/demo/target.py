@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import fsspec
 from fsspec.core import split_protocol
 
-from lockprovider.demo.errors import CannotStart
+from lockprovider.demo.errors import CannotStart, TableIsThere
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ def check_target(url: str, storage_options: Mapping[str, object]) -> None:
     except Exception as trouble:
         raise CannotStart(f"{url} cannot be reached: {_one_line(trouble)}") from trouble
     if taken:
-        raise CannotStart(f"there is a table at {url} already: name an empty folder")
+        raise TableIsThere(f"there is a table at {url} already: name an empty folder")
     if occupied:
         raise CannotStart(f"{url} is not empty: name an empty or new folder")
 

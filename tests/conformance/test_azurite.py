@@ -4,10 +4,10 @@ import functools
 
 import pytest
 from azure.storage.blob.aio import ContainerClient
+from servers.azurite import KEY
 
 from conformance.suite import Conformance, ManyObjects, OverTheNetwork, Target
 from fsspec_cas import Store
-from servers.azurite import KEY
 
 
 class TestAzurite(Conformance, ManyObjects, OverTheNetwork):

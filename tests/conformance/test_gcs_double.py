@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from conformance.suite import Conformance, ManyObjects, OverTheNetwork, Target
+from fsspec_cas import AccessDenied, Store
 from servers.gcs_double import GcsDouble
 
 
-class TestGcsDouble(Conformance, ManyObjects, OverTheNetwork):
-    @pytest.fixture(scope="class")
-    def server(self):
-        with GcsDouble() as server:
-            yield server
+@pytest.fixture(scope="module")
+def server():
+    with GcsDouble() as double:
+        yield double
 
+
+class TestGcsDouble(Conformance, ManyObjects, OverTheNetwork):
     @pytest.fixture
     def target(self, server):
         options = server.storage_options
@@ -25,7 +27,5 @@ class TestGcsDouble(Conformance, ManyObjects, OverTheNetwork):
         return Target(server.new_prefix(), options, wrong)
 
     def test_a_bucket_that_is_not_ours_is_access_denied(self, server):
-        from fsspec_cas import AccessDenied, Store
-
         with pytest.raises(AccessDenied, match="403"):
             Store.from_url("gs://forbidden/x", server.storage_options).put_if_absent("a", b"")

@@ -201,7 +201,7 @@ def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> N
 def test_the_files_of_a_failed_task_attempt_are_not_part_of_the_commit(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = table.transaction()
-    from lockprovider.table.engines.base import GroupWriter  # noqa: PLC0415
+    from lockprovider.table.engines.base import GroupWriter
 
     writer = GroupWriter.of(txn, table.schema())
     plain, keys, _ = writer.keyed(rows((1, "a", 1)))

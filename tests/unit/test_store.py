@@ -192,7 +192,7 @@ def test_an_unknown_outcome_can_be_pickled_and_settled_later_by_another_store():
     store, _, _ = scripted(NoAnswer("reset"), seen(V3, "other"))
     unknown = store.put_if_match("a", b"data", V1)
     assert isinstance(unknown, Unknown)
-    again = pickle.loads(pickle.dumps(unknown))  # noqa: S301
+    again = pickle.loads(pickle.dumps(unknown))
     later, backend, _ = scripted(seen(V1), Applied(V2))
     assert later.resolve(again) == Won(V2)
     assert backend.asked[1][:5] == ("put", "root/a", b"data", V1, ME)
@@ -369,7 +369,7 @@ def test_a_lost_create_unwraps_to_a_file_exists_error_and_a_lost_match_to_a_mism
     with pytest.raises(VersionMismatch) as mismatch:
         Lost("a", V1, ABSENT).unwrap()
     assert mismatch.value.current == ABSENT
-    assert pickle.loads(pickle.dumps(exists.value)).args == exists.value.args  # noqa: S301
+    assert pickle.loads(pickle.dumps(exists.value)).args == exists.value.args
 
 
 def test_an_unknown_outcome_unwraps_to_an_error_that_holds_it_and_survives_pickling():
@@ -378,7 +378,7 @@ def test_an_unknown_outcome_unwraps_to_an_error_that_holds_it_and_survives_pickl
     with pytest.raises(OutcomeUnknown) as caught:
         unknown.unwrap()
     assert caught.value.outcome == unknown
-    assert pickle.loads(pickle.dumps(caught.value)).outcome == unknown  # noqa: S301
+    assert pickle.loads(pickle.dumps(caught.value)).outcome == unknown
 
 
 # What is refused before anything is sent

@@ -136,8 +136,8 @@ def test_keys_of_many_rows_are_the_keys_of_each(rows: list[dict[str, object]], f
 def test_paths_of_many_rows_are_the_paths_of_each(
     rows: list[dict[str, object]],
     fields: list[str],
-    hive: bool,  # noqa: FBT001 - drawn
-    encode: bool,  # noqa: FBT001 - drawn
+    hive: bool,
+    encode: bool,
 ) -> None:
     style = PartitionStyle(tuple(fields), hive_style=hive, url_encode=encode)
     try:
@@ -241,7 +241,7 @@ def test_a_merge_is_what_a_dict_would_do(
     old: list[Change],
     new: list[Change],
     deleted: set[str],
-    ordered: bool,  # noqa: FBT001 - drawn
+    ordered: bool,
 ) -> None:
     merged = merge(old, new, deleted, ordered=ordered)
     assert seen(merged) == merged_by_hand(old, new, deleted, ordered=ordered)
@@ -291,7 +291,7 @@ def test_a_merge_brings_new_columns_and_refuses_to_lose_any() -> None:
 )
 def test_of_duplicates_the_highest_and_then_the_last_is_kept(
     rows: list[Change],
-    ordered: bool,  # noqa: FBT001 - drawn
+    ordered: bool,
 ) -> None:
     best: dict[str, tuple[int, int]] = {}
     for place, (key, order, _) in enumerate(rows):

@@ -103,7 +103,7 @@ def test_partition_paths_are_the_jvms(style: PartitionStyle, values: list[object
 
 
 @given(st.lists(st.none() | st.text(min_size=1), min_size=1, max_size=3), st.booleans())
-def test_encoded_partition_paths_go_both_ways(values: list[str | None], hive: bool) -> None:  # noqa: FBT001 - drawn
+def test_encoded_partition_paths_go_both_ways(values: list[str | None], hive: bool) -> None:
     style = PartitionStyle(("a", "b", "c")[: len(values)], hive_style=hive, url_encode=True)
     if not hive and ".." in values:
         return
@@ -141,7 +141,7 @@ def test_values_have_hudis_text_form() -> None:
 
 def test_a_conflict_survives_the_way_from_a_worker_process() -> None:
     error = WriteConflict(BEGIN, f"{BEGIN}_{BEGIN}.commit", (("city=x", "f-0"),))
-    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    copy = pickle.loads(pickle.dumps(error))
     assert (copy.instant, copy.lost_to, copy.file_groups) == (error.instant, error.lost_to, error.file_groups)
     assert str(copy) == str(error)
     assert "city=x/f-0" in str(copy)

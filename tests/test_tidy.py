@@ -1,0 +1,167 @@
+"""The house rules that a machine can check: layers, pure modules, light imports, what is shipped."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("fsspec_cas", "lockprovider")
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+# Decisions: they take time, randomness and ids as arguments and touch nothing.
+PURE = {
+    "fsspec_cas.version": set(),
+    "fsspec_cas.errors": set(),
+    "fsspec_cas.outcome": set(),
+    "fsspec_cas.answer": set(),
+    "fsspec_cas.capability": set(),
+    "fsspec_cas.resolve": set(),
+    "fsspec_cas.retry": set(),
+    "lockprovider.errors": set(),
+    "lockprovider.record": set(),
+    "lockprovider.settings": set(),
+    "lockprovider.lease": {"fsspec_cas"},
+    "lockprovider.waiting": set(),
+    "lockprovider.table.errors": set(),
+    "lockprovider.table.events": set(),
+    "lockprovider.table.instant": set(),
+    "lockprovider.table.layout": set(),
+    "lockprovider.table.timeline": set(),
+    "lockprovider.table.view": {"fsspec_cas"},
+    "lockprovider.table.conflict": set(),
+    "lockprovider.table.liveness": set(),
+}
+IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
+
+
+def imports(path: Path, *, at_run_time_only: bool = False) -> set[str]:
+    """The absolute names of what a module imports."""
+    tree = ast.parse(path.read_text())
+    skipped = {id(node) for block in ast.walk(tree) if _types_only(block) for node in ast.walk(block)}
+    nodes = [node for node in ast.walk(tree) if not (at_run_time_only and id(node) in skipped)]
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def layer(module: str) -> int:
+    if module.startswith("lockprovider.demo") or module == "lockprovider.cli":
+        return 4
+    if module.startswith("lockprovider.table"):
+        return 3
+    return 2 if module.startswith("lockprovider") else 1
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    for name in imports(MODULES[module]):
+        if name.split(".")[0] in PACKAGES and name in MODULES:
+            assert layer(name) <= layer(module), f"{module} imports {name}, which is above it"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if layer(m) == 3])
+def test_tables_use_the_lock_through_its_public_names_only(module: str) -> None:
+    used = {name for name in imports(MODULES[module]) if name.startswith("lockprovider") and layer(name) == 2}
+    deep = {name for name in used if name in MODULES and name != "lockprovider"}
+    assert deep == set(), f"{module} reaches into {deep}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if layer(m) == 2 and m != "lockprovider"])
+def test_the_lock_uses_conditional_writes_through_their_public_names_only(module: str) -> None:
+    deep = {name for name in imports(MODULES[module]) if name in MODULES and name.startswith("fsspec_cas.")}
+    assert deep == set(), f"{module} reaches into {deep}"
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_touch_nothing(module: str) -> None:
+    found = imports(MODULES[module], at_run_time_only=True)
+    root = module.partition(".")[0]
+    roots = {name.partition(".")[0] for name in found} - {"__future__"}
+    foreign = roots - set(sys.stdlib_module_names) - {root} - PURE[module]
+    assert foreign == set(), f"{module} imports {foreign}"
+    assert roots & IMPURE == set(), f"{module} imports {roots & IMPURE}"
+    own = {name for name in found if name in MODULES and name.partition(".")[0] == root}
+    # metadata and schema are codecs: bytes in, nouns out
+    assert own <= {*PURE, "lockprovider.table.metadata"}, f"{module} imports {own - set(PURE)}"
+
+
+def test_only_the_clock_asks_the_machine_for_time_randomness_and_ids() -> None:
+    askers = {m for m, path in MODULES.items() if imports(path) & {"time", "random", "uuid"}}
+    assert askers == {"fsspec_cas.clock"}
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("fsspec_cas", {"botocore", "aiobotocore", "aiohttp", "s3fs", "pyarrow", "pandas"}),
+        ("lockprovider", {"botocore", "aiobotocore", "aiohttp", "pyarrow", "pandas", "pyspark", "dask"}),
+        ("lockprovider.table", {"botocore", "aiobotocore", "aiohttp", "pandas", "pyspark", "dask"}),
+        ("lockprovider.cli", {"botocore", "aiobotocore", "aiohttp", "pyarrow", "pandas", "pyspark", "dask"}),
+    ],
+)
+def test_an_import_is_light(module: str, heavy: set[str]) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert heavy & set(loaded) == set()
+
+
+@pytest.mark.parametrize("package", [m for m in MODULES if MODULES[m].name == "__init__.py"])
+def test_what_a_package_offers_is_listed_and_there(package: str) -> None:
+    tree = ast.parse(MODULES[package].read_text())
+    listed = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "__all__" for t in node.targets)
+    ]
+    names = listed[0] if listed else []
+    module = __import__(package, fromlist=["*"])
+    assert [name for name in names if not hasattr(module, name)] == []
+
+
+def test_no_file_is_a_drawer_for_everything() -> None:
+    assert [m for m in MODULES if m.rpartition(".")[2] in {"utils", "util", "helpers", "common", "misc"}] == []
+
+
+def test_the_packages_say_that_they_are_typed_and_carry_their_license() -> None:
+    for package in PACKAGES:
+        assert (ROOT / package / "py.typed").exists()
+        assert "Apache License" in (ROOT / package / "LICENSE").read_text()
+
+
+def test_the_linter_and_the_type_checker_find_nothing() -> None:
+    for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]):
+        done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+
+
+def test_only_the_agreed_entries_are_at_the_top() -> None:
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("not a git checkout")
+    tops = {line.split("/")[0] for line in done.stdout.splitlines()}
+    agreed = {"pyproject.toml", "README.md", "fsspec_cas", "lockprovider", "tests", "benchmarks", "uv.lock"}
+    assert {top for top in tops if not top.startswith(".")} <= agreed
+
+
+def test_the_ci_calls_the_readmes_test_command() -> None:
+    readme, script = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    commands = [line for line in script.splitlines() if "pytest" in line]
+    assert len(commands) == 1
+    assert commands[0] in readme

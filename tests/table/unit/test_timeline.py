@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockprovider.table.instant import format_ms, parse
+from lockprovider.table.timeline import Timeline
+
+A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
+
+
+def test_names_that_are_no_instants_are_passed_over() -> None:
+    assert Timeline.of(["history/manifest_1", "x", f"{A}.commit.requested.crc"]).instants == ()
+
+
+def test_writes_are_ordered_by_completion_not_by_begin() -> None:
+    timeline = Timeline.of([f"{A}_{D}.commit", f"{B}_{C}.commit", f"{C}_{D}.clean", f"{D}.inflight"])
+    assert [instant.begin for instant in timeline.writes] == [B, A]
+
+
+def test_a_time_is_above_everything_on_the_timeline_whatever_the_clock_says() -> None:
+    timeline = Timeline.of([f"{A}_{D}.commit", f"{B}.commit.requested"])
+    assert timeline.next_time(0) == format_ms(4_001)
+    assert timeline.next_time(9_000) == format_ms(9_000)
+
+
+def test_an_instant_is_pending_only_while_it_is_inflight_and_not_completed() -> None:
+    assert not Timeline.of([f"{A}.commit.requested"]).is_pending(A)
+    assert Timeline.of([f"{A}.commit.requested", f"{A}.inflight"]).is_pending(A)
+    assert not Timeline.of([f"{A}.commit.requested", f"{A}.inflight", f"{A}_{B}.commit"]).is_pending(A)
+
+
+def test_pending_writes_and_rollbacks_are_those_without_a_completion() -> None:
+    timeline = Timeline.of(
+        [
+            f"{A}.commit.requested",
+            f"{A}.inflight",
+            f"{A}_{B}.commit",
+            f"{B}.commit.requested",
+            f"{C}.rollback.requested",
+            f"{C}.rollback.inflight",
+            f"{D}.compaction.requested",
+        ]
+    )
+    assert timeline.pending_writes == (B,)
+    assert timeline.pending_rollbacks == (C,)
+
+
+def test_the_inflight_file_comes_last_among_the_pending_ones() -> None:
+    assert Timeline.of([f"{A}.inflight", f"{A}.commit.requested"]).pending_files(A) == (
+        f"{A}.commit.requested",
+        f"{A}.inflight",
+    )
+
+
+@given(st.lists(st.integers(0, 10**13), min_size=1), st.integers(0, 10**13))
+def test_the_next_time_exceeds_all_times(times: list[int], now_ms: int) -> None:
+    timeline = Timeline.of(f"{format_ms(ms)}.commit.requested" for ms in times)
+    assert timeline.next_time(now_ms) > max(format_ms(ms) for ms in times)
+    assert timeline.next_time(now_ms) >= format_ms(now_ms)
+    assert parse(f"{timeline.next_time(now_ms)}.inflight") is not None

@@ -1,7 +1,7 @@
 """The thread that renews a lease.
 
 It stops when the lease is released or lost, and when the thread that took the lock is dead: then nobody is left to do
-the protected work, and the lease should lapse.
+the protected work, and the lease should lapse. If it stops for any reason but a release, the lease is told so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ class Beating(Protocol):
     def renew(self) -> bool:
         """Prolong once; False while the answer is not known."""
 
+    def abandon(self, why: str) -> None:
+        """There will be no more beats, and nobody asked for that."""
+
 
 class Heartbeat:
     """Calls `renew` every `interval_s` seconds; after a failure sooner."""
@@ -45,9 +48,20 @@ class Heartbeat:
             self._thread.join()
 
     def _beat(self) -> None:
+        why = "its heartbeat failed"
+        try:
+            why = self._beat_while_needed()
+        finally:
+            if not self._stop.is_set():
+                self._lease.abandon(why)
+
+    def _beat_while_needed(self) -> str:
         wait_s = self._interval_s
-        while not self._stop.wait(wait_s) and not self._lease.lost.is_set() and self._lease.thread.is_alive():
+        while not self._stop.wait(wait_s) and not self._lease.lost.is_set():
+            if not self._lease.thread.is_alive():
+                return f"the thread that took it ({self._lease.thread.name}) is dead"
             wait_s = self._interval_s if self._renewed() else min(_RETRY_S, self._interval_s)
+        return "it is over"
 
     def _renewed(self) -> bool:
         try:

@@ -30,7 +30,9 @@ by less than the grace plus the margin.
     any held    Tick past the deadline    Lost        Ended
 
 The deadline counts from BEFORE the request was sent, on the monotonic clock: counted from the answer, two holders
-appear. A lapsed lease is `Lost` for its holder even if nobody took it yet.
+appear. A lapsed lease is `Lost` for its holder even if nobody took it yet. A renewal follows the wall clock forward but
+never back: `validUntil` stays as far ahead as the monotonic clock says since the acquisition, so a step back of the
+holder's own clock does not make its lease look lapsed to others while it believes in it.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from lockprovider.settings import GRACE_MS, LockSettings
 
 Purpose = Literal["take", "renew", "commit", "release"]
 What = Literal["acquired", "renewed", "committed", "released", "not_written"]
+Verdict = Literal["committed", "apply", "not_committed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +182,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The lease is lost: tell the holder at once. `seen` is the record that says so, if one was read."""
+    """The lease is lost: tell the holder at once."""
 
     why: str
-    seen: LockRecord | None = None
 
 
 Effect = ReadRecord | PutRecord | Apply | Busy | Told | Ended
@@ -205,11 +207,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The holder, until `deadline_s` on the monotonic clock."""
+    """The holder, until `deadline_s` on the monotonic clock.
+
+    `clocks_ms` is the wall clock minus the monotonic one at the acquisition.
+    """
 
     record: LockRecord
     version: Version
     deadline_s: float
+    clocks_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +225,7 @@ class Writing:
     purpose: Purpose
     record: LockRecord
     sent_s: float
+    clocks_ms: int
     before: Held | None
 
 
@@ -288,12 +295,12 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
         case Rolling(then=then), AppliedPending():
             return held, Told(then)
         case _, Renew(at):
-            return _write("renew", held, _prolonged(me, held.record, at, kept), at)
+            return _write("renew", held, _prolonged(me, held, at, kept), at)
         case _, Release(at):
             released = replace(held.record, expired=True, pending=kept, nonce=at.nonce)
             return _write("release", held, released, at)
         case Held(), Commit(pending, at):
-            return _write("commit", held, _prolonged(me, held.record, at, pending), at)
+            return _write("commit", held, _prolonged(me, held, at, pending), at)
         case _:
             raise _misplaced(state, event)
 
@@ -330,32 +337,38 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
 def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment) -> Step:
     record = LockRecord(
         owner=me.owner,
-        valid_until_ms=_valid_until_ms(me, at),
+        valid_until_ms=at.now_ms + _validity_ms(me),
         expired=False,
         epoch=max((seen.epoch if seen else 0) + 1, at.now_ms),
         nonce=at.nonce,
         pending=seen.pending if seen else None,
         holder=Holder(me.host, me.pid, at.now_ms),
     )
-    return Writing("take", record, at.monotonic_s, None), PutRecord(record, condition)
+    return Writing("take", record, at.monotonic_s, _clocks_ms(at), None), PutRecord(record, condition)
 
 
 def _write(purpose: Purpose, held: Held, record: LockRecord, at: Moment) -> Step:
-    return Writing(purpose, record, at.monotonic_s, held), PutRecord(record, held.version)
+    return Writing(purpose, record, at.monotonic_s, held.clocks_ms, held), PutRecord(record, held.version)
 
 
-def _prolonged(me: Me, record: LockRecord, at: Moment, pending: Pending | None) -> LockRecord:
-    return replace(record, valid_until_ms=_valid_until_ms(me, at), nonce=at.nonce, pending=pending)
+def _prolonged(me: Me, held: Held, at: Moment, pending: Pending | None) -> LockRecord:
+    not_back_ms = round(at.monotonic_s * 1000) + held.clocks_ms
+    valid_until_ms = max(at.now_ms, not_back_ms) + _validity_ms(me)
+    return replace(held.record, valid_until_ms=valid_until_ms, nonce=at.nonce, pending=pending)
 
 
-def _valid_until_ms(me: Me, at: Moment) -> int:
-    return at.now_ms + round(me.settings.validity_s * 1000)
+def _clocks_ms(at: Moment) -> int:
+    return at.now_ms - round(at.monotonic_s * 1000)
+
+
+def _validity_ms(me: Me) -> int:
+    return round(me.settings.validity_s * 1000)
 
 
 def _written(me: Me, write: Writing, version: Version) -> Step:
     """My record is in the store at `version`."""
     deadline_s = write.sent_s + me.settings.validity_s - me.settings.margin_s
-    held = Held(write.record, version, deadline_s)
+    held = Held(write.record, version, deadline_s, write.clocks_ms)
     if write.purpose == "release":
         return Idle((write.record, version)), Told("released")
     return _roll(held, _TOLD[write.purpose])
@@ -378,14 +391,14 @@ def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version
         mine = record.owner == me.owner and record.epoch == write.record.epoch and not record.expired
         if write.before is not None and mine:
             # The record from before, or an older write of mine that landed late: still the holder, not written yet.
-            return _roll(Held(record, version, write.before.deadline_s), "not_written")
+            return _roll(replace(write.before, record=record, version=version), "not_written")
     if write.purpose == "take":
         return _judge(me, record, version, at)
     if write.purpose == "release":
         return Idle(), Told("released")
     now = "it is gone" if record is None else f"{record.owner} holds it since epoch {record.epoch}"
     why = f"the lock was released or taken over: {now}"
-    return Lost(why), Ended(why, record)
+    return Lost(why), Ended(why)
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
@@ -414,16 +427,21 @@ def belief(state: State) -> Held | None:
 
 
 def settle_commit(
-    pending: Pending, seen: LockRecord | None, digest_there: str | None
-) -> Literal["committed", "not_committed", "apply"]:
-    """Whether a commit whose answer was lost was decided, once the record is not mine any more.
+    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
+) -> Verdict:
+    """Whether a commit whose answer was lost was decided, once the lease has ended.
 
-    `digest_there` is the digest of the object at `pending.path`, None if there is none. Whoever takes a lock over
-    copies `pending` and applies it before anything else, so either the object is there, or the record still says
-    so, or the commit never was and, the record having moved on, never will be.
+    `owner` and `epoch` are of the lease under which it was tried, `seen` is the record after all tries, `digest_there`
+    the digest of the object at `pending.path`, looked at after `seen`; None if there is none. Whoever takes a lock over
+    copies `pending` and applies it before anything else. So either the object is there, or the record still says so,
+    or the record has moved on and the commit never was and never will be. While the record is still that lease's, a
+    copy of the commit may be on its way: then nobody knows.
     """
     if digest_there == pending.digest:
         return "committed"
-    if seen is not None and seen.pending == pending:
+    if seen is None:
+        return "not_committed"
+    if seen.pending == pending:
         return "apply"
-    return "not_committed"
+    still = (seen.owner, seen.epoch) == (owner, epoch) and not seen.expired
+    return "unknown" if still else "not_committed"

@@ -17,10 +17,21 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from fsspec_cas import CasError, Content, Machine, ObjectNotFound, Store, Version, Won, World
+from fsspec_cas import (
+    AlreadyExists,
+    CasError,
+    Content,
+    Machine,
+    ObjectNotFound,
+    Outcome,
+    Store,
+    Version,
+    Won,
+    World,
+)
 from lockprovider import lease as machine
 from lockprovider import publish
-from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
+from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotAcquired, PublishUnknown
 from lockprovider.heartbeat import Heartbeat
 from lockprovider.lease import (
     AppliedPending,
@@ -33,6 +44,7 @@ from lockprovider.lease import (
     Held,
     Idle,
     Look,
+    Lost,
     Me,
     Moment,
     PutFailed,
@@ -47,6 +59,8 @@ from lockprovider.lease import (
     Tick,
     Told,
     TryLock,
+    Verdict,
+    Writing,
     settle_commit,
 )
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord, Pending
@@ -77,10 +91,16 @@ class Lock:
         self.settings = settings or LockSettings()
         self._store = store
         self._world = world or Machine()
-        self._me = Me(self._world.new_id(), self.settings, socket.gethostname(), os.getpid())
         self._on_lost = on_lost
+        self._be_new()
+
+    def _be_new(self) -> None:
+        """A client of its own, who holds nothing."""
+        self._me = Me(self._world.new_id(), self.settings, socket.gethostname(), os.getpid())
         self._state: State = Idle()
         self._seen: tuple[LockRecord, Version] | None = None
+        self._at_hand: tuple[Pending, bytes] | None = None
+        self._tried: set[Pending] = set()
         self._one_step = threading.RLock()  # the machine takes one event at a time
         self._turn = threading.Lock()  # one thread of this client at a time wants or has the lock
         self._lease: Lease | None = None
@@ -98,6 +118,8 @@ class Lock:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
         """
+        if self._me.pid != os.getpid():
+            self._be_new()  # forked: with the parent's owner id each would take the other's lock for its own
         mine = self._lease
         if mine is not None and mine.thread is threading.current_thread():
             return mine.again()
@@ -129,55 +151,70 @@ class Lock:
     def _wait_for_it(self, deadline: float) -> None:
         looks = 0
         while isinstance(answer := self._try_once(), Busy):
+            left_s = deadline - self._world.monotonic_s()
+            if left_s <= 0:
+                raise _not_acquired(self.path, answer)
             pause = next_look_s(
                 looks,
                 self._world.random(),
                 lapses_in_s=(answer.valid_until_ms + GRACE_MS + 1 - self._world.now_ms()) / 1000,
                 poll_s=self.settings.poll_s,
             )
-            if self._world.monotonic_s() + pause >= deadline:
-                raise _not_acquired(self.path, answer)
-            self._world.sleep(pause)
+            self._world.sleep(min(pause, left_s))  # the last look is at the deadline
             looks += 1
 
     def _try_once(self) -> Busy | None:
         with self._one_step:
+            if not isinstance(self._state, (Idle, Lost)):
+                self._state = Idle()  # what an earlier release or acquisition that failed has left
             try:
                 answer = self._feed(TryLock(self._moment()))
             except BaseException:
-                self._state = Idle()  # whatever landed is recognised as ours at the next try
+                self._back_out()
                 raise
         if isinstance(answer, Busy):
             return answer
         return None
 
+    def _back_out(self) -> None:
+        """After a failed try; what landed, or lands yet, is recognised as ours at the next one."""
+        if isinstance(self._state, Rolling):
+            self._release_quietly()  # taken, but not rolled forward: nobody shall wait for it to lapse
+        self._state = Idle()
+
     def _begin(self) -> Lease:
+        self._tried = set()
         lease = Lease(self, self._on_lost)
         try:
             lease.start()
         except BaseException:
-            self.feed_quietly(Release(self._moment()))
+            self._release_quietly()
             raise
         self._lease = lease
         return lease
 
-    def _end(self) -> None:
-        self._lease = None
-        self._turn.release()
+    def end(self, lease: Lease) -> None:
+        """Let other threads of this client have their turn."""
+        if self._lease is lease:
+            self._lease = None
+            self._turn.release()
 
     # -- what the lease and its heartbeat ask for ------------------------------------------------------------------
 
     def held(self) -> Held | None:
-        """What the machine believes we hold."""
-        with self._one_step:
-            return machine.belief(self._state)
+        """What the machine believes we hold; does not wait for a request on its way."""
+        return machine.belief(self._state)
 
     def tick(self) -> Ended | None:
-        """Tell the machine the time; the end of the lease if it lapsed."""
-        with self._one_step:
-            _, effect = stepped = machine.step(self._me, self._state, Tick(self._world.monotonic_s()))
-            self._state = stepped[0]
-            return effect if isinstance(effect, Ended) else None
+        """Tell the machine the time; the end of the lease if it lapsed. Does not wait for a request on its way."""
+        state = self._state
+        after, effect = machine.step(self._me, state, Tick(self._world.monotonic_s()))
+        if after is not state and self._one_step.acquire(blocking=False):
+            try:
+                self._state = after if self._state is state else self._state
+            finally:
+                self._one_step.release()
+        return effect if isinstance(effect, Ended) else None
 
     def renew(self) -> Told | Ended | None:
         """Prolong the lease once."""
@@ -197,28 +234,50 @@ class Lock:
                 self._finish_in_flight()
 
     def commit(self, pending: Pending) -> Told | Ended | None:
-        """Try to pass the commit point once."""
+        """Try to pass the commit point once; None if nothing is held."""
         with self._one_step:
-            self._finish_in_flight()
-            if isinstance(self._state, Rolling):
-                self._feed_apply(self._state)
+            ended = self._finish_in_flight()
+            if isinstance(self._state, Rolling) and self._state.held.record.pending is not None:
+                self._apply(self._state.held.record.pending)
+                self._feed(AppliedPending())
             if not isinstance(self._state, Held):
-                return None
+                return ended
+            self._at_hand = (pending, publish.prepare(self._store, pending))
+            self._tried.add(pending)
             return self._final(self._feed(Commit(pending, self._moment())))
 
-    def feed_quietly(self, event: Event) -> None:
+    def tried(self, pending: Pending) -> bool:
+        """Whether this lease ever sent the commit of `pending`."""
+        return pending in self._tried
+
+    def settle(self, pending: Pending, epoch: int) -> Verdict:
+        """What became of a commit that was tried under the lease of `epoch`, which has ended.
+
+        Raises:
+            CasError, LockError: it cannot be found out now.
+        """
+        with self._one_step:
+            seen = self._read().record  # the record first: its `pending` is dropped only after the object is there
+        there = publish.digest_at(self._store, pending.path)
+        verdict = settle_commit(pending, self.owner, epoch, seen, there)
+        if verdict == "apply":
+            publish.apply(self._store, pending)
+        return verdict
+
+    def _release_quietly(self) -> None:
         """Best effort, when something else is already being raised."""
-        with self._one_step, contextlib.suppress(CasError, LockError, ValueError):
-            self._feed(event)
+        with contextlib.suppress(CasError, LockError):
+            self.give_back()
 
-    def _finish_in_flight(self) -> None:
-        if isinstance(self._state, Checking):
-            self._feed(Look())
+    def _finish_in_flight(self) -> Ended | None:
+        if not isinstance(self._state, Checking):
+            return None
+        effect = self._feed(Look())
+        return effect if isinstance(effect, Ended) else None
 
-    def _feed_apply(self, state: Rolling) -> None:
-        if state.held.record.pending is not None:
-            publish.apply(self._store, state.held.record.pending)
-        self._feed(AppliedPending())
+    def _apply(self, pending: Pending) -> None:
+        at_hand = self._at_hand
+        publish.apply(self._store, pending, at_hand[1] if at_hand is not None and at_hand[0] == pending else None)
 
     @staticmethod
     def _final(effect: Busy | Told | Ended | None) -> Told | Ended | None:
@@ -234,7 +293,7 @@ class Lock:
                 case PutRecord():
                     event = self._put(effect)
                 case Apply(pending):
-                    publish.apply(self._store, pending)
+                    self._apply(pending)
                     event = AppliedPending()
                 case _:
                     return effect
@@ -253,24 +312,38 @@ class Lock:
 
     def _read_content(self) -> Content | None:
         if self._seen is None:
-            return self._store.read(self.path, timeout=_REQUEST_S)
-        return self._store.read_if_changed(self.path, self._seen[1], timeout=_REQUEST_S)
+            return self._store.read(self.path, timeout=self._request_s())
+        return self._store.read_if_changed(self.path, self._seen[1], timeout=self._request_s())
 
     def _put(self, effect: PutRecord) -> Event:
-        data = effect.record.encode()
-        if isinstance(effect.condition, Version):
-            outcome = self._store.put_if_match(self.path, data, effect.condition, timeout=_REQUEST_S)
-        else:
-            outcome = self._store.put_if_absent(self.path, data, timeout=_REQUEST_S)
+        try:
+            outcome = self._send(effect)
+        except BaseException:
+            self._state, _ = machine.step(self._me, self._state, PutFailed())  # looked at when next asked
+            raise
         if isinstance(outcome, Won):
             self._seen = (effect.record, outcome.version)
             return PutWon(outcome.version)
         return PutFailed()
 
+    def _send(self, effect: PutRecord) -> Outcome:
+        data = effect.record.encode()
+        if isinstance(effect.condition, Version):
+            return self._store.put_if_match(self.path, data, effect.condition, timeout=self._request_s())
+        return self._store.put_if_absent(self.path, data, timeout=self._request_s())
+
+    def _request_s(self) -> float:
+        """A renewal that hangs must not keep the news of the lapse until others may act."""
+        state = self._state.write if isinstance(self._state, Checking) else self._state
+        if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
+            return _REQUEST_S
+        left_s = state.before.deadline_s - self._world.monotonic_s()
+        return min(_REQUEST_S, max(left_s, self.settings.margin_s / 2))
+
     def _moment(self) -> Moment:
-        # The wall clock first: a pause between the two readings then only shortens our own belief.
-        now_ms = self._world.now_ms()
-        return Moment(now_ms, self._world.monotonic_s(), self._world.new_id())
+        # The monotonic clock first: a pause between the two readings then only shortens our own belief.
+        monotonic_s = self._world.monotonic_s()
+        return Moment(self._world.now_ms(), monotonic_s, self._world.new_id())
 
 
 class Lease:
@@ -284,7 +357,9 @@ class Lease:
         self.thread = threading.current_thread()
         self.lost = threading.Event()
         self._why = ""
+        self._telling = threading.Lock()
         self._depth = 1
+        self._pid = os.getpid()
         self._lock = lock
         self._on_lost = on_lost
         self._heartbeat = Heartbeat(self, lock.settings.renew_s)
@@ -299,10 +374,14 @@ class Lease:
         """Return if the lease is held as far as this process can know, without a request.
 
         Raises:
-            LeaseLost: it lapsed, was taken over or broken.
+            LeaseLost: it lapsed, was taken over, broken or released.
         """
+        if self._pid != os.getpid():
+            raise self._lost("it belongs to the process that this one was forked from")
         if self.lost.is_set() or self._lapsed():
-            raise LeaseLost(f"the lease on {self._lock.path!r} (epoch {self.epoch}) is lost: {self._why}")
+            raise self._lost(self._why)
+        if self._depth < 1:
+            raise self._lost("it was released")
 
     def publish(self, path: str, data: bytes) -> None:
         """Create `path` with `data`, if and only if this lease still is the newest.
@@ -311,36 +390,56 @@ class Lease:
 
         Raises:
             LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
+            AlreadyExists: `path` is there with other bytes; nothing was written.
             PublishUnknown: neither could be found out; read `path` after the next acquisition.
         """
         self.publish_staged(self._lock.stage(path, data))
 
     def publish_staged(self, pending: Pending) -> None:
         """The second half of `publish`: commit and apply."""
+        try:
+            self._decide(pending)
+        except (AlreadyExists, LeaseLost):
+            raise
+        except (CasError, MalformedRecord) as error:
+            if not self._lock.tried(pending):
+                raise
+            raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
+        self._discard(pending)
+
+    def _decide(self, pending: Pending) -> None:
         while True:
-            try:
-                answer = self._lock.commit(pending)
-            except CasError as error:
-                raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
+            self._must_be_open()
+            answer = self._lock.commit(pending)
             if isinstance(answer, Told) and answer.what == "committed":
-                return self._discard(pending)
+                return
             if isinstance(answer, Ended) or answer is None:
-                return self._settle(pending, answer)
+                self._settle(pending, answer)
+                return
             if self._lapsed():  # a copy of the commit may be on its way still
                 raise PublishUnknown(f"the publish of {pending.path!r} was not answered while the lease lived")
 
     def renew(self) -> bool:
         """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known."""
-        answer = self._lock.renew()
-        self._learn(answer if isinstance(answer, Ended) else self._lock.tick())
+        if self._closed:
+            return False
+        answer = None
+        try:
+            answer = self._lock.renew()
+        finally:  # the store may be out of reach, and the lease lapses all the same
+            self._learn(answer if isinstance(answer, Ended) else self._lock.tick())
         return isinstance(answer, Told) and answer.what == "renewed"
 
     def release(self) -> None:
         """Give the lock back; an inner release of a lock acquired twice only counts down.
 
+        Again, or in a process that was forked from the holder's, it does nothing.
+
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
         """
+        if self._closed:
+            return
         self._depth -= 1
         if self._depth > 0:
             return
@@ -349,7 +448,15 @@ class Lease:
         try:
             self._lock.give_back()
         finally:
-            self._lock._end()  # noqa: SLF001
+            self._lock.end(self)
+
+    def abandon(self, why: str) -> None:
+        """The heartbeat has stopped by itself: the lease is as good as lost."""
+        self._learn(Ended(why))
+        if not self.thread.is_alive():  # nobody is left to release it
+            self._depth = 0
+            atexit.unregister(self._at_exit)
+            self._lock.end(self)
 
     def again(self) -> Lease:
         """The same lease for an inner `acquire` of the same thread.
@@ -378,38 +485,52 @@ class Lease:
             self.release()
         return None
 
+    @property
+    def _closed(self) -> bool:
+        """Released, or not of this process: the lock's machine is not ours to move."""
+        return self._depth < 1 or self._pid != os.getpid()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            self.check()
+
     def _lapsed(self) -> bool:
-        self._learn(self._lock.tick())
+        if not self._closed:
+            self._learn(self._lock.tick())
         return self.lost.is_set()
 
     def _settle(self, pending: Pending, answer: Ended | None) -> None:
-        seen = answer.seen if isinstance(answer, Ended) else None
-        self._learn(answer if isinstance(answer, Ended) else Ended("the lease had ended before"))
-        store = self._lock._store  # noqa: SLF001
-        match settle_commit(pending, seen, publish.digest_at(store, pending.path)):
-            case "committed":
+        self._learn(answer or Ended("it had ended before"))
+        if not self._lock.tried(pending):
+            self.check()
+        match self._lock.settle(pending, self.epoch):
+            case "committed" | "apply":
                 return
-            case "apply":
-                publish.apply(store, pending)
             case "not_committed":
                 self.check()
+            case "unknown":
+                raise PublishUnknown(f"a commit of {pending.path!r} may still be on its way, and the lease has lapsed")
 
     def _discard(self, pending: Pending) -> None:
         with contextlib.suppress(CasError):  # an orphan, not an error
-            publish.discard(self._lock._store, pending)  # noqa: SLF001
+            self._lock.unstage(pending)
+
+    def _lost(self, why: str) -> LeaseLost:
+        return LeaseLost(f"the lease on {self._lock.path!r} (epoch {self.epoch}) is lost: {why}")
 
     def _learn(self, ended: Ended | None) -> None:
-        if ended is None or self.lost.is_set():
-            return
-        self._why = ended.why
-        self.lost.set()
+        with self._telling:
+            if ended is None or self.lost.is_set():
+                return
+            self._why = ended.why
+            self.lost.set()
         if self._on_lost is not None:
             self._on_lost(ended.why)
 
     def _at_exit(self) -> None:
-        self._heartbeat.stop()
         with contextlib.suppress(CasError, LockError):
-            self._lock.give_back()
+            self._depth = min(self._depth, 1)
+            self.release()
 
 
 def _folder(path: str) -> str:

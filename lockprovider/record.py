@@ -85,10 +85,10 @@ class LockRecord:
                 expired=_of(fields["expired"], bool),
                 epoch=_of(fields.get("epoch") or 0, int),
                 nonce=_of(fields.get("nonce") or "", str),
-                pending=_optional(Pending, fields.get("pending")),
-                holder=_optional(Holder, fields.get("holder")),
+                pending=_pending(fields.get("pending")),
+                holder=_holder(fields.get("holder")),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise MalformedRecord(
                 f"not a lock record ({error!r}): {data[:80]!r}; if no writer is alive, remove the object by hand"
             ) from error
@@ -105,7 +105,13 @@ def _of(value: Any, kind: type) -> Any:
     return value
 
 
-def _optional(kind: type, value: Any) -> Any:
+def _pending(value: Any) -> Pending | None:
     if value is None:
         return None
-    return kind(**{name: value[name] for name in kind.__slots__})  # type: ignore[attr-defined]
+    return Pending(_of(value["path"], str), _of(value["staged"], str), _of(value["digest"], str))
+
+
+def _holder(value: Any) -> Holder | None:
+    if value is None:
+        return None
+    return Holder(_of(value["host"], str), _of(value["pid"], int), _of(value["since_ms"], int))

@@ -47,7 +47,7 @@ def run(settings: Settings) -> Report:
     java = find_java()
     data = flights.load()
     folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
-    url = settings.url or str(folder / "table")
+    url = _absolute(settings.url or str(folder / "table"))
     _check(url, settings.storage_options)
     table = _create(url, settings.storage_options)
     environ = os.environ | {"JAVA_HOME": str(java.home)}
@@ -75,6 +75,10 @@ def run(settings: Settings) -> Report:
         rolled_back=_rolled_back(lines, deaths),
         pending=tuple(table.timeline().pending_writes),
     )
+
+
+def _absolute(url: str) -> str:
+    return url if "://" in url else str(Path(url).absolute())
 
 
 def _check(url: str, storage_options: dict[str, object]) -> None:

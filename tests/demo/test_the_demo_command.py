@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from lockprovider import cli
+from lockprovider.demo import target
 from lockprovider.demo.compare import Comparison, Difference
 from lockprovider.demo.errors import CannotStart
 from lockprovider.demo.report import Death, Report, text
@@ -54,7 +55,7 @@ def test_an_unreadable_table_is_a_failed_proof():
     assert "PROOF FAILED: hudi-rs cannot read the table: no such file" in text(report(None))
 
 
-@pytest.mark.parametrize("url", ["nosuch://bucket/table", "s3://"])
+@pytest.mark.parametrize("url", ["nosuch://bucket/table", "s3://", "s3:///t", "memory://t"])
 def test_a_bad_url_is_refused_in_one_sentence(url):
     with pytest.raises(CannotStart) as refusal:
         check_target(url, {})
@@ -84,3 +85,9 @@ def test_the_command_line_loads_nothing_heavy():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"pyspark", "pandas", "pyarrow", "botocore", "aiohttp", "rich", "hudi"}
     assert heavy & set(run.stdout.split()) == set()
+
+
+def test_a_missing_extra_is_named_with_what_to_install(monkeypatch):
+    monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: None if name == "hudi" else object())
+    with pytest.raises(CannotStart, match=r"hudi not installed: .*pip install 'fsspec-cas\[demo\]'"):
+        target.check_modules()

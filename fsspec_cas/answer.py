@@ -40,6 +40,13 @@ class NoAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """What was to be finished is not there: an upload that an earlier send has finished, or that was dropped."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """An object, as one response showed it. `data` is None when only its head was asked for."""
 
@@ -77,6 +84,22 @@ class Page:
     token: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An object on its way in parts; nobody sees it before it is finished.
+
+    `token` is the store's name for it, `tags` what the store called the parts so far, `sent` their bytes.
+    """
+
+    path: str
+    write_id: str
+    token: str
+    tags: tuple[str, ...] = ()
+    sent: int = 0
+
+
 ListAnswer = Page | NotNow | NoAnswer
 WriteAnswer = Applied | Denied | NotNow | NoAnswer
+FinishAnswer = WriteAnswer | Gone
+UploadAnswer = Upload | Denied | NotNow | NoAnswer
 ReadAnswer = Seen | Missing | Unchanged | NotNow | NoAnswer

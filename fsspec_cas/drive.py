@@ -29,6 +29,9 @@ class Drive(Protocol):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Its result, or what it raised."""
 
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it, but do not wait for what takes time; for cleaning up where nobody listens."""
+
     async def sleep(self, seconds: float) -> None:
         """Pause inside such a coroutine."""
 
@@ -47,6 +50,10 @@ class Inline:
             return done.value  # type: ignore[no-any-return]
         coroutine.close()
         raise RuntimeError("a blocking backend suspended")
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it."""
+        self.run(coroutine)
 
     async def sleep(self, seconds: float) -> None:
         """Block the thread; nobody else runs on it."""
@@ -75,6 +82,10 @@ class OnLoop:
         except BaseException:
             future.cancel()
             raise
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Submit."""
+        asyncio.run_coroutine_threadsafe(coroutine, fsspec.asyn.get_loop())
 
     async def sleep(self, seconds: float) -> None:
         """Suspend."""

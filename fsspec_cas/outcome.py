@@ -64,12 +64,13 @@ class Lost:
 class Unknown:
     """My write may be there, may have been there, or may never have been: `why` says what was seen.
 
-    It holds all that is needed to find out later, in another process too: `store.resolve(unknown)`.
+    It holds all that is needed to find out later, in another process too: `store.resolve(unknown)`. `data` is None
+    where the write cannot be sent again (a delete, a stream that is gone); then only a look is left.
     """
 
     write: Write
     why: str
-    data: bytes = field(repr=False, default=b"")
+    data: bytes | None = field(repr=False, default=None)
 
     def unwrap(self) -> Version:
         """Raise OutcomeUnknown."""

@@ -11,14 +11,18 @@ on some copy of the write may have been applied, or may still be on its way.
     send                condition false            look  (a middlebox may have sent mine twice)
     send                certainly not applied      send again, after a pause
     send                nothing                    doubt; look
+    send                gone (an upload)           doubt, spent; look: an earlier copy may have finished it
     look                my id                      won
-    look, refused       still as I expected it     the store's dialect may be at fault: adapt, send
+    look, refused       still as I expected it     the store's dialect may be at fault: adapt, send; after
+                                                   some of these the store is at fault; in doubt unknown,
+                                                   as what it says of my condition may be true of a copy
     look, no doubt      anything else              lost
     look, not refused   still as I expected it     send again: a negative look is not final, a first
                                                    copy may land later; the second send is guarded,
                                                    so at most one of them is applied
     look, doubt         another's, create-once     lost: mine never was
     look, doubt         anything else              unknown: mine may have been applied and replaced
+    look, spent         still as I expected it     unknown: nothing is left to send
     look                nothing                    look again; at the deadline unknown, never lost
 """
 
@@ -29,13 +33,14 @@ from dataclasses import dataclass, replace
 from fsspec_cas.answer import (
     Applied,
     Denied,
+    FinishAnswer,
+    Gone,
     Missing,
     NoAnswer,
     NotNow,
     ReadAnswer,
     Seen,
     Unchanged,
-    WriteAnswer,
 )
 from fsspec_cas.outcome import Lost, Won, Write
 from fsspec_cas.version import ABSENT, Absent, Condition
@@ -51,6 +56,7 @@ class Attempt:
         doubt: an answer was lost, so a copy may have been applied or may still arrive.
         refused: the newest send was answered "condition false".
         failures: sends and looks in a row that brought nothing; they set the pace.
+        spent: the write cannot be sent again; only looks are left.
         contradictions: refusals of a condition that the look showed to be true.
         why: the newest failure, for people.
     """
@@ -58,6 +64,7 @@ class Attempt:
     write: Write
     doubt: bool = False
     refused: bool = False
+    spent: bool = False
     failures: int = 0
     contradictions: int = 0
     why: str = ""
@@ -91,7 +98,10 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True)
 class Contradicts:
-    """The store keeps refusing a condition that is true: it does not do conditional writes as documented."""
+    """The store keeps refusing a condition that is true: it does not do conditional writes as documented.
+
+    Never said in doubt: then the look may be the one that is wrong.
+    """
 
     why: str
 
@@ -106,7 +116,7 @@ class Inconclusive:
 Next = Send | Look | Adapt | Contradicts | Won | Lost | Inconclusive
 
 
-def on_write_answer(attempt: Attempt, answer: WriteAnswer) -> tuple[Attempt, Next]:
+def on_write_answer(attempt: Attempt, answer: FinishAnswer) -> tuple[Attempt, Next]:
     """What to do after a send."""
     match answer:
         case Applied(version) if version is not None:
@@ -123,6 +133,8 @@ def on_write_answer(attempt: Attempt, answer: WriteAnswer) -> tuple[Attempt, Nex
             failures = attempt.failures + 1
             after = replace(attempt, doubt=True, refused=False, failures=failures, why=why)
             return after, Look(0, retry_after_s)
+        case Gone(why):
+            return replace(attempt, doubt=True, refused=False, spent=True, why=why), Look()
 
 
 def on_look_answer(attempt: Attempt, answer: ReadAnswer) -> tuple[Attempt, Next]:
@@ -150,11 +162,14 @@ def _settle(attempt: Attempt, current: Condition, write_id: str | None) -> tuple
 
 def _as_expected(attempt: Attempt) -> tuple[Attempt, Next]:
     """Mine is not there now; the guard makes another send safe."""
+    if attempt.spent:
+        return attempt, Inconclusive(f"{attempt.why}; now it is as it was before, and mine cannot be sent again")
     if not attempt.refused:
         return attempt, Send(max(1, attempt.failures))
     contradictions = attempt.contradictions + 1
     if contradictions > _CONTRADICTIONS:
-        return attempt, Contradicts(f"it refused {contradictions} times a condition that was true")
+        refusals = f"it refused {contradictions} times a condition that was true"
+        return attempt, Inconclusive(f"{attempt.why}; then {refusals}") if attempt.doubt else Contradicts(refusals)
     return replace(attempt, contradictions=contradictions), Adapt(contradictions - 1)
 
 

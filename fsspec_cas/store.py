@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas.answer import (
     Applied,
@@ -45,6 +45,7 @@ from fsspec_cas.errors import (
     StoreError,
     Unavailable,
 )
+from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive, Exclusive, Sends
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won, Write
 from fsspec_cas.resolve import (
     Adapt,
@@ -114,6 +115,15 @@ class AsyncStore:
         fs, root = split_url(url, storage_options)
         return cls(off_thread(backend_for(fs)), root)
 
+    @classmethod
+    def from_filesystem(cls, fs: Any, root: str = "") -> AsyncStore:
+        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
+        return cls(off_thread(backend_for(fs)), root)
+
+    def below(self, folder: str) -> AsyncStore:
+        """The same store, rooted one folder deeper."""
+        return AsyncStore(self.backend, self._full(folder), world=self._world, drive=self._drive)
+
     async def __aenter__(self) -> AsyncStore:
         return self
 
@@ -178,10 +188,32 @@ class AsyncStore:
         self._check_own(version)
         return await self._write(self._new_write(path, version, create_once=False), data, timeout)
 
+    def open_exclusive(
+        self, path: str, *, part_size: int = PART_BYTES, create_once: bool = False, timeout: float = TIMEOUT_S
+    ) -> AsyncExclusive:
+        """A writer whose object appears when it is closed, as a whole, and only if nothing is there then.
+
+        Memory is bounded by a few times `part_size` bytes, whatever is written. What fits into one part is a
+        `put_if_absent`; more goes in parts, and the completion carries the condition. An exception inside `async with`,
+        or no `close`, leaves nothing. `timeout` is for each part and for the end, in seconds.
+
+        Not promised: more than the store's own conditional completion. SeaweedFS 4.48 lets several of many completions
+        at the same moment succeed, fake-gcs-server ignores their conditions; `fsspec-cas probe` shows it.
+
+        Raises:
+            InvalidInput: the store does not take parts of this size.
+        """
+        write = self._new_write(path, ABSENT, create_once=create_once)
+        return AsyncExclusive(self.backend.uploads, write, _Calls(self), part_size=part_size, timeout=timeout)
+
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """Take up a write whose outcome was unknown: look again, and re-send it under its own condition."""
-        attempt = Attempt(unknown.write, doubt=True, why=unknown.why)
-        return await self._settle(attempt, Look(), unknown.data, timeout)
+        """Take up a write whose outcome was unknown: look again, and re-send it under its own condition.
+
+        A write that cannot be sent again (a delete, a stream) is only looked for.
+        """
+        attempt = Attempt(unknown.write, doubt=True, spent=unknown.data is None, why=unknown.why)
+        send = self._putting(unknown.write, unknown.data or b"")
+        return await self._settle(attempt, Look(), send, unknown.data, timeout)
 
     async def delete_if_match(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Remove the object if it still is at `version`; `Won` carries the version removed.
@@ -250,10 +282,14 @@ class AsyncStore:
         return Write(self._full(path), condition, self._world.new_id(), create_once)
 
     async def _write(self, write: Write, data: bytes, timeout: float) -> Outcome:
-        return await self._settle(Attempt(write), Send(), bytes(data), timeout)
+        kept = bytes(data)
+        return await self._settle(Attempt(write), Send(), self._putting(write, kept), kept, timeout)
 
-    async def _settle(self, attempt: Attempt, step: Next, data: bytes, timeout: float) -> Outcome:
-        """Do what `resolve` says until it knows, or until the deadline."""
+    def _putting(self, write: Write, data: bytes) -> Sends:
+        return lambda left: self.backend.put(write.path, data, write.condition, write.write_id, timeout_s=left)
+
+    async def _settle(self, attempt: Attempt, step: Next, send: Sends, data: bytes | None, timeout: float) -> Outcome:
+        """Do what `resolve` says until it knows, or until the deadline; `data` is for whoever takes it up later."""
         deadline = self._world.monotonic_s() + timeout
         try:
             while True:
@@ -263,15 +299,13 @@ class AsyncStore:
                     case Inconclusive(why):
                         return Unknown(attempt.write, why, data)
                     case Contradicts(why):
-                        raise NotSupported(
-                            f"{attempt.write.path!r} cannot be written conditionally: {why}; run `fsspec-cas probe`"
-                        )
+                        _blame_the_store(attempt.write, why)
                     case Send() | Look() | Adapt():
                         left = await self._pause(step, deadline)
                 if left <= 0:
                     return self._out_of_time(attempt, data)
-                attempt, step = await self._do(attempt, step, data, left)
-        except StoreError as error:
+                attempt, step = await self._do(attempt, step, send, left)
+        except (StoreError, NotSupported) as error:
             if attempt.doubt:  # the store cannot be asked: that does not mean "lost"
                 return Unknown(attempt.write, f"{attempt.why}; then: {error}", data)
             raise
@@ -282,16 +316,14 @@ class AsyncStore:
         self,
         attempt: Attempt,
         step: Send | Look | Adapt,
-        data: bytes,
+        send: Sends,
         left: float,
     ) -> tuple[Attempt, Next]:
-        write = attempt.write
         if isinstance(step, Look):
-            return on_look_answer(attempt, await self.backend.head(write.path, timeout_s=left))
+            return on_look_answer(attempt, await self.backend.head(attempt.write.path, timeout_s=left))
         if isinstance(step, Adapt):
             self.backend.adapt()
-        answer = await self.backend.put(write.path, data, write.condition, write.write_id, timeout_s=left)
-        return on_write_answer(attempt, answer)
+        return on_write_answer(attempt, await send(left))
 
     async def _pause(self, step: Send | Look | Adapt, deadline: float) -> float:
         """Wait before the step; the seconds that are left for it then."""
@@ -305,7 +337,7 @@ class AsyncStore:
         await self._drive.sleep(pause)
         return deadline - self._world.monotonic_s()
 
-    def _out_of_time(self, attempt: Attempt, data: bytes) -> Outcome:
+    def _out_of_time(self, attempt: Attempt, data: bytes | None) -> Outcome:
         if attempt.doubt or attempt.refused:
             return Unknown(attempt.write, attempt.why or "the look after a refusal failed", data)
         why = attempt.why or "the timeout had passed"
@@ -316,7 +348,7 @@ class AsyncStore:
         try:
             answer = await self._repeat_until_doubt(full, version, timeout)
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
-            raise stop from _interrupted(write, b"")
+            raise stop from _interrupted(write, None)
         if isinstance(answer, Applied):
             return Won(version)
         if isinstance(answer, NoAnswer):
@@ -381,7 +413,34 @@ def _content(answer: ReadAnswer, full: str) -> Content:
     return Content(answer.data, answer.version)
 
 
-def _interrupted(write: Write, data: bytes) -> OutcomeUnknown:
+def _blame_the_store(write: Write, why: str) -> NoReturn:
+    raise NotSupported(f"{write.path!r} cannot be written conditionally: {why}; run `fsspec-cas probe`")
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """What an exclusive writer may ask of its store."""
+
+    store: AsyncStore
+
+    async def put(self, write: Write, data: bytes, timeout: float) -> Outcome:
+        return await self.store._write(write, data, timeout)  # noqa: SLF001
+
+    async def finish(self, write: Write, send: Sends, timeout: float) -> Outcome:
+        return await self.store._settle(Attempt(write), Send(), send, None, timeout)  # noqa: SLF001
+
+    async def repeat(
+        self, path: str, ask: Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]], timeout: float
+    ) -> T:
+        return await self.store._repeat(path, ask, timeout)  # noqa: SLF001
+
+    async def current(self, path: str, timeout: float) -> Condition:
+        backend = self.store.backend
+        seen = await self.store._look(path, lambda left: backend.head(path, timeout_s=left), timeout)  # noqa: SLF001
+        return seen.version if isinstance(seen, Seen) else ABSENT
+
+
+def _interrupted(write: Write, data: bytes | None) -> OutcomeUnknown:
     unknown = Unknown(write, "the call was interrupted before its answer came", data)
     return OutcomeUnknown(
         f"it is not known whether {write.path!r} was written: {unknown.why}", path=write.path, outcome=unknown
@@ -421,6 +480,11 @@ class Store:
         return Store(self._async.backend, self._async._full(folder), world=self._world)  # noqa: SLF001
 
     @property
+    def backend(self) -> Backend:
+        """What sends the requests."""
+        return self._async.backend
+
+    @property
     def root(self) -> str:
         """What all paths are relative to."""
         return self._async.root
@@ -456,6 +520,13 @@ class Store:
     def put_if_match(self, path: str, data: bytes, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
         """See `AsyncStore.put_if_match`."""
         return self._drive.run(self._async.put_if_match(path, data, version, timeout=timeout))
+
+    def open_exclusive(
+        self, path: str, *, part_size: int = PART_BYTES, create_once: bool = False, timeout: float = TIMEOUT_S
+    ) -> Exclusive:
+        """See `AsyncStore.open_exclusive`."""
+        inner = self._async.open_exclusive(path, part_size=part_size, create_once=create_once, timeout=timeout)
+        return Exclusive(inner, self._drive)
 
     def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
         """See `AsyncStore.resolve`."""

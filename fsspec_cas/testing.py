@@ -264,4 +264,3 @@ class Faulty:
             if one.calls_left <= 0:
                 self._late.remove(one)
                 await one.ask()
-

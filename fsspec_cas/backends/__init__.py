@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 
 from fsspec.core import url_to_fs
 
-from fsspec_cas.answer import ListAnswer, ReadAnswer, WriteAnswer
-from fsspec_cas.backends.base import WRITE_ID_KEY, Backend
+from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
+from fsspec_cas.backends.base import WRITE_ID_KEY, Backend, PartRules, Uploads
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
 from fsspec_cas.drive import Inline
 from fsspec_cas.errors import InvalidUrl, NotSupported
 from fsspec_cas.version import Condition, Version
 
-__all__ = ["WRITE_ID_KEY", "Backend", "backend_for", "off_thread", "split_url"]
+__all__ = ["WRITE_ID_KEY", "Backend", "PartRules", "Uploads", "backend_for", "off_thread", "split_url"]
 
 T = TypeVar("T")
 
@@ -71,6 +71,9 @@ def backend_for(fs: Any) -> Backend:
     Raises:
         NotSupported: there is none for its protocol.
     """
+    own: Backend | None = vars(fs).get("cas_backend")  # the filesystem `cas` has one already
+    if own is not None:
+        return own
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
     for protocol in protocols:
         if protocol in _BACKENDS:
@@ -111,6 +114,10 @@ class _OffThread:
     def capabilities(self) -> Capabilities:
         return self._inner.capabilities
 
+    @property
+    def uploads(self) -> Uploads:
+        return _UploadsOffThread(self._inner.uploads)
+
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
     ) -> WriteAnswer:
@@ -135,6 +142,31 @@ class _OffThread:
 
     async def close(self) -> None:
         await self._inner.close()
+
+    async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.to_thread(self._inline.run, coroutine)
+
+
+class _UploadsOffThread:
+    def __init__(self, inner: Uploads) -> None:
+        self._inner = inner
+        self._inline = Inline(Machine())
+
+    @property
+    def rules(self) -> PartRules:
+        return self._inner.rules
+
+    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+        return await self._run(self._inner.begin(path, write_id, timeout_s=timeout_s))
+
+    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+        return await self._run(self._inner.add(upload, data, timeout_s=timeout_s))
+
+    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+        return await self._run(self._inner.finish(upload, tail, timeout_s=timeout_s))
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        await self._run(self._inner.abort(upload, timeout_s=timeout_s))
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await asyncio.to_thread(self._inline.run, coroutine)

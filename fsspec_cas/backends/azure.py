@@ -41,6 +41,7 @@ from fsspec_cas.answer import (
     Unchanged,
     WriteAnswer,
 )
+from fsspec_cas.backends.azure_uploads import AzureUploads
 from fsspec_cas.backends.wire import PerLoop, epoch_ms, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, StoreError
@@ -76,6 +77,11 @@ class AzureBackend:
     def __init__(self, fs: Any) -> None:
         self._given = fs
         self._services: PerLoop[BlobServiceClient] = PerLoop()
+
+    @property
+    def uploads(self) -> AzureUploads:
+        """Staged blocks."""
+        return AzureUploads(self._ask_blob, WRITE_ID_KEY, _create_refusal)
 
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
@@ -176,7 +182,11 @@ class AzureBackend:
         container, _, key = path.partition("/")
 
         async def ask(service: BlobServiceClient) -> A:
-            return await send(service.get_blob_client(container, key), self._settings())
+            try:
+                blob = service.get_blob_client(container, key)
+            except ValueError as error:
+                raise InvalidInput(f"Azure does not accept {path!r}: {error}", path=path) from error
+            return await send(blob, self._settings())
 
         return await self._ask(path, ask, refusal, timeout_s)
 
@@ -197,10 +207,8 @@ class AzureBackend:
             raise
         except HttpResponseError as error:
             return _translate(error, path, refusal)
-        except (AzureError, OSError) as error:
+        except (AzureError, OSError, ValueError) as error:  # ValueError: an answer that the SDK cannot read
             return _without_answer(error)
-        except ValueError as error:
-            raise InvalidInput(f"Azure does not accept {path!r}: {error}", path=path) from error
 
 
 def _condition(version: Version, match: MatchConditions) -> dict[str, Any]:
@@ -233,7 +241,7 @@ def _no_blob(status: int, code: str) -> bool:
     return status == 404 and code != "ContainerNotFound"
 
 
-def _create_refusal(status: int, code: str) -> WriteAnswer | None:
+def _create_refusal(status: int, code: str) -> Denied | None:
     false = code == "BlobAlreadyExists" or (status == 412 and code in _FALSE_CONDITION_CODES)
     return Denied() if false else None
 

@@ -7,13 +7,51 @@ what the fsspec filesystem calls them (`bucket/key`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from fsspec_cas.answer import ListAnswer, ReadAnswer, WriteAnswer
+from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.version import Condition, Version
 
 WRITE_ID_KEY = "cas-id"  # the user metadata that carries a write's identity
+
+
+@dataclass(frozen=True, slots=True)
+class PartRules:
+    """What a store wants of the parts of an upload, the last one excepted.
+
+    Attributes:
+        least_bytes: the size of the smallest part.
+        multiple_bytes: what the size must be a multiple of.
+        most_parts: how many parts an object may have.
+        tail_with_finish: the last bytes travel in the request that finishes the upload.
+    """
+
+    least_bytes: int = 1
+    multiple_bytes: int = 1
+    most_parts: int = 1 << 31
+    tail_with_finish: bool = True
+
+
+class Uploads(Protocol):
+    """Objects sent in parts, which appear when they are finished, if nothing is there. Sends exactly once, too."""
+
+    @property
+    def rules(self) -> PartRules:
+        """What the parts must be like."""
+
+    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+        """Open an upload; nothing is visible at `path`."""
+
+    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+        """Send the next part, without conditions; sent again after a lost answer it takes the first one's place."""
+
+    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+        """Make the object out of the parts and `tail`, if nothing is there."""
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        """Drop the parts; one that is finished or dropped already is fine."""
 
 
 class Backend(Protocol):
@@ -30,6 +68,10 @@ class Backend(Protocol):
     @property
     def blocking(self) -> bool:
         """True if the coroutines below never suspend, so that they can be run without an event loop."""
+
+    @property
+    def uploads(self) -> Uploads:
+        """The same store, for objects that are sent in parts."""
 
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float

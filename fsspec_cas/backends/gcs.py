@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -43,6 +42,7 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
+from fsspec_cas.backends.gcs_uploads import GcsUploads, Request, Response
 from fsspec_cas.backends.wire import PerLoop, epoch_ms, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, StoreError
@@ -67,32 +67,6 @@ _THROTTLE_REASONS = ("rateLimitExceeded", "userRateLimitExceeded")
 _NO_BUCKET = "bucket does not exist"
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """One HTTP request; `path` begins after the endpoint and is quoted already."""
-
-    method: str
-    path: str
-    query: dict[str, str]
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Response:
-    status: int
-    headers: Any
-    body: bytes
-
-    def json(self) -> dict[str, Any]:
-        """The body as a JSON object; empty if it is none."""
-        try:
-            found = json.loads(self.body)
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
-
-
 class GcsBackend:
     """Conditional writes over the JSON API of Cloud Storage."""
 
@@ -104,6 +78,11 @@ class GcsBackend:
         self._given = fs
         self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
 
+    @property
+    def uploads(self) -> GcsUploads:
+        """Resumable uploads."""
+        return GcsUploads(self._ask)
+
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
     ) -> WriteAnswer:
@@ -111,7 +90,7 @@ class GcsBackend:
         bucket, _, key = path.partition("/")
         generation = "0" if isinstance(condition, Absent) else condition.token
         kind, body = _multipart({"name": key, "metadata": {WRITE_ID_KEY: write_id}}, data, write_id)
-        request = _Request(
+        request = Request(
             "POST",
             f"upload/storage/v1/b/{_quote(bucket)}/o",
             {"uploadType": "multipart", "ifGenerationMatch": generation, "fields": "generation"},
@@ -119,7 +98,7 @@ class GcsBackend:
             body,
         )
 
-        def applied(response: _Response) -> WriteAnswer:
+        def applied(response: Response) -> WriteAnswer:
             made = response.json().get("generation")
             return Applied(Version(self.name, str(made)) if made else None)
 
@@ -128,15 +107,15 @@ class GcsBackend:
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """The object's metadata; the JSON API has no HEAD."""
-        request = _Request("GET", _object(path), {"fields": _HEAD_FIELDS})
+        request = Request("GET", _object(path), {"fields": _HEAD_FIELDS})
         return await self._ask(path, request, _seen_head, _read_refusal, timeout_s)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         """The media, with ifGenerationNotMatch for a reader that has a version already."""
         query = {"alt": "media"} if unless is None else {"alt": "media", "ifGenerationNotMatch": unless.token}
-        request = _Request("GET", _object(path), query)
+        request = Request("GET", _object(path), query)
 
-        def seen(response: _Response) -> ReadAnswer:
+        def seen(response: Response) -> ReadAnswer:
             if "x-goog-generation" not in response.headers:
                 raise StoreError(f"the answer for {path!r} names no generation; its bytes have no version", path=path)
             return _seen_media(response)
@@ -147,7 +126,7 @@ class GcsBackend:
         """Delete, with ifGenerationMatch where there is a condition."""
         query = {} if condition is None else {"ifGenerationMatch": condition.token}
         refusal = _delete_refusal if condition is None else _write_refusal
-        return await self._ask(path, _Request("DELETE", _object(path), query), _deleted, refusal, timeout_s)
+        return await self._ask(path, Request("DELETE", _object(path), query), _deleted, refusal, timeout_s)
 
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
@@ -158,12 +137,12 @@ class GcsBackend:
         query = {"prefix": key_prefix, "startOffset": after, "pageToken": token or "", "fields": _LIST_FIELDS}
         sent = {name: value for name, value in query.items() if value}
 
-        def page(response: _Response) -> ListAnswer:
+        def page(response: Response) -> ListAnswer:
             found = response.json()
             entries = tuple(_entry(bucket, item) for item in found.get("items", ()) if item["name"] != after)
             return Page(entries, found.get("nextPageToken") or None)
 
-        request = _Request("GET", f"storage/v1/b/{_quote(bucket)}/o", sent)
+        request = Request("GET", f"storage/v1/b/{_quote(bucket)}/o", sent)
         return await self._ask(prefix, request, page, _never, timeout_s)
 
     def adapt(self) -> bool:
@@ -185,7 +164,7 @@ class GcsBackend:
             settings["connector"] = aiohttp.TCPConnector(ssl=context)
         return sends_once(await gcsfs.core.get_client(**settings))  # type: ignore[no-any-return]
 
-    async def _headers(self, request: _Request) -> dict[str, str]:
+    async def _headers(self, request: Request) -> dict[str, str]:
         """With credentials; refreshing them blocks, so that is done in a thread."""
         make = self._given._get_headers  # noqa: SLF001 - how gcsfs signs its own requests
         if self._given.credentials.credentials is None:
@@ -195,18 +174,18 @@ class GcsBackend:
     async def _ask(
         self,
         path: str,
-        request: _Request,
-        success: Callable[[_Response], A],
-        refusal: Callable[[_Response], A | None],
+        request: Request,
+        success: Callable[[Response], A],
+        refusal: Callable[[Response], A | None],
         timeout_s: float,
     ) -> A | NotNow | NoAnswer:
         """Send once; translate whatever comes back."""
         response = await self._exchange(path, request, timeout_s)
-        if not isinstance(response, _Response):
+        if not isinstance(response, Response):
             return response
         return success(response) if 200 <= response.status < 300 else _translate(response, path, refusal)
 
-    async def _exchange(self, path: str, request: _Request, timeout_s: float) -> _Response | NotNow | NoAnswer:
+    async def _exchange(self, path: str, request: Request, timeout_s: float) -> Response | NotNow | NoAnswer:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         try:
@@ -223,7 +202,7 @@ class GcsBackend:
         except (aiohttp.ClientError, OSError) as error:
             return NoAnswer(f"{type(error).__name__}: {error}")
 
-    async def _ready(self, request: _Request, path: str) -> tuple[aiohttp.ClientSession, dict[str, str]]:
+    async def _ready(self, request: Request, path: str) -> tuple[aiohttp.ClientSession, dict[str, str]]:
         try:
             return await self._sessions.get(self._open), await self._headers(request)
         except (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError) as error:
@@ -233,10 +212,10 @@ class GcsBackend:
             raise AccessDenied(f"no usable Google credentials for {path!r}: {cause or error}", path=path) from error
 
     async def _send(
-        self, session: aiohttp.ClientSession, request: _Request, headers: dict[str, str], left: float
-    ) -> _Response:
+        self, session: aiohttp.ClientSession, request: Request, headers: dict[str, str], left: float
+    ) -> Response:
         query = urlencode(self._given._get_params(request.query))  # noqa: SLF001 - adds userProject
-        url = URL(f"{self._given._location}/{request.path}?{query}", encoded=True)  # noqa: SLF001
+        url = URL(request.url or f"{self._given._location}/{request.path}?{query}", encoded=True)  # noqa: SLF001
         async with session.request(
             request.method,
             url,
@@ -246,7 +225,7 @@ class GcsBackend:
             # Half for connecting: then a host that does not answer is known not to have got the request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=left / 2),
         ) as answer:
-            return _Response(answer.status, answer.headers, await answer.read())
+            return Response(answer.status, answer.headers, await answer.read())
 
 
 class _RefreshFailed(Exception):
@@ -278,7 +257,7 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
     return Entry(f"{bucket}/{item['name']}", int(item.get("size", 0)), _rfc3339_ms(item.get("updated")))
 
 
-def _seen_head(response: _Response) -> Seen | NoAnswer:
+def _seen_head(response: Response) -> Seen | NoAnswer:
     found = response.json()
     if "generation" not in found:
         return NoAnswer(f"{response.status} without an object resource")
@@ -291,7 +270,7 @@ def _seen_head(response: _Response) -> Seen | NoAnswer:
     )
 
 
-def _seen_media(response: _Response) -> Seen:
+def _seen_media(response: Response) -> Seen:
     modified = response.headers.get("Last-Modified")
     return Seen(
         Version("gcs", response.headers["x-goog-generation"]),
@@ -311,52 +290,52 @@ def _rfc3339_ms(text: str | None) -> int | None:
     return int(whole.timestamp()) * 1000 + int(fraction[:3].ljust(3, "0") or 0)
 
 
-def _deleted(response: _Response) -> WriteAnswer:
+def _deleted(response: Response) -> WriteAnswer:
     del response
     return Applied(None)
 
 
-def _no_object(response: _Response) -> bool:
+def _no_object(response: Response) -> bool:
     return response.status == 404 and _NO_BUCKET not in _message(response)
 
 
-def _create_refusal(response: _Response) -> WriteAnswer | None:
+def _create_refusal(response: Response) -> WriteAnswer | None:
     return Denied() if response.status == 412 else None  # 404 speaks of the bucket
 
 
-def _write_refusal(response: _Response) -> WriteAnswer | None:
+def _write_refusal(response: Response) -> WriteAnswer | None:
     return Denied() if response.status == 412 or _no_object(response) else None
 
 
-def _delete_refusal(response: _Response) -> WriteAnswer | None:
+def _delete_refusal(response: Response) -> WriteAnswer | None:
     return Applied(None) if _no_object(response) else None
 
 
-def _read_refusal(response: _Response) -> ReadAnswer | None:
+def _read_refusal(response: Response) -> ReadAnswer | None:
     if response.status == 304:
         return Unchanged()
     return Missing() if _no_object(response) else None
 
 
-def _never(response: _Response) -> None:
+def _never(response: Response) -> None:
     del response
 
 
-def _error(response: _Response) -> dict[str, Any]:
+def _error(response: Response) -> dict[str, Any]:
     error = response.json().get("error")
     return error if isinstance(error, dict) else {"message": error or response.body[:200].decode("utf-8", "replace")}
 
 
-def _message(response: _Response) -> str:
+def _message(response: Response) -> str:
     return str(_error(response).get("message", ""))
 
 
-def _throttled(response: _Response) -> bool:
+def _throttled(response: Response) -> bool:
     reasons = [item.get("reason") for item in _error(response).get("errors", ()) if isinstance(item, dict)]
     return response.status == 429 or (response.status == 403 and any(r in _THROTTLE_REASONS for r in reasons))
 
 
-def _translate(response: _Response, path: str, refusal: Callable[[_Response], A | None]) -> A | NotNow | NoAnswer:
+def _translate(response: Response, path: str, refusal: Callable[[Response], A | None]) -> A | NotNow | NoAnswer:
     answer = refusal(response)
     if answer is not None:
         return answer
@@ -373,6 +352,6 @@ def _translate(response: _Response, path: str, refusal: Callable[[_Response], A 
     return NoAnswer(why, _retry_after_s(response))
 
 
-def _retry_after_s(response: _Response) -> float | None:
+def _retry_after_s(response: Response) -> float | None:
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isdigit() else None

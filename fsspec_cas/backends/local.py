@@ -19,6 +19,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISDIR
 
@@ -26,14 +27,20 @@ from fsspec_cas.answer import (
     Applied,
     Denied,
     Entry,
+    FinishAnswer,
+    Gone,
     ListAnswer,
     Missing,
+    NoAnswer,
     Page,
     ReadAnswer,
     Seen,
     Unchanged,
+    Upload,
+    UploadAnswer,
     WriteAnswer,
 )
+from fsspec_cas.backends.base import PartRules
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, time_ns
 from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
@@ -51,6 +58,11 @@ class LocalBackend:
     name = "local"
     capabilities = _CAPABILITIES
     blocking = True
+
+    @property
+    def uploads(self) -> LocalUploads:
+        """Parts, in a temporary file beside their target."""
+        return LocalUploads()
 
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
@@ -112,17 +124,74 @@ class LocalBackend:
         """Nothing is open."""
 
 
+class LocalUploads:
+    """One temporary file that grows, and gets its name by `link`. A writer that is killed leaves it: `.cas-*`."""
+
+    rules = PartRules()
+
+    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+        """Make the temporary file."""
+        del timeout_s
+        target = Path(path)
+        with _as_store_error(path):
+            _make_folders(target.parent)
+            temporary = _temporary_name(target, write_id)
+            temporary.touch(exist_ok=False)
+        return Upload(path, write_id, str(temporary))
+
+    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+        """Write behind what is there."""
+        del timeout_s
+        with _as_store_error(upload.path), Path(upload.token).open("r+b") as file:
+            file.truncate(upload.sent)
+            file.seek(upload.sent)
+            file.write(data)
+        return replace(upload, tags=(*upload.tags, ""), sent=upload.sent + len(data))
+
+    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+        """Sync, and link."""
+        with _as_store_error(upload.path):
+            if not Path(upload.token).exists():
+                return Gone("its temporary file is not there any more")
+            await self.add(upload, tail, timeout_s=timeout_s)
+            try:
+                _sync_file(Path(upload.token), time_ns())
+                return _publish(Path(upload.token), Path(upload.path))
+            finally:
+                Path(upload.token).unlink(missing_ok=True)
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        """Remove the temporary file."""
+        del timeout_s
+        with _as_store_error(upload.path):
+            Path(upload.token).unlink(missing_ok=True)
+
+
 def _create(target: Path, data: bytes, write_id: str) -> WriteAnswer:
     if _stat(target) is not None:
         return Denied()  # saves the write; the link below is what decides
     _make_folders(target.parent)
     with _temporary(target, data, write_id, time_ns()) as temporary:
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            return Denied()
-        version = _version(temporary.stat())
-    _sync_folder(target.parent)
+        return _publish(temporary, target)
+
+
+def _publish(temporary: Path, target: Path) -> WriteAnswer:
+    if _stat(target) is not None:
+        return Denied()
+    version = _version(temporary.stat())
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return Denied()
+    return _in_place(target, version)
+
+
+def _in_place(target: Path, version: Version) -> WriteAnswer:
+    """Others can see it now; unless its folder is synced, a crash may take it away again."""
+    try:
+        _sync_folder(target.parent)
+    except OSError as error:
+        return NoAnswer(f"it is in place, but its folder could not be synced: {error}")
     return Applied(version)
 
 
@@ -139,8 +208,7 @@ def _replace(target: Path, data: bytes, condition: Version, write_id: str) -> Wr
             if version == condition:
                 raise NotSupported(f"the file system of {str(target)!r} keeps no times in nanoseconds")
             temporary.rename(target)
-        _sync_folder(target.parent)
-        return Applied(version)
+        return _in_place(target, version)
 
 
 def _delete(target: Path, condition: Version) -> WriteAnswer:
@@ -156,16 +224,23 @@ def _delete(target: Path, condition: Version) -> WriteAnswer:
 
 @contextlib.contextmanager
 def _temporary(target: Path, data: bytes, write_id: str, mtime_ns: int) -> Iterator[Path]:
-    path = target.with_name(f"{TEMPORARY}{write_id}-{Machine().new_id()[:8]}")
+    path = _temporary_name(target, write_id)
     try:
-        with path.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
-            os.fsync(file.fileno())
+        path.write_bytes(data)
+        _sync_file(path, mtime_ns)
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _temporary_name(target: Path, write_id: str) -> Path:
+    return target.with_name(f"{TEMPORARY}{write_id}-{Machine().new_id()[:8]}")
+
+
+def _sync_file(path: Path, mtime_ns: int) -> None:
+    with path.open("r+b") as file:
+        os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import aiobotocore.httpsession
+import aiohttp
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -44,6 +46,8 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
+from fsspec_cas.backends.s3_uploads import S3Uploads
+from fsspec_cas.backends.wire import epoch_ms
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.drive import close_from_any_thread
 from fsspec_cas.errors import AccessDenied, BucketNotFound, InvalidInput, NotSupported, StoreError
@@ -60,6 +64,12 @@ _CAPABILITIES = Capabilities(
     keeps_write_id=True,
 )
 _UNREACHED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
+_CONNECT_ERRORS = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.ClientHttpProxyError,
+    socket.gaierror,
+)
 _NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError)
 _DENIED_STATUS = (401, 403)
 # 409 means "somebody is writing this key just now": not applied, and not the same as 412.
@@ -97,13 +107,20 @@ class S3Backend:
     def __init__(self, fs: Any) -> None:
         self._given = fs
         self._quoted = True
+        self._proved: bool | None = None  # the dialect in which a condition was last seen to hold
         self._opened: dict[tuple[int, int], _Opened] = {}
         self._opening: dict[tuple[int, int], asyncio.Lock] = {}
+
+    @property
+    def uploads(self) -> S3Uploads:
+        """Multipart uploads."""
+        return S3Uploads(self._ask, self._user_settings(), self._given.req_kw)
 
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
     ) -> WriteAnswer:
         """PutObject with If-None-Match: * or If-Match."""
+        creating, quoted = isinstance(condition, Absent), self._quoted
         if_header = {"IfNoneMatch": "*"} if isinstance(condition, Absent) else {"IfMatch": self._etag(condition)}
 
         async def send(client: Any) -> WriteAnswer:
@@ -114,8 +131,10 @@ class S3Backend:
                 Metadata={WRITE_ID_KEY: write_id},
                 **if_header,
             )
+            if not creating:
+                self._proved = quoted
             # No ETag: an error inside a 200, or a proxy that strips headers.
-            return Applied(Version(self.name, answer["ETag"]) if answer.get("ETag") else None)
+            return Applied(_version(answer["ETag"]) if answer.get("ETag") else None)
 
         return await self._ask(path, send, _write_refusal, timeout_s)
 
@@ -123,7 +142,7 @@ class S3Backend:
         """HeadObject."""
 
         async def send(client: Any) -> ReadAnswer:
-            return _seen(await client.head_object(**_key(path), **self._given.req_kw), None)
+            return _seen(path, await client.head_object(**_key(path), **self._given.req_kw), None)
 
         return await self._ask(path, send, _read_refusal, timeout_s)
 
@@ -134,7 +153,7 @@ class S3Backend:
         async def send(client: Any) -> ReadAnswer:
             answer = await client.get_object(**_key(path), **if_header, **self._given.req_kw)
             async with answer["Body"] as body:
-                return _seen(answer, await body.read())
+                return _seen(path, answer, await body.read())
 
         return await self._ask(path, send, _read_refusal, timeout_s)
 
@@ -171,8 +190,12 @@ class S3Backend:
         return await self._ask(prefix, send, _never, timeout_s)
 
     def adapt(self) -> bool:
-        """Quote the ETag in If-Match or not: Ceph 16, Spaces and Hetzner accept only the form they did not send."""
-        self._quoted = not self._quoted
+        """Quote the ETag in If-Match or not: Ceph 16, Spaces and Hetzner accept only the form they did not send.
+
+        Callers share what is learned: the first of many that find out must not be undone by the next.
+        """
+        known = self._proved
+        self._quoted = not self._quoted if known is None or known == self._quoted else known
         return True
 
     async def close(self) -> None:
@@ -202,6 +225,8 @@ class S3Backend:
         options = {
             **given.storage_options,
             "config_kwargs": {
+                # aiobotocore fails on a 304 with a checksum, as rclone sends it: it takes the empty body for a stream.
+                "response_checksum_validation": "when_required",
                 **given.config_kwargs,
                 "retries": {"mode": "standard", "total_max_attempts": 1},
                 "http_session_cls": _SendsOnce,
@@ -235,11 +260,17 @@ class S3Backend:
         except ParamValidationError as error:
             raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
         except _UNREACHED as error:
-            return NotNow(f"could not connect: {error}")
-        except (BotoCoreError, OSError) as error:
+            return _without_connection(error)
+        except (BotoCoreError, aiohttp.ClientError, OSError) as error:  # ClientError: a body that stops half way
             if isinstance(error, StoreError):
                 raise
             return NoAnswer(f"{type(error).__name__}: {error}")
+
+
+def _without_connection(error: BotoCoreError) -> NotNow | NoAnswer:
+    # aiobotocore says "could not connect" also of a connection that was reset after the request had left.
+    unsent = isinstance(error.kwargs.get("error"), _CONNECT_ERRORS)
+    return NotNow(f"could not connect: {error}") if unsent else NoAnswer(f"the connection broke: {error}")
 
 
 def _here() -> tuple[int, int]:
@@ -255,11 +286,18 @@ def _entry(bucket: str, item: dict[str, Any]) -> Entry:
     return Entry(f"{bucket}/{item['Key']}", item["Size"], int(item["LastModified"].timestamp() * 1000))
 
 
-def _seen(answer: dict[str, Any], data: bytes | None) -> Seen:
+def _version(etag: str) -> Version:
+    # Some gateways take the quotes off some answers; it is one version all the same.
+    return Version("s3", etag if etag.startswith(('"', "W/")) else f'"{etag}"')
+
+
+def _seen(path: str, answer: dict[str, Any], data: bytes | None) -> Seen:
+    if not answer.get("ETag"):
+        raise StoreError(f"the answer for {path!r} has no ETag; what was read has no version", path=path)
     return Seen(
-        Version("s3", answer["ETag"]),
-        answer["ContentLength"],
-        int(answer["LastModified"].timestamp() * 1000),
+        _version(answer["ETag"]),
+        answer["ContentLength"] if data is None else len(data),
+        epoch_ms(answer.get("LastModified")),
         answer.get("Metadata", {}).get(WRITE_ID_KEY),
         data,
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from servers.gcs_double import GcsDouble
 
 from conformance.suite import Conformance, ManyObjects, OverTheNetwork, Target
 from fsspec_cas import AccessDenied, Store
-from servers.gcs_double import GcsDouble
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,23 @@ def test_sixteen_processes_that_count_in_one_file_lose_nothing(tmp_path, store):
     children = [start(COUNT, tmp_path, ROUNDS) for _ in range(PROCESSES)]
     assert [child.wait(120) for child in children] == [0] * PROCESSES
     assert store.read("folder/counter").data == str(PROCESSES * ROUNDS).encode()
+
+
+def test_without_the_folders_lock_two_that_replace_would_both_win(store, monkeypatch):
+    """The wrong twin: what the test above relies on is the lock, between the comparison and the renaming."""
+    version = store.put_if_absent("a", b"start").unwrap()
+    both_compared = threading.Barrier(2, timeout=10)
+    real = local._temporary
+
+    def after_both_compared(*args: object) -> object:
+        both_compared.wait()
+        return real(*args)
+
+    monkeypatch.setattr(local, "_locked", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(local, "_temporary", after_both_compared)
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda data: store.put_if_match("a", data, version), [b"one", b"two"]))
+    assert [type(outcome) for outcome in outcomes] == [Won, Won]
 
 
 CREATE = """

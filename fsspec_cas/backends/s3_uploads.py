@@ -1,0 +1,108 @@
+"""S3's multipart uploads: the parts go without conditions, the completion with If-None-Match: *.
+
+An answer "conflict" (409) to the completion is certainly not applied; the completion alone is sent again, and where the
+store has dropped the upload with it, that says so (NoSuchUpload). So does a second completion of an upload that the
+first has finished.
+
+Sources: API reference of CreateMultipartUpload, UploadPart, CompleteMultipartUpload ("conditional writes"),
+AbortMultipartUpload; "Amazon S3 multipart upload limits".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, NoAnswer, NotNow, Upload, UploadAnswer
+from fsspec_cas.backends.base import WRITE_ID_KEY, PartRules
+from fsspec_cas.version import Version
+
+A = TypeVar("A")
+
+_RULES = PartRules(least_bytes=5 * 1024 * 1024, most_parts=10_000, tail_with_finish=False)
+_GONE = "NoSuchUpload"
+
+
+class Ask(Protocol):
+    """Sends once and translates what comes back."""
+
+    async def __call__(
+        self,
+        path: str,
+        send: Callable[[Any], Coroutine[Any, Any, A]],
+        refusal: Callable[[int, str], A | None],
+        timeout_s: float,
+    ) -> A | NotNow | NoAnswer:
+        """See `S3Backend`."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Uploads:
+    """Uploads over the S3 API. `settings` are the user's, for what makes an object; `each` those of any request."""
+
+    ask: Ask
+    settings: dict[str, Any]
+    each: dict[str, Any]
+    rules: PartRules = _RULES
+
+    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+        """CreateMultipartUpload."""
+
+        async def send(client: Any) -> UploadAnswer:
+            named = {**self.settings, **_key(path), "Metadata": {WRITE_ID_KEY: write_id}}
+            answer = await client.create_multipart_upload(**named)
+            return Upload(path, write_id, answer["UploadId"])
+
+        return await self.ask(path, send, _never, timeout_s)
+
+    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+        """UploadPart; the same number again replaces the part."""
+
+        async def send(client: Any) -> UploadAnswer:
+            number = len(upload.tags) + 1
+            answer = await client.upload_part(**self._named(upload), PartNumber=number, Body=data)
+            return replace(upload, tags=(*upload.tags, answer["ETag"]), sent=upload.sent + len(data))
+
+        return await self.ask(upload.path, send, _never, timeout_s)
+
+    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+        """CompleteMultipartUpload with If-None-Match: *."""
+        if tail:
+            raise ValueError("S3 takes the last bytes as a part of their own")
+        parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(upload.tags, 1)]
+
+        async def send(client: Any) -> FinishAnswer:
+            answer = await client.complete_multipart_upload(
+                **self._named(upload), MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+            )
+            return Applied(Version("s3", answer["ETag"]) if answer.get("ETag") else None)
+
+        return await self.ask(upload.path, send, _finish_refusal, timeout_s)
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        """AbortMultipartUpload."""
+
+        async def send(client: Any) -> bool:
+            await client.abort_multipart_upload(**self._named(upload))
+            return True
+
+        await self.ask(upload.path, send, lambda _status, code: code == _GONE or None, timeout_s)
+
+    def _named(self, upload: Upload) -> dict[str, Any]:
+        return {**self.each, **_key(upload.path), "UploadId": upload.token}
+
+
+def _key(path: str) -> dict[str, str]:
+    bucket, _, key = path.partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
+def _finish_refusal(status: int, code: str) -> FinishAnswer | None:
+    if code == _GONE:
+        return Gone(f"{status} {code}: the upload was finished or dropped")
+    return Denied() if status in (304, 412) else None  # 304: as old MinIO says it
+
+
+def _never(status: int, code: str) -> None:
+    del status, code

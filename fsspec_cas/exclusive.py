@@ -1,0 +1,275 @@
+"""Writers whose object appears when they are closed, as a whole, and only if nothing is there then.
+
+bytes written      on close
+-----------------  ------------------------------------------------------------------
+up to one part     one `put_if_absent`, settled like any other write
+more               the parts have gone already; the completion carries the condition, and
+                   its outcome is settled by identity too. A stream cannot be sent again:
+                   what cannot be settled with the parts that are there is unknown.
+closed by an       nothing: the parts are dropped
+exception, or not
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from fsspec_cas.answer import Denied, FinishAnswer, NoAnswer, NotNow, Upload
+from fsspec_cas.backends.base import Uploads
+from fsspec_cas.drive import Drive
+from fsspec_cas.errors import CasError, InvalidInput
+from fsspec_cas.outcome import Lost, Outcome, Won, Write
+from fsspec_cas.version import Condition
+
+T = TypeVar("T")
+
+Sends = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
+Bytes = bytes | bytearray | memoryview
+
+PART_BYTES = 8 * 1024 * 1024
+_ABORT_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Calls(Protocol):
+    """What a writer asks of its store."""
+
+    async def put(self, write: Write, data: bytes, timeout: float) -> Outcome:
+        """A settled `put_if_absent`."""
+
+    async def finish(self, write: Write, send: Sends, timeout: float) -> Outcome:
+        """The same for what `send` does."""
+
+    async def repeat(
+        self, path: str, ask: Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]], timeout: float
+    ) -> T:
+        """Ask again until there is an answer."""
+
+    async def current(self, path: str, timeout: float) -> Condition:
+        """What is there."""
+
+
+class AsyncExclusive:
+    """An object being written. `outcome` is what `close` came to; None before, and after `abort`.
+
+    `close` returns the outcome. Leaving `async with` closes as well, and raises where that was not a win, as there a
+    value would be overlooked; left by an exception, it aborts.
+    """
+
+    def __init__(self, uploads: Uploads, write: Write, calls: Calls, *, part_size: int, timeout: float) -> None:
+        _check(uploads, part_size)
+        self.path = write.path
+        self.outcome: Outcome | None = None
+        self.closed = False
+        self.written = 0
+        self._uploads = uploads
+        self._write = write
+        self._calls = calls
+        self._part_size = part_size
+        self._timeout = timeout
+        self._buffer = bytearray()
+        self._upload: Upload | None = None
+        self._denied = False
+
+    async def __aenter__(self) -> AsyncExclusive:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            await self.abort()
+        elif not self.closed:
+            (await self.close()).unwrap()
+
+    async def write(self, data: Bytes) -> int:
+        """Take the bytes; full parts are sent on the way. Returns how many were taken: all.
+
+        Raises:
+            StoreError: a part could not be sent; nothing will appear.
+        """
+        self._check_open()
+        view = memoryview(data)
+        left = view.cast("B") if view.nbytes else memoryview(b"")
+        while left:
+            if len(self._buffer) == self._part_size:
+                await self._send_part()
+            room = self._part_size - len(self._buffer)
+            self._buffer += left[:room]
+            left = left[room:]
+        self.written += view.nbytes
+        return view.nbytes
+
+    async def close(self) -> Outcome:
+        """Make the object, if nothing is there.
+
+        Raises:
+            StoreError: it was not made, and will not appear.
+            InvalidInput: it was aborted before.
+        """
+        if self.outcome is not None:
+            return self.outcome
+        self._check_open()
+        self.closed = True
+        try:
+            self.outcome = await self._finish()
+        finally:
+            self._buffer = bytearray()
+            if not isinstance(self.outcome, Won):
+                await self._drop()
+        return self.outcome
+
+    async def abort(self) -> None:
+        """Drop what was written. Harmless after `close`."""
+        if not self.closed:
+            self.closed = True
+            self._buffer = bytearray()
+            await self._drop()
+
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes more need no request."""
+        return not self.closed and len(self._buffer) + size <= self._part_size
+
+    def take(self, data: Bytes) -> int:
+        """Take bytes that fit."""
+        self._buffer += data
+        size = memoryview(data).nbytes
+        self.written += size
+        return size
+
+    @property
+    def dropping(self) -> Coroutine[Any, Any, None] | None:
+        """What is left to do for one that nobody closed; None if that is nothing."""
+        return None if self.closed or self._upload is None else self.abort()
+
+    async def _send_part(self) -> None:
+        part = bytes(self._buffer)
+        self._buffer.clear()
+        try:
+            if self._upload is None and not self._denied:
+                await self._begin()
+            if self._upload is not None:
+                self._upload = await self._add(self._upload, part)
+        except BaseException:
+            await self.abort()  # a part is missing: never make the object
+            raise
+
+    async def _begin(self) -> None:
+        def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
+            return self._uploads.begin(self.path, self._write.write_id, timeout_s=left)
+
+        begun = await self._calls.repeat(self.path, ask, self._timeout)
+        self._denied = isinstance(begun, Denied)  # "it exists": what comes now is taken and dropped
+        self._upload = begun if isinstance(begun, Upload) else None
+
+    async def _add(self, upload: Upload, part: bytes) -> Upload:
+        if len(upload.tags) >= self._uploads.rules.most_parts:
+            raise InvalidInput(
+                f"{self.path!r} has {len(upload.tags)} parts and its store takes no more: "
+                f"choose a part_size above {self._part_size}",
+                path=self.path,
+            )
+
+        def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
+            return self._uploads.add(upload, part, timeout_s=left)
+
+        added: Upload | Denied = await self._calls.repeat(self.path, ask, self._timeout)
+        if isinstance(added, Denied):
+            raise CasError(f"the store refused a part of {self.path!r}, which had no condition", path=self.path)
+        return added
+
+    async def _finish(self) -> Outcome:
+        tail = bytes(self._buffer)
+        if self._denied:  # then nothing was sent that could make the object
+            return Lost(self.path, self._write.condition, await self._calls.current(self.path, self._timeout))
+        if self._upload is None:
+            return await self._calls.put(self._write, tail, self._timeout)
+        if not self._uploads.rules.tail_with_finish:
+            self._upload, tail = await self._add(self._upload, tail), b""
+        upload = self._upload
+        return await self._calls.finish(
+            self._write, lambda left: self._uploads.finish(upload, tail, timeout_s=left), self._timeout
+        )
+
+    async def _drop(self) -> None:
+        upload, self._upload = self._upload, None
+        if upload is None:
+            return
+        try:
+            await self._uploads.abort(upload, timeout_s=_ABORT_S)
+        except CasError as error:
+            _log.warning("parts of %r may be left in the store, unseen: %s", self.path, error)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise InvalidInput(f"the writer of {self.path!r} is closed; open another one", path=self.path)
+
+
+class Exclusive:
+    """The same for sync callers; a thread at a time."""
+
+    def __init__(self, inner: AsyncExclusive, drive: Drive) -> None:
+        self._inner = inner
+        self._drive = drive
+
+    def __enter__(self) -> Exclusive:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.abort()
+        elif not self.closed:
+            self.close().unwrap()
+
+    def __del__(self) -> None:
+        left = getattr(self, "_inner", None) and self._inner.dropping
+        if left and sys.is_finalizing():
+            left.close()
+        elif left:
+            self._drive.start(left)
+
+    @property
+    def path(self) -> str:
+        """Where the object will be."""
+        return self._inner.path
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What `close` came to."""
+        return self._inner.outcome
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or aborted."""
+        return self._inner.closed
+
+    @property
+    def written(self) -> int:
+        """Bytes taken so far."""
+        return self._inner.written
+
+    def write(self, data: Bytes) -> int:
+        """See `AsyncExclusive.write`."""
+        view = memoryview(data)
+        if self._inner.fits(view.nbytes):
+            return self._inner.take(data)
+        return self._drive.run(self._inner.write(data))
+
+    def close(self) -> Outcome:
+        """See `AsyncExclusive.close`."""
+        return self._drive.run(self._inner.close())
+
+    def abort(self) -> None:
+        """See `AsyncExclusive.abort`."""
+        self._drive.run(self._inner.abort())
+
+
+def _check(uploads: Uploads, part_size: int) -> None:
+    rules = uploads.rules
+    if part_size < rules.least_bytes or part_size % rules.multiple_bytes:
+        raise InvalidInput(
+            f"part_size is {part_size}: this store takes parts of at least {rules.least_bytes} bytes, "
+            f"in multiples of {rules.multiple_bytes}"
+        )

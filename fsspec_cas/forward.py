@@ -1,0 +1,86 @@
+"""Methods of fsspec's interface that do what another filesystem's method of the same name does.
+
+`attach` gives them to a class whose instances have that other filesystem as `fs`. Paths lose our own prefix on the way;
+which arguments are paths is read from the signatures of fsspec's base classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fsspec.asyn import AsyncFileSystem
+
+_PATHS = {"path", "path1", "path2", "paths", "rpath", "root", "fn"}
+# What is about the object itself, or falls back on other methods that a class may have of its own.
+_KEPT = {
+    "clear_instance_cache",
+    "current",
+    "from_dict",
+    "from_json",
+    "get_mapper",
+    "stat",
+    "to_dict",
+    "to_json",
+    "upload",
+    "write_bytes",
+}
+
+
+def plain(path: Any) -> Any:
+    """The path without our own prefix; the target understands the rest, with its own prefix or without."""
+    match path:
+        case str():
+            return path.removeprefix("cas::").removeprefix("cas://")
+        case dict():
+            return {plain(key): value for key, value in path.items()}
+        case list() | tuple() | set():
+            return [plain(one) for one in path]
+    return path
+
+
+def attach(kind: type) -> None:
+    """Give the class all methods of fsspec's interface that it does not have itself."""
+    for name in dir(AsyncFileSystem):
+        method = inspect.getattr_static(AsyncFileSystem, name)
+        own = name in kind.__dict__ or name in _KEPT or name.startswith("__")
+        if inspect.isfunction(method) and not own and (_suspends(method) or not name.startswith("_")):
+            setattr(kind, name, _forwarded(name, method))
+
+
+def _suspends(method: Any) -> bool:
+    return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+
+
+def _forwarded(name: str, method: Any) -> Callable[..., Any]:
+    arguments = _arguments_of(method)
+
+    async def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given, named = arguments(args, kwargs)
+        return await getattr(self.fs, name)(*given, **named)
+
+    async def iterate(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        given, named = arguments(args, kwargs)
+        async for one in getattr(self.fs, name)(*given, **named):
+            yield one
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given, named = arguments(args, kwargs)
+        return getattr(self.fs, name)(*given, **named)
+
+    suspending: Callable[..., Any] = iterate if inspect.isasyncgenfunction(method) else wait
+    chosen = suspending if _suspends(method) else call
+    chosen.__name__, chosen.__doc__ = name, f"See `{name}` of the target."
+    return chosen
+
+
+def _arguments_of(method: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, Any]]]:
+    names = list(inspect.signature(method).parameters)[1:]
+    places = {place for place, parameter in enumerate(names) if parameter in _PATHS}
+
+    def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        given = [plain(arg) if place in places else arg for place, arg in enumerate(args)]
+        return given, {key: plain(value) if key in _PATHS else value for key, value in kwargs.items()}
+
+    return arguments

@@ -1,0 +1,181 @@
+"""What a live store really does with conditions, seen by trying.
+
+    report = probe("s3://bucket/scratch", {"endpoint_url": ...})
+    report.verdict.locks              # may a lock be kept there?
+    print(report.to_json())
+
+Everything happens below a fresh prefix of the given folder and is removed afterwards. Some 200 small requests.
+
+Not promised: that a store which passed is right. A race that is lost once in a million times is not found by racing a
+few times; a store that failed is certainly wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fsspec_cas.backends import off_thread
+from fsspec_cas.bench import BROKEN, Bench, Check, Finding
+from fsspec_cas.checks import CHECKS
+from fsspec_cas.clock import Machine, World
+from fsspec_cas.drive import OnLoop
+from fsspec_cas.errors import CasError, NotSupported
+from fsspec_cas.outcome import Lost, Won
+from fsspec_cas.store import AsyncStore, Store
+
+RACERS = 8
+TIMEOUT_S = 30.0
+
+Progress = Callable[[Finding, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the store is good for; `why_not` has one sentence for each reason against."""
+
+    create_once: bool
+    locks: bool
+    streams: bool
+    why_not: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if self.locks:
+            return "safe for locks" + ("" if self.streams else ", not for large streamed creates")
+        return "safe for create-once only" if self.create_once else "not safe: conditions are not enforced"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings of one probe. `left_behind` are paths that could not be removed."""
+
+    root: str
+    kind: str
+    racers: int
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    left_behind: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """The report as JSON text; `verdict.text` is the verdict in words."""
+        return json.dumps({**asdict(self), "verdict": {**asdict(self.verdict), "text": str(self.verdict)}}, indent=2)
+
+    def __getitem__(self, name: str) -> Finding:
+        """The finding of the check of this name."""
+        return next(finding for finding in self.findings if finding.name == name)
+
+
+def probe(
+    store: Store | str,
+    storage_options: dict[str, Any] | None = None,
+    *,
+    racers: int = RACERS,
+    timeout: float = TIMEOUT_S,
+    progress: Progress | None = None,
+) -> Report:
+    """Try what the store at this URL (or root) does.
+
+    Args:
+        store: a URL with `storage_options`, or a store.
+        storage_options: as fsspec takes them.
+        racers: how many writers a race has; real stores answer more of them at once than test servers do.
+        timeout: seconds for each single call.
+        progress: called after each check with its finding, its number from 1 on, and how many there are.
+
+    Raises:
+        StoreError: the store cannot be used at all: no such bucket, no access, no answer.
+    """
+    opened = Store.from_url(store, storage_options) if isinstance(store, str) else store
+    asking = AsyncStore(off_thread(opened.backend), opened.root)
+    return OnLoop().run(async_probe(asking, racers=racers, timeout=timeout, progress=progress))
+
+
+async def async_probe(
+    store: AsyncStore,
+    *,
+    racers: int = RACERS,
+    timeout: float = TIMEOUT_S,
+    progress: Progress | None = None,
+    world: World | None = None,
+) -> Report:
+    """See `probe`."""
+    prefix = f"cas-probe-{(world or Machine()).new_id()}"
+    bench = Bench(store.below(prefix), racers, timeout)
+    await bench.reach()
+    findings: list[Finding] = []
+    try:
+        for number, check in enumerate(CHECKS, 1):
+            findings.append(await _run(check, bench, findings))
+            if progress is not None:
+                progress(findings[-1], number, len(CHECKS))
+    finally:
+        left = await _clean(bench)
+    return Report(store.root, store.backend.name, racers, tuple(findings), _judge(findings), left)
+
+
+def require_safe_for_locks(store: Store) -> None:
+    """Try that a second create and a stale match are refused: seven requests, once for an endpoint nobody has probed.
+
+    Raises:
+        NotSupported: the store ignores a condition. A lock kept there would have two holders.
+        StoreError: the store cannot be used.
+    """
+    OnLoop().run(async_require_safe_for_locks(AsyncStore(off_thread(store.backend), store.root)))
+
+
+async def async_require_safe_for_locks(store: AsyncStore, *, world: World | None = None) -> None:
+    """See `require_safe_for_locks`."""
+    path = f"cas-probe-{(world or Machine()).new_id()}"
+    try:
+        first = (await store.put_if_absent(path, b"first " + path.encode())).unwrap()
+        if not isinstance(await store.put_if_absent(path, b"second " + path.encode()), Lost):
+            raise _unsafe(store, "a second create of the same object was not refused")
+        if not isinstance(await store.put_if_match(path, b"third " + path.encode(), first), Won):
+            raise _unsafe(store, "a match at the right version was refused")
+        if not isinstance(await store.put_if_match(path, b"fourth " + path.encode(), first), Lost):
+            raise _unsafe(store, "a match at a stale version was not refused")
+    finally:
+        with suppress(CasError):
+            await store.delete(path)
+
+
+def _unsafe(store: AsyncStore, why: str) -> NotSupported:
+    return NotSupported(f"no lock can be kept in {store.root!r}: {why}; `fsspec-cas probe` shows all that it does")
+
+
+async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
+    missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
+    if missing:
+        return check.found("skipped", f"says nothing while {missing[0]!r} is broken")
+    try:
+        return check.found(*await check.run(bench))
+    except Exception as error:  # noqa: BLE001 - a strange store makes an SDK fail in strange ways
+        return check.found("failed", f"{type(error).__name__}: {error}")
+
+
+def _judge(findings: list[Finding]) -> Verdict:
+    def against(use: str) -> list[str]:
+        return [f"{f.name}: {f.evidence}" for f in findings if use in f.needed_for and f.state != "yes"]
+
+    create, locks, streams = (against(use) for use in ("create", "locks", "streams"))
+    return Verdict(not create, not create and not locks, not create and not streams, (*create, *locks, *streams))
+
+
+async def _clean(bench: Bench) -> tuple[str, ...]:
+    """Remove everything; what is left."""
+    store = bench.store
+    try:
+        for entry in await store.list("", timeout=bench.timeout):
+            with suppress(CasError):
+                await store.delete(entry.path, timeout=bench.timeout)
+        left = tuple(entry.path for entry in await store.list("", timeout=bench.timeout))
+    except CasError as error:
+        return (f"{store.root}: {error}",)
+    if store.backend.name == "local" and not left:
+        shutil.rmtree(Path(store.root), ignore_errors=True)
+    return left

@@ -1,0 +1,1 @@
+"""The fsspec filesystem `cas`."""

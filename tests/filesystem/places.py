@@ -1,0 +1,44 @@
+"""Where `cas` is tried: a target protocol, its options, and a folder in it that is empty."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import fsspec
+
+STORES = ("memory", "local", "ministack", "seaweedfs", "fake_gcs", "azurite")
+
+
+@dataclass
+class Place:
+    protocol: str
+    folder: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"cas::{self.protocol}://{self.folder}"
+
+    @property
+    def plain(self) -> Any:
+        """The target alone, as another program would have it."""
+        return fsspec.filesystem(self.protocol, skip_instance_cache=True, **self.options)
+
+    def cas(self, **options: Any) -> Any:
+        return fsspec.filesystem("cas", target_protocol=self.protocol, target_options=self.options, **options)
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """For a chained URL."""
+        return {self.protocol: self.options}
+
+
+def place(request: Any, name: str) -> Place:
+    if name == "memory":
+        return Place("memory", f"/cas-{uuid.uuid4().hex}")
+    if name == "local":
+        return Place("file", str(request.getfixturevalue("tmp_path")), {"auto_mkdir": True})
+    server = request.getfixturevalue(name)
+    return Place(server.protocol, f"{server.bucket}/{uuid.uuid4().hex}", server.storage_options)

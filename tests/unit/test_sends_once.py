@@ -1,0 +1,274 @@
+"""What the network backends make of an answer, and that each sends one request for it: no layer below sends again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+
+import fsspec
+import pytest
+from google.oauth2.credentials import Credentials
+
+from fsspec_cas import ABSENT, AccessDenied, BucketNotFound, StoreError, Version
+from fsspec_cas.answer import Applied, Denied, Missing, NoAnswer, NotNow, Seen, Unchanged
+from fsspec_cas.backends import backend_for
+
+ACCOUNT = "AccountName=a;AccountKey=a2V5;DefaultEndpointsProtocol=http;"
+DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
+
+
+class Wire:
+    """Reads whole requests, counts them, and gives always the same bytes back; none means that it hangs up."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.requests: list[str] = []
+        self._answer = answer
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Wire:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection:
+                self._one(connection)
+
+    def _one(self, connection: socket.socket) -> None:
+        stream = connection.makefile("rb")
+        first = stream.readline()
+        if not first:
+            return
+        self.requests.append(first.decode().split(" ", 1)[0])
+        headers = dict(line.decode().lower().strip().split(": ", 1) for line in iter(stream.readline, b"\r\n"))
+        if "expect" in headers:
+            connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        stream.read(int(headers.get("content-length", 0)))
+        connection.sendall(self._answer)
+
+
+def http(status: int, body: bytes = b"", **headers: object) -> bytes:
+    named = {"Content-Length": len(body), "Connection": "close", **{k.replace("_", "-"): v for k, v in headers.items()}}
+    lines = [f"HTTP/1.1 {status} Reason", *(f"{name}: {value}" for name, value in named.items())]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def s3(endpoint: str):
+    return fsspec.filesystem("s3", key="k", secret="s", endpoint_url=endpoint, skip_instance_cache=True)  # noqa: S106
+
+
+def gcs(endpoint: str):
+    token = Credentials("token")
+    return fsspec.filesystem("gs", token=token, project="p", endpoint_url=endpoint, skip_instance_cache=True)
+
+
+def azure(endpoint: str):
+    text = f"{ACCOUNT}BlobEndpoint={endpoint}/a;"
+    return fsspec.filesystem("az", account_name="a", connection_string=text, skip_instance_cache=True)
+
+
+def ask(make, answer: bytes, call: str, *args: object):
+    """The backend's answer to one call, and the methods that arrived."""
+
+    async def run(endpoint: str):
+        backend = backend_for(make(endpoint))
+        try:
+            return await getattr(backend, call)("bucket/key", *args, timeout_s=5.0)
+        finally:
+            await backend.close()
+
+    with Wire(answer) as wire:
+        return asyncio.run(run(wire.endpoint)), wire.requests
+
+
+def version(make) -> Version:
+    return Version(make.__name__, "1")
+
+
+CALLS = [
+    pytest.param("put", (b"data", ABSENT, "id"), id="create"),
+    pytest.param("put", (b"data", "version", "id"), id="match"),
+    pytest.param("head", (), id="head"),
+    pytest.param("get", (None,), id="get"),
+    pytest.param("delete", (None,), id="delete"),
+    pytest.param("delete", ("version",), id="delete-match"),
+    pytest.param("list_page", (None, None), id="list"),
+]
+MAKERS = [s3, gcs, azure]
+
+
+def filled(make, args):
+    return [version(make) if arg == "version" else arg for arg in args]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(("call", "args"), CALLS)
+def test_a_request_whose_connection_breaks_is_sent_once_and_nobody_knows(make, call, args):
+    answer, requests = ask(make, b"", call, *filled(make, args))
+    assert isinstance(answer, NoAnswer)
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(("call", "args"), CALLS)
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_failing_server_is_asked_once_and_nobody_knows(make, call, args, status):
+    answer, requests = ask(make, http(status), call, *filled(make, args))
+    assert isinstance(answer, NoAnswer)
+    assert str(status) in answer.why
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(("call", "args"), CALLS)
+def test_too_many_requests_was_not_done_and_says_how_long_to_wait(make, call, args):
+    answer, requests = ask(make, http(429, Retry_After=7), call, *filled(make, args))
+    assert isinstance(answer, NotNow)
+    assert answer.retry_after_s == 7
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_retry_after_is_kept_with_a_503(make):
+    answer, _ = ask(make, http(503, Retry_After=3), "put", b"", ABSENT, "id")
+    assert isinstance(answer, NoAnswer)
+    assert answer.retry_after_s == 3
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_false_condition_is_denied(make):
+    for args in ((b"", ABSENT, "id"), (b"", version(make), "id")):
+        assert ask(make, http(412), "put", *args) == (Denied(), ["POST" if make is gcs else "PUT"])
+    assert ask(make, http(412), "delete", version(make)) == (Denied(), ["DELETE"])
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_not_modified_is_unchanged(make):
+    assert ask(make, http(304), "get", version(make)) == (Unchanged(), ["GET"])
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_of_access_is_access_denied(make, status):
+    for call, args in (("head", ()), ("put", (b"", ABSENT, "id"))):
+        with pytest.raises(AccessDenied, match="bucket/key"):
+            ask(make, http(status), call, *args)
+
+
+def test_gcs_follows_no_redirect():
+    with pytest.raises(StoreError, match="307"):
+        ask(gcs, http(307, Location="http://127.0.0.1:1/elsewhere"), "put", b"", ABSENT, "id")
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_answer_that_stops_half_way_is_no_answer(make):
+    cut = http(200, b"half", Last_Modified=DATE, ETag='"1"', x_goog_generation=1, Content_Range="bytes 0-8/9")
+    cut = cut.replace(b"Length: 4", b"Length: 9")
+    answer, requests = ask(make, cut, "get", None)
+    assert isinstance(answer, NoAnswer)
+    assert set(requests) == {"GET"}  # a read may be asked again by the SDK; it changes nothing
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_server_that_says_nothing_is_no_answer_after_the_timeout(make):
+    async def run(endpoint: str):
+        backend = backend_for(make(endpoint))
+        try:
+            return await backend.put("bucket/key", b"", ABSENT, "id", timeout_s=0.3)
+        finally:
+            await backend.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        answer = asyncio.run(run(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+    assert isinstance(answer, NoAnswer)
+
+
+# What one store says in its own way
+
+
+def google(status: int, message: str, reason: str = "x") -> bytes:
+    error = {"code": status, "message": message, "errors": [{"reason": reason}]}
+    return http(status, json.dumps({"error": error}).encode(), Content_Type="application/json")
+
+
+def test_gcs_names_a_missing_bucket_in_its_message():
+    for call, args in (("get", (None,)), ("delete", (None,)), ("put", (b"", version(gcs), "id"))):
+        with pytest.raises(BucketNotFound):
+            ask(gcs, google(404, "The specified bucket does not exist."), call, *args)
+    assert ask(gcs, google(404, "No such object: bucket/key"), "head")[0] == Missing()
+    assert ask(gcs, google(404, "No such object: bucket/key"), "delete", None)[0] == Applied(None)
+    assert ask(gcs, google(404, "No such object: bucket/key"), "delete", version(gcs))[0] == Denied()
+
+
+def test_gcs_may_throttle_with_403():
+    answer, _ = ask(gcs, google(403, "slow down", "rateLimitExceeded"), "put", b"", ABSENT, "id")
+    assert isinstance(answer, NotNow)
+
+
+def test_gcs_408_is_no_answer_and_400_is_an_error():
+    assert isinstance(ask(gcs, http(408), "put", b"", ABSENT, "id")[0], NoAnswer)
+    with pytest.raises(StoreError, match="too long"):
+        ask(gcs, google(400, "The name is too long"), "put", b"", ABSENT, "id")
+
+
+def test_gcs_without_a_generation_gives_no_version_rather_than_a_wrong_one():
+    assert ask(gcs, http(200, b"<html>"), "put", b"", ABSENT, "id")[0] == Applied(None)
+    assert isinstance(ask(gcs, http(200, b"<html>"), "head")[0], NoAnswer)
+    with pytest.raises(StoreError, match="generation"):
+        ask(gcs, http(200, b"data"), "get", None)
+
+
+def test_gcs_reads_bytes_and_generation_from_one_response():
+    answer, requests = ask(gcs, http(200, b"data", x_goog_generation=42, Last_Modified=DATE), "get", None)
+    assert answer == Seen(Version("gcs", "42"), 4, 1795233600000, None, b"data")
+    assert requests == ["GET"]
+
+
+def azure_error(status: int, code: str) -> bytes:
+    return http(status, x_ms_error_code=code)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "create", "match"),
+    [
+        (409, "BlobAlreadyExists", Denied(), None),
+        (412, "ConditionNotMet", Denied(), Denied()),
+        (404, "BlobNotFound", None, Denied()),
+        (409, "ContainerBeingDeleted", NotNow("409 ContainerBeingDeleted"), NotNow("409 ContainerBeingDeleted")),
+        (408, "", NoAnswer("408"), NoAnswer("408")),
+    ],
+)
+def test_azure_codes_of_a_write(status, code, create, match):
+    for args, expected in (((b"", ABSENT, "id"), create), ((b"", version(azure), "id"), match)):
+        if expected is not None:
+            assert ask(azure, azure_error(status, code), "put", *args)[0] == expected
+
+
+def test_azure_names_a_missing_container():
+    for call, args in (("get", (None,)), ("head", ()), ("delete", (None,)), ("put", (b"", ABSENT, "id"))):
+        with pytest.raises(BucketNotFound):
+            ask(azure, azure_error(404, "ContainerNotFound"), call, *args)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(412, "LeaseIdMissing"), (409, "SnapshotsPresent"), (409, "InvalidBlobType")]
+)
+def test_azure_refusals_that_do_not_speak_of_the_condition_are_errors(status, code):
+    for args in ((b"", ABSENT, "id"), (b"", version(azure), "id")):
+        with pytest.raises(StoreError, match=code):
+            ask(azure, azure_error(status, code), "put", *args)

@@ -1,0 +1,1 @@
+"""Was what the clients of one object saw possible at all?"""

@@ -414,12 +414,14 @@ def _tick(state: State, monotonic_s: float) -> Step:
 
 
 def belief(state: State) -> Held | None:
-    """What the client holds as far as it knows, whatever is on its way."""
+    """What the client holds as far as it knows, whatever is on its way; nothing, once it asked to release."""
     match state:
         case Held():
             return state
         case Rolling(held):
             return held
+        case Writing(purpose="release") | Checking(Writing(purpose="release")):
+            return None
         case Writing(before=before) | Checking(Writing(before=before)):
             return before
         case Idle() | Reading() | Lost():

@@ -1,0 +1,224 @@
+"""The lock over memory and local disk: what one client, its threads, and its successors may expect."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockprovider
+from fsspec_cas import Store, Unavailable
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider import (
+    HUDI_LOCK_PATH,
+    LeaseLost,
+    Lock,
+    LockRecord,
+    LockSettings,
+    MalformedRecord,
+    NotAcquired,
+    Pending,
+)
+
+SHORT = LockSettings(validity_s=10, renew_s=1, timeout_s=0.3, poll_s=0.05)
+
+
+class Counting:
+    """A local backend that counts what it is asked, and can be out of reach."""
+
+    name, capabilities, blocking = LocalBackend.name, LocalBackend.capabilities, True
+
+    def __init__(self) -> None:
+        self.inner = LocalBackend()
+        self.asked: list[str] = []
+        self.down = False
+
+    def __getattr__(self, name: str) -> Any:
+        request = getattr(self.inner, name)
+        if name in ("adapt", "close"):
+            return request
+
+        async def send(*args: Any, **kwargs: Any) -> Any:
+            self.asked.append(name)
+            if self.down:
+                raise Unavailable("the store is down")
+            return await request(*args, **kwargs)
+
+        return send
+
+
+@pytest.fixture
+def backend() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def store(backend: Counting, tmp_path: Path) -> Store:
+    return Store(backend, str(tmp_path))
+
+
+def client(store: Store) -> Lock:
+    return Lock(store, settings=SHORT)
+
+
+def record(store: Store) -> LockRecord:
+    return LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
+
+
+def rewrite(store: Store, **fields: object) -> None:
+    """As an operator or another writer would change the record."""
+    content = store.read(HUDI_LOCK_PATH)
+    data = json.dumps(json.loads(content.data) | fields).encode()
+    store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()
+
+
+def test_a_held_lock_is_refused_to_others_and_they_are_told_who_holds_it(store: Store) -> None:
+    with client(store).acquire() as lease:
+        with pytest.raises(NotAcquired, match=lease.owner) as refusal:
+            client(store).acquire(0.1)
+        assert refusal.value.owner == lease.owner
+        assert refusal.value.valid_until_ms == record(store).valid_until_ms
+    with client(store).acquire() as successor:
+        assert successor.epoch > lease.epoch
+
+
+def test_acquire_and_release_cost_three_requests_cold_and_two_when_the_own_record_is_known(
+    store: Store, backend: Counting
+) -> None:
+    lock = client(store)
+    with lock.acquire():
+        pass
+    assert backend.asked == ["get", "put", "put"]
+    backend.asked.clear()
+    with lock.acquire() as lease:
+        assert lease.renew()
+    assert backend.asked == ["put", "put", "put"], "take, renew, release"
+
+
+def test_an_inner_release_does_not_free_the_outer(store: Store) -> None:
+    lock = client(store)
+    with lock.acquire() as outer:
+        with lock.acquire() as inner:
+            assert inner is outer
+        outer.check()
+        assert not record(store).expired
+    assert record(store).expired
+
+
+def test_two_threads_of_one_client_exclude_each_other(store: Store) -> None:
+    lock = client(store)
+    refused = threading.Event()
+
+    def other() -> None:
+        with pytest.raises(NotAcquired, match="another thread"):
+            lock.acquire(0.05)
+        refused.set()
+
+    with lock.acquire():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert refused.is_set()
+
+
+def test_a_lapsed_lock_is_taken_over_and_its_old_holder_cannot_publish(store: Store) -> None:
+    stale = client(store).acquire()
+    rewrite(store, validUntil=0)
+    with client(store).acquire() as successor:
+        successor.publish("log/1", b"theirs")
+        with pytest.raises(LeaseLost):
+            stale.publish("log/2", b"mine")
+    assert not store.list("log/2")
+    assert store.read("log/1").data == b"theirs"
+    assert stale.lost.is_set()
+
+
+def test_a_loss_is_told_by_event_callback_and_check(store: Store) -> None:
+    told: list[str] = []
+    lock = Lock(store, settings=SHORT, on_lost=told.append)
+    lease = lock.acquire()
+    lease.check()
+    rewrite(store, owner="somebody-else", epoch=lease.epoch + 1)
+    assert not lease.renew()
+    assert lease.lost.is_set()
+    assert len(told) == 1
+    with pytest.raises(LeaseLost, match="taken over"):
+        lease.check()
+
+
+def test_whoever_takes_over_first_finishes_what_was_decided(store: Store) -> None:
+    """The holder passed the commit point and died before it applied the publish."""
+    dead = client(store)
+    dead.acquire()
+    pending: Pending = dead.stage("log/1", b"decided")
+    rewrite(store, validUntil=0, pending={"path": pending.path, "staged": pending.staged, "digest": pending.digest})
+    assert not store.list("log/")
+    with client(store).acquire():
+        assert store.read("log/1").data == b"decided"
+
+
+def test_what_was_never_decided_never_appears(store: Store) -> None:
+    dead = client(store)
+    dead.acquire()
+    dead.stage("log/1", b"only staged")
+    rewrite(store, validUntil=0)
+    with client(store).acquire():
+        assert not store.list("log/")
+
+
+def test_a_jvm_writers_record_is_respected_and_the_epoch_still_rises(store: Store) -> None:
+    with client(store).acquire() as before:
+        pass
+    held = store.read(HUDI_LOCK_PATH)
+    jvm = {"expired": False, "validUntil": 99_999_999_999_999, "owner": "11111111-2222-3333-4444-555555555555"}
+    held_by_jvm = store.put_if_match(HUDI_LOCK_PATH, json.dumps(jvm).encode(), held.version).unwrap()
+    with pytest.raises(NotAcquired, match="11111111"):
+        client(store).acquire(0.1)
+    store.put_if_match(HUDI_LOCK_PATH, json.dumps(jvm | {"expired": True}).encode(), held_by_jvm).unwrap()
+    with client(store).acquire() as after:
+        assert after.epoch > before.epoch
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"owner": "x"}', b'{"owner":1,"validUntil":2,"expired":false}'])
+def test_what_is_not_a_lock_record_is_refused_and_not_overwritten(store: Store, data: bytes) -> None:
+    store.put_if_absent(HUDI_LOCK_PATH, data)
+    with pytest.raises(MalformedRecord, match="by hand"):
+        client(store).acquire()
+    assert store.read(HUDI_LOCK_PATH).data == data
+
+
+def test_a_store_that_is_down_is_an_error_and_the_lock_can_be_taken_afterwards(store: Store, backend: Counting) -> None:
+    lock = client(store)
+    backend.down = True
+    with pytest.raises(Unavailable):
+        lock.acquire()
+    backend.down = False
+    with lock.acquire() as lease:
+        lease.check()
+
+
+def test_at_interpreter_exit_a_held_lock_is_released(tmp_path: Path) -> None:
+    code = f"import lockprovider; lease = lockprovider.lock({str(tmp_path)!r}); print(lease.epoch)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
+    with lockprovider.lock(str(tmp_path), timeout_s=0) as lease:
+        assert lease.epoch > int(done.stdout)
+
+
+def test_many_processes_increment_a_plain_counter_without_losing_one(tmp_path: Path) -> None:
+    code = (
+        "import lockprovider, pathlib, sys\n"
+        "counter = pathlib.Path(sys.argv[1]) / 'counter'\n"
+        "for _ in range(20):\n"
+        "    with lockprovider.lock(sys.argv[1]):\n"
+        "        counter.write_text(str(int(counter.read_text()) + 1))\n"
+    )
+    (tmp_path / "counter").write_text("0")
+    workers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(6)]
+    assert [worker.wait() for worker in workers] == [0] * 6
+    assert (tmp_path / "counter").read_text() == "120"

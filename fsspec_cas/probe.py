@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fsspec_cas.backends import off_thread
-from fsspec_cas.bench import BROKEN, Bench, Check, Finding
+from fsspec_cas.bench import BROKEN, Bench, Check, Finding, Use
 from fsspec_cas.checks import CHECKS
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.drive import OnLoop
@@ -46,8 +46,9 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.locks:
-            return "safe for locks" + ("" if self.streams else ", not for large streamed creates")
-        return "safe for create-once only" if self.create_once else "not safe: conditions are not enforced"
+            return "safe for locks and create-once" + ("" if self.streams else ", not for creates in parts")
+        use = "safe for create-once only" if self.create_once else "not safe"
+        return f"{use}: {self.why_not[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ def probe(
     racers: int = RACERS,
     timeout: float = TIMEOUT_S,
     progress: Progress | None = None,
+    checks: Sequence[Check] = CHECKS,
 ) -> Report:
     """Try what the store at this URL (or root) does.
 
@@ -86,13 +88,14 @@ def probe(
         racers: how many writers a race has; real stores answer more of them at once than test servers do.
         timeout: seconds for each single call.
         progress: called after each check with its finding, its number from 1 on, and how many there are.
+        checks: what to try; what a verdict needs and was not tried counts against it.
 
     Raises:
         StoreError: the store cannot be used at all: no such bucket, no access, no answer.
     """
     opened = Store.from_url(store, storage_options) if isinstance(store, str) else store
     asking = AsyncStore(off_thread(opened.backend), opened.root)
-    return OnLoop().run(async_probe(asking, racers=racers, timeout=timeout, progress=progress))
+    return OnLoop().run(async_probe(asking, racers=racers, timeout=timeout, progress=progress, checks=checks))
 
 
 async def async_probe(
@@ -101,6 +104,7 @@ async def async_probe(
     racers: int = RACERS,
     timeout: float = TIMEOUT_S,
     progress: Progress | None = None,
+    checks: Sequence[Check] = CHECKS,
     world: World | None = None,
 ) -> Report:
     """See `probe`."""
@@ -109,10 +113,10 @@ async def async_probe(
     await bench.reach()
     findings: list[Finding] = []
     try:
-        for number, check in enumerate(CHECKS, 1):
+        for number, check in enumerate(checks, 1):
             findings.append(await _run(check, bench, findings))
             if progress is not None:
-                progress(findings[-1], number, len(CHECKS))
+                progress(findings[-1], number, len(checks))
     finally:
         left = await _clean(bench)
     return Report(store.root, store.backend.name, racers, tuple(findings), _judge(findings), left)
@@ -159,8 +163,12 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
 
 
 def _judge(findings: list[Finding]) -> Verdict:
-    def against(use: str) -> list[str]:
-        return [f"{f.name}: {f.evidence}" for f in findings if use in f.needed_for and f.state != "yes"]
+    found = {finding.name: finding for finding in findings}
+
+    def against(use: Use) -> list[str]:
+        needed = (check for check in CHECKS if use in check.needed_for)
+        tried = (found.get(check.name) or check.found("skipped", "was not tried") for check in needed)
+        return [f"{finding.name}: {finding.evidence}" for finding in tried if finding.state != "yes"]
 
     create, locks, streams = (against(use) for use in ("create", "locks", "streams"))
     return Verdict(not create, not create and not locks, not create and not streams, (*create, *locks, *streams))

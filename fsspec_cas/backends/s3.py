@@ -9,9 +9,7 @@ Sources: Amazon S3 User Guide, "Conditional requests"; API reference of PutObjec
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -47,9 +45,8 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.s3_uploads import S3Uploads
-from fsspec_cas.backends.wire import epoch_ms
+from fsspec_cas.backends.wire import PerLoop, epoch_ms, sends_once
 from fsspec_cas.capability import Capabilities
-from fsspec_cas.drive import close_from_any_thread
 from fsspec_cas.errors import AccessDenied, BucketNotFound, InvalidInput, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
 
@@ -78,23 +75,24 @@ _THROTTLE_STATUS = 429
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
-    """aiohttp would send a PUT again, unseen, when its connection breaks (aiohttp.client, `_retry_connection`)."""
+    """botocore's session over aiohttp sessions that send once."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
-        session = await super()._get_session(proxy_url)
-        if not hasattr(session, "_retry_connection"):
-            raise NotSupported("this aiohttp re-sends requests unseen and cannot be told not to; use aiohttp >= 3.10")
-        session._retry_connection = False  # noqa: SLF001 - there is no public switch
-        return session
+        return sends_once(await super()._get_session(proxy_url))
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """A client, bound to the loop it was made on."""
+class _Connection:
+    """A client, and what s3fs itself would close it with."""
 
     client: Any
     creator: Any
-    closer: weakref.finalize[..., Any]
+
+    async def __aenter__(self) -> _Connection:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.creator.__aexit__(*error)
 
 
 class S3Backend:
@@ -108,8 +106,7 @@ class S3Backend:
         self._given = fs
         self._quoted = True
         self._proved: bool | None = None  # the dialect in which a condition was last seen to hold
-        self._opened: dict[tuple[int, int], _Opened] = {}
-        self._opening: dict[tuple[int, int], asyncio.Lock] = {}
+        self._connections: PerLoop[_Connection] = PerLoop()
 
     @property
     def uploads(self) -> S3Uploads:
@@ -200,10 +197,7 @@ class S3Backend:
 
     async def close(self) -> None:
         """Close the client that belongs to the running loop."""
-        opened = self._opened.pop(_here(), None)
-        if opened is not None:
-            opened.closer.detach()
-            await opened.creator.__aexit__(None, None, None)
+        await self._connections.close()
 
     def _etag(self, version: Version) -> str:
         return version.token if self._quoted else version.token.strip('"')
@@ -213,14 +207,9 @@ class S3Backend:
 
     async def _client(self) -> Any:
         """A client for the running loop and process: as the user's filesystem would make it, but sending once."""
-        here = _here()
-        if here not in self._opened:
-            async with self._opening.setdefault(here, asyncio.Lock()):
-                if here not in self._opened:
-                    self._opened[here] = await self._open()
-        return self._opened[here].client
+        return (await self._connections.get(self._open)).client
 
-    async def _open(self) -> _Opened:
+    async def _open(self) -> _Connection:
         given = self._given
         options = {
             **given.storage_options,
@@ -236,9 +225,7 @@ class S3Backend:
         }
         fs = S3FileSystem(*given.storage_args, **options)
         client = await fs.set_session()
-        creator = fs._s3creator  # noqa: SLF001 - what s3fs itself closes a client with
-        closer = weakref.finalize(self, close_from_any_thread, asyncio.get_running_loop(), creator)
-        return _Opened(client, creator, closer)
+        return _Connection(client, fs._s3creator)  # noqa: SLF001 - there is no public way to close a client
 
     async def _ask(
         self,
@@ -271,10 +258,6 @@ def _without_connection(error: BotoCoreError) -> NotNow | NoAnswer:
     # aiobotocore says "could not connect" also of a connection that was reset after the request had left.
     unsent = isinstance(error.kwargs.get("error"), _CONNECT_ERRORS)
     return NotNow(f"could not connect: {error}") if unsent else NoAnswer(f"the connection broke: {error}")
-
-
-def _here() -> tuple[int, int]:
-    return os.getpid(), id(asyncio.get_running_loop())
 
 
 def _key(path: str) -> dict[str, str]:

@@ -1,0 +1,548 @@
+"""A world of clients that append to a log under the lock, with NO assumption on clocks.
+
+Every client runs transactions: take the lock, read which entries there are, publish an entry that names them all, release.
+The client's decisions are `lockprovider.lease.step` and `settle_commit`, the real ones; what `Lock` and `Lease` do around
+them is followed here step by step. One step of the world is one request, or one event of one client, so all others may
+act between any two of them: that is what a pause is.
+
+What may happen, each within a budget: a lease counts as lapsed for another client at any moment; a holder finds that its
+own lease has lapsed at any moment; the answer to a request is lost; a write is late, and lands at any later moment at which
+its condition is true (a second copy of a write that landed never finds its condition true again, so "twice" is a late
+write that has lost); a request fails and was not done; a client stops for ever, with its write still on the way.
+
+Promises, checked at every step:
+    fence     an entry that is decided names all entries that were decided before it
+    keep      what was decided is in the store before the record forgets it
+    epoch     every acquisition has a higher epoch than all before it
+    truth     a publish that returns is in the store; one that ended in LeaseLost never is
+    free      alone in the world, a newcomer gets a lock that was released or has lapsed, and what was decided is there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, NamedTuple
+
+from fsspec_cas import ABSENT, Version
+from lockprovider import lease as real
+from lockprovider.lease import (
+    AppliedPending,
+    Apply,
+    Busy,
+    Checking,
+    Commit,
+    Ended,
+    Held,
+    Idle,
+    Look,
+    Lost,
+    Me,
+    Moment,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    ReadRecord,
+    RecordSeen,
+    Release,
+    Renew,
+    Rolling,
+    Tick,
+    Told,
+    TryLock,
+)
+from lockprovider.record import LockRecord, Pending
+from lockprovider.settings import LockSettings
+from model.search import BrokenPromise
+
+ANY = object()  # a condition that is always true: what a plain put has
+PROMISES = frozenset({"fence", "keep", "epoch", "truth", "free"})
+_LONG_AGO_MS = -(10**9)
+_NAMES = "ABCZ"
+
+
+class Budget(NamedTuple):
+    """How many faults of each kind the world may still have."""
+
+    lapses: int = 0
+    lost: int = 0
+    late: int = 0
+    failed: int = 0
+    crashes: int = 0
+    renewals: int = 0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The protocol. A wrong twin replaces one of its parts."""
+
+    step: Callable[[Me, Any, Any], tuple[Any, Any]] = real.step
+    settle: Callable[..., str] = real.settle_commit
+    condition: Callable[[PutRecord], Any] = lambda put: put.condition
+    stored: Callable[[LockRecord], LockRecord | None] = lambda record: record
+    settles: bool = True  # False: an ended lease is taken for "not written" without looking
+    record_first: bool = True
+    deletes: bool = False
+
+
+class Client(NamedTuple):
+    """One client; `machine`, `op`, `seen` are interned."""
+
+    machine: int
+    op: int = 0
+    phase: str = "out"
+    entry: int = 0  # how many transactions it began
+    base: str = ""
+    tried: bool = False
+    epoch: int = 0
+    seen: int = 0
+
+
+class World(NamedTuple):
+    """Everything there is."""
+
+    record: int
+    clients: tuple[Client, ...]
+    objects: frozenset[str] = frozenset()
+    decided: tuple[str, ...] = ()
+    denied: frozenset[str] = frozenset()
+    ghosts: frozenset[int] = frozenset()  # late writes
+    newest_epoch: int = 0
+    budget: Budget = Budget()
+
+
+@dataclass
+class Publishing:
+    """The steps of the world, for `explore`."""
+
+    clients: int = 2
+    transactions: int = 1
+    budget: Budget = field(default_factory=Budget)
+    rules: Rules = field(default_factory=Rules)
+    watch: frozenset[str] = PROMISES
+    reached: set[str] = field(default_factory=set)  # so that a test can see that the search went where it matters
+
+    def __post_init__(self) -> None:
+        self._ids: dict[Any, int] = {None: 0}
+        self._all: list[Any] = [None]
+        self._nonces: list[frozenset[int]] = [frozenset()]
+        self._fed: dict[Any, tuple[int, int]] = {}
+        self._free: set[Any] = set()
+        self._me = [Me(name, LockSettings()) for name in _NAMES]
+
+    def initial(self) -> World:
+        return World(0, tuple(Client(self._id(Idle())) for _ in range(self.clients)), budget=self.budget)
+
+    def steps(self, world: World) -> Iterator[tuple[str, World]]:
+        self._must_be_free(world)
+        for ghost in world.ghosts:
+            put = self._all[ghost]
+            if self._true(world, put):
+                label = f"the late write of {put.record.owner} ({_what(put.record)}) lands"
+                self.reached.add("late")
+                yield label, self._land(label, world, put)
+        for i in range(len(world.clients)):
+            yield from self._client(world, i)
+
+    # -- one client ----------------------------------------------------------------------------------------------------
+
+    def _client(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        client = world.clients[i]
+        if client.phase == "dead":
+            return
+        if client.op:
+            yield from self._request(world, i)
+            return
+        if world.budget.crashes and client.phase != "out":
+            yield self._crash(world, i)
+        for label, after in self._own_step(world, i):
+            # What leads to a request touches nobody else, so it is one step with the request.
+            if after.clients[i].op:
+                yield from ((f"{label}: {more}", then) for more, then in self._request(after, i))
+            else:
+                yield label, after
+
+    def _request(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        if world.budget.crashes:
+            yield self._crash(world, i)
+        match self._all[world.clients[i].op]:
+            case ReadRecord():
+                yield from self._read(world, i)
+            case PutRecord() as put:
+                yield from self._put(world, i, put)
+            case Apply(pending):
+                yield from self._apply(world, i, pending)
+
+    def _own_step(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        client, name = world.clients[i], _NAMES[i]
+        machine = self._all[client.machine]
+        if client.phase in ("settling", "looking", "applying"):
+            yield from self._settle(world, i)
+            return
+        if client.phase == "out":
+            # They are alike until they begin: A is whoever begins first.
+            begins = client.entry > 0 or i == 0 or world.clients[i - 1].entry > 0
+            if begins and client.entry < self.transactions:
+                ready = machine if isinstance(machine, (Idle, Lost)) else Idle()
+                fresh = Client(self._id(ready), entry=client.entry + 1)
+                yield self._feed(f"{name} tries to take the lock", world, i, fresh, "try")
+            return
+        yield from self._beside(world, i, machine)
+        match client.phase, machine:
+            case "fresh", _:
+                base = ",".join(sorted(world.objects))
+                yield (
+                    f"{name} reads the entries: [{base}]",
+                    _with(world, i, client._replace(phase="publish", base=base)),
+                )
+            case "publish", Held():
+                label = f"{name} sends the commit of {self._entry(i, client)} [{client.base}]"
+                yield self._feed(label, world, i, client._replace(tried=True), "commit")
+            case "publish" | "release", Checking():
+                yield self._feed(f"{name} looks again", world, i, client, "look")
+            case "publish", Rolling(held):
+                label = f"{name} takes the roll-forward up again"
+                yield label, _with(world, i, client._replace(op=self._id(Apply(held.record.pending))))
+            case "publish", _:
+                label = f"{name} finds its lease ended"
+                yield label, self._ended(label, world, i, client)
+            case "release", (Held() | Rolling()):
+                yield self._feed(f"{name} releases", world, i, client, "release")
+            case "release", _:
+                yield f"{name} has nothing to release", self._over(world, i, client, "out")
+            case _:
+                raise AssertionError(f"{client.phase}, {machine}")
+
+    def _beside(self, world: World, i: int, machine: Any) -> Iterator[tuple[str, World]]:
+        """What the heartbeat and the clock may do at any time."""
+        client, name, budget = world.clients[i], _NAMES[i], world.budget
+        if budget.renewals and isinstance(machine, (Held, Rolling, Checking)):
+            after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
+            event = "look" if isinstance(machine, Checking) else "renew"
+            yield self._feed(f"{name}'s heartbeat: {event}", after, i, client, event)
+        if budget.lapses and isinstance(machine, (Held, Rolling)):
+            after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
+            yield self._feed(f"{name}'s own deadline passes", after, i, client, "tick")
+
+    def _crash(self, world: World, i: int) -> tuple[str, World]:
+        client = world.clients[i]
+        op = self._all[client.op]
+        ghosts = world.ghosts | {client.op} if isinstance(op, PutRecord) else world.ghosts
+        budget = world.budget._replace(crashes=world.budget.crashes - 1)
+        dead = Client(self._id(Idle()), phase="dead", entry=client.entry)
+        on_its_way = ", its write on the way" if isinstance(op, PutRecord) else ""
+        return f"{_NAMES[i]} dies{on_its_way}", self._pruned(
+            _with(world, i, dead)._replace(ghosts=ghosts, budget=budget)
+        )
+
+    # -- its requests --------------------------------------------------------------------------------------------------
+
+    def _read(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        client, name, budget = world.clients[i], _NAMES[i], world.budget
+        record = self._all[world.record]
+        there = "no record" if record is None else f"{record.owner}'s record ({_what(record)})"
+        yield self._feed(f"{name} reads {there}", world, i, client, "seen", world.record)
+        if budget.lapses and record is not None and record.owner != name and not record.expired:
+            after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
+            old = self._id(replace(record, valid_until_ms=_LONG_AGO_MS))
+            yield self._feed(f"{name} reads {there}, lapsed by its clock", after, i, client, "seen", old)
+        if budget.failed:
+            label = f"{name}'s read fails"
+            after = world._replace(budget=budget._replace(failed=budget.failed - 1))
+            yield label, self._raised(after, i)
+
+    def _put(self, world: World, i: int, put: PutRecord) -> Iterator[tuple[str, World]]:
+        client, name, budget = world.clients[i], _NAMES[i], world.budget
+        what = f"{name}'s write ({_what(put.record)})"
+        if not self._true(world, put):
+            yield self._feed(f"{what} is refused", world, i, client, "failed")
+            return
+        label = f"{what} lands"
+        landed = self._land(label, world, put)
+        yield self._feed(label, landed, i, client, "won", int(put.record.nonce))
+        if budget.lost:
+            after = landed._replace(budget=budget._replace(lost=budget.lost - 1))
+            yield self._feed(f"{what} lands, its answer is lost", after, i, client, "failed")
+        if budget.late:
+            late = world._replace(ghosts=world.ghosts | {client.op}, budget=budget._replace(late=budget.late - 1))
+            yield self._feed(f"{what} is late and not answered", late, i, client, "failed")
+        if budget.failed:
+            label = f"{what} fails and was not done"
+            failed = world._replace(budget=budget._replace(failed=budget.failed - 1))
+            _, failed = self._feed(label, failed, i, client, "failed")
+            yield label, self._raised(failed, i)
+
+    def _apply(self, world: World, i: int, pending: Pending) -> Iterator[tuple[str, World]]:
+        client, name, budget = world.clients[i], _NAMES[i], world.budget
+        self.reached.add("applied" if pending.path[0] == name.lower() else "rolled forward")
+        label = f"{name} applies {pending.path}"
+        there = world._replace(objects=world.objects | {pending.path})
+        yield self._feed(label, there, i, client, "applied")
+        if budget.failed:
+            for done, after in (("done, but not answered", there), ("not done", world)):
+                failed = after._replace(budget=budget._replace(failed=budget.failed - 1))
+                yield f"{label}: {done}", self._raised(failed, i)
+
+    def _raised(self, world: World, i: int) -> World:
+        """The shell raises: taking is given up, a publish is unknown, a release is given up, a beat is left to the next."""
+        client = world.clients[i]._replace(op=0)
+        match client.phase:
+            case "out":
+                return _with(world, i, client)
+            case "publish":
+                return self._over(world, i, client, "release")
+            case "release":
+                return self._over(world, i, client, "out")
+            case _:
+                return _with(world, i, client)
+
+    def _settle(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        """`Lock.settle`: the record, then the path, then the verdict."""
+        client, name = world.clients[i], _NAMES[i]
+        entry = self._entry(i, client)
+        if client.phase == "applying":
+            there = world._replace(objects=world.objects | {entry})
+            label = f"{name} applies {entry} itself and reports it published"
+            yield label, self._published(label, there, i, client)
+            return
+        if client.phase == "settling" and self.rules.record_first:
+            yield f"{name} reads the record to settle {entry}", self._noted(world, i, client)
+            return
+        if client.phase == "settling":  # the twin looks at the path first
+            seen = client._replace(phase="looking", epoch=-client.epoch if entry in world.objects else client.epoch)
+            yield f"{name} looks for {entry}", _with(world, i, seen)
+            return
+        pending = self._pending(i, client)
+        if self.rules.record_first:
+            record, there = self._all[client.seen], entry in world.objects
+        else:
+            record, there = self._all[world.record], client.epoch < 0
+        verdict = self.rules.settle(pending, name, abs(client.epoch), record, pending.digest if there else None)
+        self.reached.add(f"settled: {verdict}")
+        label = f"{name} settles {entry}: {verdict}"
+        match verdict:
+            case "committed":
+                yield label, self._published(label, world, i, client)
+            case "apply":
+                yield label, _with(world, i, client._replace(phase="applying"))
+            case "not_committed":
+                yield label, self._denied(label, world, i, client)
+            case _:
+                yield label, self._over(world, i, client, "release")
+
+    def _noted(self, world: World, i: int, client: Client) -> World:
+        record = self._all[world.record]
+        seen = None if record is None else replace(record, nonce="", valid_until_ms=0, holder=None)
+        return _with(world, i, client._replace(phase="looking", seen=self._id(seen)))
+
+    # -- what the client is told ---------------------------------------------------------------------------------------
+
+    def _feed(self, label: str, world: World, i: int, client: Client, kind: str, arg: int = 0) -> tuple[str, World]:
+        """Feed one event to the real machine."""
+        nonce = self._fresh_nonce(world) if kind in ("try", "seen", "renew", "commit", "release") else 0
+        key = (i, client.machine, kind, arg, nonce, (client.base, client.entry) if kind == "commit" else None)
+        if key not in self._fed:
+            event = self._event(i, client, kind, arg, nonce)
+            state, effect = self.rules.step(self._me[i], self._all[client.machine], event)
+            self._fed[key] = self._id(state), self._id(effect)
+        machine, effect_id = self._fed[key]
+        return label, self._told(label, world, i, client._replace(machine=machine, op=0), effect_id)
+
+    def _told(self, label: str, world: World, i: int, client: Client, effect_id: int) -> World:
+        match self._all[effect_id]:
+            case None:
+                return self._pruned(_with(world, i, client))
+            case ReadRecord() | PutRecord() | Apply():
+                return self._pruned(_with(world, i, client._replace(op=effect_id)))
+            case Busy():
+                return self._over(world, i, client, "out")
+            case Told("acquired"):
+                epoch = self._all[client.machine].record.epoch
+                return self._pruned(_with(world, i, client._replace(phase="fresh", epoch=epoch)))
+            case Told("committed"):
+                return self._pruned(self._published(label, world, i, client))
+            case Told("released"):
+                return self._pruned(self._over(world, i, client, "out"))
+            case Told():
+                return self._pruned(_with(world, i, client))
+            case Ended():
+                return self._pruned(self._ended(label, world, i, client))
+            case other:
+                raise AssertionError(other)
+
+    def _ended(self, label: str, world: World, i: int, client: Client) -> World:
+        if client.phase != "publish":
+            return _with(world, i, client)
+        if client.tried and self.rules.settles:
+            return _with(world, i, client._replace(phase="settling"))
+        return self._denied(label, world, i, client)
+
+    def _published(self, label: str, world: World, i: int, client: Client) -> World:
+        entry = self._entry(i, client)
+        if entry not in world.objects or entry not in world.decided:
+            self._broken("truth", label, f"{_NAMES[i]} reports {entry} as published, and it is not there")
+        return self._over(world, i, client, "release")
+
+    def _denied(self, label: str, world: World, i: int, client: Client) -> World:
+        entry = self._entry(i, client)
+        if entry in world.decided or entry in world.objects:
+            self._broken("truth", label, f"{_NAMES[i]} reports {entry} as never written, and it was decided")
+        return self._over(world, i, client, "release")._replace(denied=world.denied | {entry})
+
+    def _over(self, world: World, i: int, client: Client, phase: str) -> World:
+        """On to `phase`, without what is not needed any more: fewer states that differ in nothing."""
+        retired = phase == "out" and client.entry >= self.transactions
+        machine = self._id(Idle()) if retired else client.machine
+        return self._pruned(_with(world, i, Client(machine, client.op, phase, client.entry)))
+
+    # -- the store -----------------------------------------------------------------------------------------------------
+
+    def _true(self, world: World, put: PutRecord) -> bool:
+        condition = self.rules.condition(put)
+        return condition is ANY or condition == self._version(world.record)
+
+    def _version(self, record_id: int) -> Any:
+        record = self._all[record_id]
+        return ABSENT if record is None else Version("model", record.nonce)
+
+    def _land(self, label: str, world: World, put: PutRecord) -> World:
+        old, new = self._all[world.record], put.record
+        decided, pending = world.decided, new.pending
+        if pending is not None and pending.path not in decided:
+            if pending.path in world.denied:
+                self._broken("truth", label, f"{pending.path} was reported as never written, and is decided now")
+            if pending.digest != ",".join(sorted(decided)):
+                self._broken("fence", label, f"{pending.path} [{pending.digest}] misses some of {list(decided)}")
+            decided = (*decided, pending.path)
+        if old is not None and old.pending not in (None, pending) and old.pending.path not in world.objects:
+            self._broken("keep", label, f"{old.pending.path} was decided, and is forgotten before it is there")
+        newest = world.newest_epoch
+        if old is None or new.epoch != old.epoch:
+            if new.epoch <= newest:
+                self._broken("epoch", label, f"{new.epoch} after {newest}")
+            newest = new.epoch
+        stored = self._id(self.rules.stored(new))
+        return self._pruned(world._replace(record=stored, decided=decided, newest_epoch=newest))
+
+    def _pruned(self, world: World) -> World:
+        """Without late writes that never can land: a version does not come back."""
+        if not world.ghosts:
+            return world
+        alive = frozenset(g for g in world.ghosts if self._true(world, self._all[g]) or self._may_be_true(g))
+        return world if alive == world.ghosts else world._replace(ghosts=alive)
+
+    def _may_be_true(self, ghost: int) -> bool:
+        return self.rules.deletes and self._all[ghost].condition is ABSENT
+
+    def _must_be_free(self, world: World) -> None:
+        key = (world.record, world.objects)
+        if key in self._free:
+            return
+        self._free.add(key)
+        newcomer, record = len(_NAMES) - 1, self._all[world.record]
+        state, effect = self.rules.step(self._me[newcomer], Idle(), TryLock(_at("new")))
+        if record is not None and not record.expired:
+            record = replace(record, valid_until_ms=_LONG_AGO_MS)
+        objects = set(world.objects)
+        for _ in range(4):
+            match effect:
+                case ReadRecord():
+                    event: Any = RecordSeen(record, None if record is None else self._version(world.record), _at("new"))
+                case PutRecord():
+                    event = PutWon(Version("model", "new"))
+                case Apply(pending):
+                    objects.add(pending.path)
+                    event = AppliedPending()
+                case _:
+                    break
+            state, effect = self.rules.step(self._me[newcomer], state, event)
+        if effect != Told("acquired"):
+            now = "absent" if record is None else _what(record)
+            self._broken(
+                "free", "a newcomer, alone, tries", f"it cannot take the lock ({now}): {type(effect).__name__}"
+            )
+        if not objects.issuperset(world.decided):
+            self._broken("keep", "a newcomer, alone, takes the lock", "what was decided is not there")
+
+    def _broken(self, promise: str, label: str, why: str) -> None:
+        if promise in self.watch:
+            raise BrokenPromise(label, f"{promise}: {why}")
+
+    # -- names for things ----------------------------------------------------------------------------------------------
+
+    def _event(self, i: int, client: Client, kind: str, arg: int, nonce: int) -> Any:
+        at = _at(str(nonce))
+        match kind:
+            case "try":
+                return TryLock(at)
+            case "seen":
+                record = self._all[arg]
+                return RecordSeen(record, None if record is None else self._version(arg), at)
+            case "won":
+                return PutWon(Version("model", str(arg)))
+            case "failed":
+                return PutFailed()
+            case "applied":
+                return AppliedPending()
+            case "renew":
+                return Renew(at)
+            case "commit":
+                return Commit(self._pending(i, client), at)
+            case "release":
+                return Release(at)
+            case "look":
+                return Look()
+            case _:
+                return Tick(float("inf"))
+
+    def _entry(self, i: int, client: Client) -> str:
+        return f"{_NAMES[i].lower()}{client.entry}"
+
+    def _pending(self, i: int, client: Client) -> Pending:
+        return Pending(self._entry(i, client), "", client.base)
+
+    def _id(self, thing: Any) -> int:
+        found = self._ids.get(thing)
+        if found is None:
+            found = self._ids[thing] = len(self._all)
+            self._all.append(thing)
+            self._nonces.append(frozenset(_nonces(thing)))
+        return found
+
+    def _fresh_nonce(self, world: World) -> int:
+        """The smallest that occurs nowhere: a nonce that nobody remembers may come again."""
+        live = set(self._nonces[world.record])
+        for client in world.clients:
+            live |= self._nonces[client.machine] | self._nonces[client.op]
+        for ghost in world.ghosts:
+            live |= self._nonces[ghost]
+        return next(n for n in range(1, 100) if n not in live)
+
+
+def _with(world: World, i: int, client: Client) -> World:
+    return world._replace(clients=(*world.clients[:i], client, *world.clients[i + 1 :]))
+
+
+def _at(nonce: str) -> Moment:
+    return Moment(0, 0.0, nonce)
+
+
+def _what(record: LockRecord) -> str:
+    what = f"epoch {record.epoch}"
+    if record.expired:
+        what += ", released"
+    return what if record.pending is None else f"{what}, pending {record.pending.path}"
+
+
+def _nonces(thing: Any) -> Iterator[int]:
+    if isinstance(thing, Version):
+        yield int(thing.token)
+    elif isinstance(thing, LockRecord):
+        if thing.nonce:
+            yield int(thing.nonce)
+    elif isinstance(thing, tuple):
+        for part in thing:
+            yield from _nonces(part)
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        for one in fields(thing):
+            yield from _nonces(getattr(thing, one.name))

@@ -1,0 +1,92 @@
+"""Every promise of the lease and of fenced publish, in every order of events; and wrong twins that must break one."""
+
+from __future__ import annotations
+
+import pytest
+
+from model.clocks import ALLOWANCE_S, TICK_S, Clocks
+from model.publishing import Budget, Publishing
+from model.search import explore
+from model.twins import CLOCKS, PUBLISHING
+
+WORLDS = {
+    "two clients, two lapses": (2, 1, Budget(lapses=2)),
+    "two clients, a lost answer and a late write": (2, 1, Budget(lapses=1, lost=1, late=1)),
+    "two clients, a crash": (2, 1, Budget(lapses=1, lost=1, crashes=1)),
+    "two clients, renewals and a failed request": (2, 1, Budget(lapses=1, failed=1, renewals=1)),
+    "two clients, two transactions each": (2, 2, Budget(lapses=1)),
+    "three clients": (3, 1, Budget(lapses=1)),
+}
+
+# Worlds in which some twin stumbles, small ones first.
+TRAPS = (
+    Publishing(2, 1, Budget(lapses=1)),
+    Publishing(2, 2, Budget()),
+    Publishing(2, 1, Budget(lapses=1, crashes=1)),
+    Publishing(2, 1, Budget(lapses=1, lost=1)),
+    Publishing(2, 1, Budget(lapses=1, failed=1)),
+    Publishing(2, 1, Budget(lapses=1, late=1)),
+    Publishing(2, 1, Budget(lapses=1, failed=1, renewals=1)),
+    Publishing(2, 1, Budget(lapses=1, lost=1, late=1)),
+    Publishing(2, 1, Budget(lapses=2, late=1)),
+    Publishing(2, 1, Budget(lapses=1, late=1, failed=1)),
+    Publishing(3, 1, Budget(lapses=2)),
+)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_with_no_assumption_on_clocks_every_promise_of_publish_holds(world: str) -> None:
+    model = Publishing(*WORLDS[world])
+    found = explore(model.initial(), model.steps)
+    assert not found.story, str(found)
+    assert found.states > 500
+
+
+@pytest.mark.parametrize("twin", PUBLISHING)
+def test_a_wrong_publish_is_caught(twin: str) -> None:
+    promise, rules = PUBLISHING[twin]
+    for trap in TRAPS:
+        model = Publishing(trap.clients, trap.transactions, trap.budget, rules, frozenset({promise}))
+        found = explore(model.initial(), model.steps)
+        if found.story:
+            print(found)
+            return
+    pytest.fail(f"{twin}: never caught")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Clocks((0.0, 0.0)),
+        Clocks((0.0, ALLOWANCE_S)),
+        Clocks((ALLOWANCE_S, 0.0)),
+        Clocks((0.0, ALLOWANCE_S), lost=1),
+    ],
+    ids=["equal clocks", "the second ahead", "the first ahead", "a lost answer"],
+)
+def test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes(model: Clocks) -> None:
+    found = explore(model.initial(), model.steps)
+    assert not found.story, str(found)
+
+
+def test_beyond_the_allowance_two_can_believe_at_once() -> None:
+    """So the allowance is not larger than it has to be, and the search does look."""
+    model = Clocks((0.0, ALLOWANCE_S + TICK_S))
+    found = explore(model.initial(), model.steps)
+    assert found.story
+
+
+@pytest.mark.parametrize("twin", CLOCKS)
+def test_a_wrong_deadline_is_caught(twin: str) -> None:
+    for more in (
+        {},
+        {"skews_s": (0.0, ALLOWANCE_S)},
+        {"step_back_s": 3600.0},
+        {"skews_s": (0.0, ALLOWANCE_S), "lost": 1},
+    ):
+        model = Clocks(rule=CLOCKS[twin], **more)  # type: ignore[arg-type]
+        found = explore(model.initial(), model.steps)
+        if found.story:
+            print(found)
+            return
+    pytest.fail(f"{twin}: never caught")

@@ -1,0 +1,189 @@
+"""The protocol with one part done wrong, each as somebody does it somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fsspec_cas import ABSENT
+from lockprovider import lease as real
+from lockprovider.lease import (
+    AppliedPending,
+    Apply,
+    Checking,
+    Ended,
+    Held,
+    Idle,
+    Lost,
+    Me,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    RecordSeen,
+    Renew,
+    Rolling,
+    Told,
+    Writing,
+)
+from lockprovider.record import LockRecord, Pending
+from lockprovider.settings import GRACE_MS
+from model.publishing import ANY, Rules
+
+Step = Callable[[Me, Any, Any], tuple[Any, Any]]
+
+
+# -- publishing --------------------------------------------------------------------------------------------------------
+
+
+def _takeover_drops_pending(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    after, effect = real.step(me, state, event)
+    if isinstance(after, Writing) and after.purpose == "take" and isinstance(effect, PutRecord):
+        record = replace(after.record, pending=None)
+        return replace(after, record=record), replace(effect, record=record)
+    return after, effect
+
+
+def _adopts_without_applying(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    after, effect = real.step(me, state, event)
+    if isinstance(after, Rolling) and isinstance(effect, Apply) and after.then == "acquired":
+        return after.held, Told("acquired")
+    return after, effect
+
+
+def _renewal_clears_what_is_not_applied(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    if isinstance(state, Rolling) and isinstance(event, Renew):
+        return real.step(me, replace(state.held, record=replace(state.held.record, pending=None)), event)
+    return real.step(me, state, event)
+
+
+def _owner_is_enough(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """After a lost answer: "the record is mine, so my write is there"."""
+    commits = isinstance(state, Checking) and state.write.purpose == "commit"
+    if commits and isinstance(event, RecordSeen) and event.record and event.record.owner == me.owner:
+        return Held(event.record, event.version, 0.0, 0), Told("committed")
+    return real.step(me, state, event)
+
+
+def _no_answer_is_a_loss(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """A refused or unanswered commit ends the lease, without a look."""
+    if isinstance(state, Writing) and state.purpose == "commit" and isinstance(event, PutFailed):
+        return Lost("no answer"), Ended("no answer")
+    return real.step(me, state, event)
+
+
+def _release_is_ignored(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    if isinstance(event, RecordSeen) and event.record is not None and event.record.expired:
+        event = replace(event, record=replace(event.record, expired=False))
+    return real.step(me, state, event)
+
+
+def _unapplied_blocks_for_ever(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """Take-over refuses a record with a pending publish."""
+    if isinstance(event, RecordSeen) and event.record is not None and event.record.pending is not None:
+        after, effect = real.step(me, state, event)
+        if isinstance(after, Writing) and after.purpose == "take":
+            return Idle(), real.Busy(event.record.owner, 0, None)
+        return after, effect
+    return real.step(me, state, event)
+
+
+def _plain_put_at_commit(put: PutRecord) -> Any:
+    return ANY if put.record.pending is not None and not put.record.expired else put.condition
+
+
+def _plain_put_at_takeover(put: PutRecord) -> Any:
+    return (
+        ANY if put.record.holder is not None and put.condition is not ABSENT and put.record.epoch > 1 else put.condition
+    )
+
+
+def _deleted_when_released(record: LockRecord) -> LockRecord | None:
+    return None if record.expired else record
+
+
+def _unsettled_means_never(
+    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
+) -> str:
+    """ "The object is not there and the record does not say so": forgets that a commit may still be on its way."""
+    verdict = real.settle_commit(pending, owner, epoch, seen, digest_there)
+    return "not_committed" if verdict == "unknown" else verdict
+
+
+def _only_the_object_counts(
+    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
+) -> str:
+    return real.settle_commit(
+        pending, owner, epoch, None if seen is None else replace(seen, pending=None), digest_there
+    )
+
+
+PUBLISHING: dict[str, tuple[str, Rules]] = {
+    "a take-over drops the pending publish": ("fence", Rules(step=_takeover_drops_pending)),
+    "a take-over adopts without rolling forward": ("fence", Rules(step=_adopts_without_applying)),
+    "a renewal clears a publish that is not applied": ("keep", Rules(step=_renewal_clears_what_is_not_applied)),
+    "the commit point is a plain put": ("fence", Rules(condition=_plain_put_at_commit)),
+    "a take-over is a plain put": ("fence", Rules(condition=_plain_put_at_takeover)),
+    "the owner in the record is enough": ("truth", Rules(step=_owner_is_enough)),
+    "no answer is taken for a loss": ("truth", Rules(step=_no_answer_is_a_loss, settles=False)),
+    "a lease that ended is taken for not written": ("truth", Rules(settles=False)),
+    "a late commit is forgotten": ("truth", Rules(settle=_unsettled_means_never)),
+    "the record's pending is not looked at": ("truth", Rules(settle=_only_the_object_counts)),
+    "the path is looked at before the record": ("truth", Rules(record_first=False)),
+    "a release deletes the record": ("epoch", Rules(stored=_deleted_when_released, deletes=True)),
+    "a released record counts as held": ("free", Rules(step=_release_is_ignored)),
+    "a pending publish blocks the next holder": ("free", Rules(step=_unapplied_blocks_for_ever)),
+}
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+Timed = Callable[[Me, Any, Any, float], tuple[Any, Any]]
+
+
+def plainly(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
+    """No twin: the real machine."""
+    del now_s
+    return real.step(me, state, event)
+
+
+def _from_the_answer(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
+    after, effect = real.step(me, state, event)
+    if isinstance(event, (PutWon, RecordSeen, AppliedPending)) and isinstance(after, Held):
+        return replace(after, deadline_s=now_s + me.settings.validity_s - me.settings.margin_s), effect
+    return after, effect
+
+
+def _slack_for_itself(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
+    """The grace that is meant for others is added to the own lease, as Hudi does."""
+    del now_s
+    after, effect = real.step(me, state, event)
+    if isinstance(event, PutWon) and isinstance(after, Held):
+        return replace(after, deadline_s=after.deadline_s + me.settings.margin_s + GRACE_MS / 1000), effect
+    return after, effect
+
+
+def _follows_the_clock_back(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
+    """A renewal writes the wall clock plus the validity, whatever was promised before."""
+    del now_s
+    after, effect = real.step(me, state, event)
+    if isinstance(event, Renew) and isinstance(effect, PutRecord):
+        record = replace(effect.record, valid_until_ms=event.at.now_ms + round(me.settings.validity_s * 1000))
+        return replace(after, record=record), replace(effect, record=record)
+    return after, effect
+
+
+def _renewal_is_believed_before_it_is_known(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
+    """A renewal without an answer counts as done."""
+    if isinstance(event, PutFailed) and isinstance(state, Writing) and state.purpose == "renew" and state.before:
+        deadline_s = now_s + me.settings.validity_s - me.settings.margin_s
+        return replace(state.before, deadline_s=deadline_s), None
+    return real.step(me, state, event)
+
+
+CLOCKS: dict[str, Timed] = {
+    "the deadline counts from the answer": _from_the_answer,
+    "the own lease gets the grace of others": _slack_for_itself,
+    "a renewal follows the wall clock back": _follows_the_clock_back,
+    "a renewal counts before it is known": _renewal_is_believed_before_it_is_known,
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import signal
 import zlib
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -33,6 +34,11 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell in the background has us ignore Ctrl-C, and so would the processes that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,11 +15,22 @@ from lockprovider.table.liveness import HeartbeatSettings
 _BEATS_PER_INTERVAL = 2  # two tries before one interval is missed
 
 
+def claim(store: Store, begin: str) -> Version | None:
+    """Make `begin` the time of one action only, by creating its heartbeat file; None if it is another's already.
+
+    Raises:
+        CasError: the store failed; do not use this time.
+    """
+    outcome = store.put_if_absent(heartbeat_path(begin), b"")
+    return None if isinstance(outcome, Lost) else outcome.unwrap()
+
+
 class WriterHeartbeat:
     """Beats for one instant from `start` to `stop`. `alive` turns false when others may take the writer for dead."""
 
     def __init__(self, store: Store, begin: str, settings: HeartbeatSettings, world: World) -> None:
         self._store = store
+        self._begin = begin
         self._path = heartbeat_path(begin)
         self._settings = settings
         self._world = world
@@ -41,10 +52,9 @@ class WriterHeartbeat:
             CasError: the first beat failed; the instant must not begin.
         """
         sent_s = self._world.monotonic_s()
-        outcome = self._store.put_if_absent(self._path, b"")
-        if isinstance(outcome, Lost):
+        self._version = claim(self._store, self._begin)
+        if self._version is None:
             return False
-        self._version = outcome.unwrap()
         self._last_s = sent_s
         self._thread.start()
         return True

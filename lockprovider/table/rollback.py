@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, ObjectNotFound
 from lockprovider import Lease, LockError
-from lockprovider.table.instant import Action, Instant, State
+from lockprovider.table.heartbeat import claim
+from lockprovider.table.instant import Action, Instant, State, after
 from lockprovider.table.layout import HEARTBEATS, TIMELINE, heartbeat_path, markers_dir, parse_base_file
 from lockprovider.table.liveness import dead
 from lockprovider.table.metadata import (
@@ -56,7 +57,7 @@ def roll_back(table: Table, begin: str, *, only_if_dead: bool = False) -> None:
     """
     with table.lock.acquire() as lease:
         now = table.timeline()
-        if now.completed(begin) is not None or not now.pending_files(begin):
+        if now.written_at(begin) is not None or not now.pending_files(begin):
             return
         if only_if_dead and not _dead(table, {begin}):
             return
@@ -97,10 +98,13 @@ def _execute(table: Table, lease: Lease, now: Timeline, victim: str) -> None:
         table.store.delete(f"{TIMELINE}/{name}")
     table.store.delete(heartbeat_path(victim))
     _complete(table, lease, begin, victim, files)
+    table.store.delete(heartbeat_path(begin))
 
 
 def _plan_it(table: Table, now: Timeline, victim: str, files: tuple[str, ...]) -> str:
     begin = now.next_time(table.world.now_ms())
+    while claim(table.store, begin) is None:  # a writer begins now; it does not need the lock for that
+        begin = after(begin)
     requests = tuple(
         RollbackRequest(partition, tuple(f"{table.url.rstrip('/')}/{path}" for path in paths))
         for partition, paths in _by_partition(files).items()

@@ -50,30 +50,35 @@ class Timeline:
         latest = self.latest_time
         return now if now > latest else after(latest)
 
-    def completed(self, begin: str) -> Instant | None:
-        """The completed instant that began at `begin`, if it is completed."""
-        return next((i for i in self.instants if i.begin == begin and i.is_completed), None)
+    def is_alone(self, instant: Instant) -> bool:
+        """Whether no other action began at the same time."""
+        return all(other.action is instant.action for other in self.instants if other.begin == instant.begin)
+
+    def written_at(self, begin: str) -> Instant | None:
+        """The completed write that began at `begin`; a rollback, say, of the same time is another instant."""
+        return next((i for i in self.instants if i.begin == begin and i.is_completed and i.changes_rows), None)
 
     def is_pending(self, begin: str) -> bool:
-        """Whether `begin` is inflight and not completed: without that its writer must not commit."""
-        states = {instant.state for instant in self.instants if instant.begin == begin}
+        """Whether the write `begin` is inflight and not completed: without that its writer must not commit."""
+        states = {i.state for i in self.instants if i.begin == begin and i.changes_rows}
         return State.INFLIGHT in states and State.COMPLETED not in states
 
     @property
     def pending_writes(self) -> tuple[str, ...]:
         """Begin times of commits that are not completed, oldest first."""
-        done = {instant.begin for instant in self.instants if instant.is_completed}
-        begun = {i.begin for i in self.instants if i.action in _ROLLED_BACK and not i.is_completed}
-        return tuple(sorted(begun - done))
+        return self._pending(_ROLLED_BACK)
 
     @property
     def pending_rollbacks(self) -> tuple[str, ...]:
         """Begin times of rollbacks that were planned and not completed, oldest first."""
-        done = {instant.begin for instant in self.instants if instant.is_completed}
-        begun = {i.begin for i in self.instants if i.action is Action.ROLLBACK and not i.is_completed}
-        return tuple(sorted(begun - done))
+        return self._pending((Action.ROLLBACK,))
+
+    def _pending(self, actions: tuple[Action, ...]) -> tuple[str, ...]:
+        mine = [instant for instant in self.instants if instant.action in actions]
+        done = {instant.begin for instant in mine if instant.is_completed}
+        return tuple(sorted({instant.begin for instant in mine} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
-        """File names of the requested and inflight states of one instant, inflight last."""
-        pending = (i for i in self.instants if i.begin == begin and not i.is_completed)
+        """File names of the requested and inflight states of one write, inflight last."""
+        pending = (i for i in self.instants if i.begin == begin and i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is State.INFLIGHT))

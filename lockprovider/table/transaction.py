@@ -2,8 +2,9 @@
 
     begin   the snapshot is one listing of the timeline; nothing is written yet
     start   with the first write: heartbeat, `.requested`, `.inflight`. The begin time exceeds everything on a timeline
-            listed after `.requested` was created, else it is given up for a later one: then every writer that began
-            its check before sees an instant that began later, and every one after sees it pending
+            listed after `.requested` was created, and no other action has it, else it is given up for a later one:
+            then every writer that began its check before sees an instant that began later, and every one after sees
+            it pending
     write   engines put markers and data files under names that carry the begin time; nobody reads them
     commit  under the table lock: the instant is still pending and its heartbeat alive, the table is still what it was,
             nothing completed since the snapshot touched the same file groups -> fenced publish of the completed file
@@ -161,7 +162,7 @@ class Transaction:
             heartbeat.stop()
             return table.timeline()
         now = table.timeline()
-        if now.latest_completed_time >= begin:
+        if now.latest_completed_time >= begin or not now.is_alone(requested):
             table.store.delete(f"{TIMELINE}/{requested.file_name}")
             heartbeat.stop()
             return now
@@ -211,7 +212,7 @@ class Transaction:
 
     def _publish(self, lease: Lease, staged: Pending, stats: tuple[WriteStat, ...]) -> str:
         now = self.table.timeline()
-        done = now.completed(self._begin)
+        done = now.written_at(self._begin)
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         self._check_alive(now)

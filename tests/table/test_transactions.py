@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
+from fsspec_cas import Store
+from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import (
     Aborted,
     InvalidRecords,
@@ -21,6 +25,7 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.heartbeat import WriterHeartbeat
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -155,6 +160,57 @@ def test_a_conflict_is_retried_from_a_fresh_snapshot_until_every_update_counts(u
     assert content(table) == {(n, "ab"[n % 2], 20 if n % 2 == 0 else 0) for n in range(6)}
     assert len(conflicts) == 20
     assert table.timeline().pending_writes == ()
+
+
+class Intruder(LocalBackend):
+    """Lets another act just before the first write whose path ends in `before`."""
+
+    def __init__(self, before: str, act: Callable[[str], None]) -> None:
+        self.before, self.act, self.met = before, act, ""
+
+    async def put(self, path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
+        if path.endswith(self.before) and not self.met:
+            self.met = path.rpartition("/")[2].partition(".")[0]
+            self.act(self.met)
+        return await super().put(path, data, *args, **kwargs)
+
+
+def test_a_writer_gives_up_a_begin_time_at_which_a_rollback_of_another_client_began(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    upsert(Table.create(str(folder), SPEC, settings=SETTINGS), (1, "a", 1))
+
+    def roll_back_something(time: str) -> None:
+        for name in (f"{time}.rollback.requested", f"{time}.rollback.inflight", f"{time}_{time}.rollback"):
+            (folder / ".hoodie" / "timeline" / name).touch()
+
+    backend = Intruder(".commit.requested", roll_back_something)
+    result = upsert(Table(Store(backend, str(folder)), str(folder), settings=SETTINGS), (1, "a", 2))
+    assert result.instant > backend.met > ""
+    assert by_hudi_rs(str(folder)) == {(1, "a", 2)}
+    assert not list((folder / ".hoodie" / "timeline").glob(f"{backend.met}.commit*"))
+
+
+def test_a_rollback_does_not_take_the_begin_time_of_a_writer(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    table = Table.create(str(folder), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1))
+    writers = []
+
+    def begin(time: str) -> None:
+        heartbeat = WriterHeartbeat(table.store, time, SETTINGS.heartbeat, table.world)
+        assert not heartbeat.start(), "the rollback has this time: a writer cannot have it too"
+        writers.append(time)
+
+    other = Table(Store(Intruder(".rollback.requested", begin), str(folder)), str(folder), settings=SETTINGS)
+    lost = other.transaction()
+    engine.write(lost, upserts=rows((1, "a", 3)))
+    upsert(table, (1, "a", 2))
+    with pytest.raises(WriteConflict):
+        lost.commit()
+    lost.rollback()
+    assert len(writers) == 1
+    assert table.timeline().pending_rollbacks == ()
+    assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
 
 
 def test_when_the_retries_are_used_up_the_conflict_comes_out(table: Table) -> None:

@@ -46,6 +46,29 @@ def test_pending_writes_and_rollbacks_are_those_without_a_completion() -> None:
     assert timeline.pending_rollbacks == (C,)
 
 
+def test_a_rollback_of_the_same_time_does_not_make_a_write_completed() -> None:
+    timeline = Timeline.of(
+        [
+            f"{A}.commit.requested",
+            f"{A}.inflight",
+            f"{A}.rollback.requested",
+            f"{A}.rollback.inflight",
+            f"{A}_{B}.rollback",
+        ]
+    )
+    assert timeline.written_at(A) is None
+    assert timeline.is_pending(A)
+    assert timeline.pending_writes == (A,)
+    assert timeline.pending_rollbacks == ()
+    assert timeline.pending_files(A) == (f"{A}.commit.requested", f"{A}.inflight")
+
+
+def test_a_write_of_the_same_time_does_not_make_a_rollback_completed() -> None:
+    timeline = Timeline.of([f"{A}_{B}.commit", f"{A}.rollback.requested", f"{A}.rollback.inflight"])
+    assert timeline.pending_rollbacks == (A,)
+    assert not timeline.is_alone(timeline.instants[-1])
+
+
 def test_the_inflight_file_comes_last_among_the_pending_ones() -> None:
     assert Timeline.of([f"{A}.inflight", f"{A}.commit.requested"]).pending_files(A) == (
         f"{A}.commit.requested",

@@ -70,18 +70,14 @@ class OnLoop:
             coroutine.close()
             raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
         watched = _Watched()
-        future = asyncio.run_coroutine_threadsafe(watched.run(coroutine), loop)
-        try:
-            return future.result()
+        try:  # from before the call is submitted: a Ctrl-C may come before there is a future to cancel
+            return asyncio.run_coroutine_threadsafe(watched.run(coroutine), loop).result()
         except concurrent.futures.CancelledError as error:
             raise asyncio.CancelledError from (watched.error or error).__cause__
         except KeyboardInterrupt as stop:  # in this thread: do not let the call go on unseen
-            future.cancel()
+            loop.call_soon_threadsafe(watched.cancel)
             watched.ended.wait(_CANCEL_S)
             raise stop from (watched.error and watched.error.__cause__)
-        except BaseException:
-            future.cancel()
-            raise
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Submit."""
@@ -106,9 +102,20 @@ class _Watched:
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self.ended = threading.Event()
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """On the loop: end the coroutine, or do not begin it."""
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's own result."""
+        self._task = asyncio.current_task()
+        if self._task is not None and self._cancelled:
+            self._task.cancel()  # at its first suspension, as if it had come then
         try:
             return await coroutine
         except BaseException as error:

@@ -158,6 +158,8 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
         return check.found("skipped", f"says nothing while {missing[0]!r} is broken")
     try:
         return check.found(*await check.run(bench))
+    except NotSupported as error:  # it refuses what is right, or says itself that it cannot do this
+        return check.found("no", str(error))
     except Exception as error:  # noqa: BLE001 - a strange store makes an SDK fail in strange ways
         return check.found("failed", f"{type(error).__name__}: {error}")
 

@@ -405,6 +405,8 @@ class AsyncStore:
     def _check_own(self, version: Version) -> None:
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
+        if version.token.strip('"') == "*" or (version.backend == "gcs" and version.token.strip("0") == ""):
+            raise InvalidVersion(f"{version} is a wildcard of the store's and no version of an object")
 
 
 def _content(answer: ReadAnswer, full: str) -> Content:

@@ -17,15 +17,24 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from fsspec_cas.answer import ListAnswer, NoAnswer, NotNow, ReadAnswer, WriteAnswer
-from fsspec_cas.backends import Backend
+from fsspec_cas.answer import (
+    FinishAnswer,
+    ListAnswer,
+    NoAnswer,
+    NotNow,
+    ReadAnswer,
+    Upload,
+    UploadAnswer,
+    WriteAnswer,
+)
+from fsspec_cas.backends import Backend, PartRules, Uploads
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import World
 from fsspec_cas.version import Condition, Version
 
 A = TypeVar("A")
 Ask = Callable[[], Coroutine[Any, Any, A]]
-Operation = Literal["put", "head", "get", "delete", "list_page"]
+Operation = Literal["put", "head", "get", "delete", "list_page", "begin", "add", "finish"]
 
 __all__ = [
     "Delay",
@@ -174,6 +183,11 @@ class Faulty:
         return self.inner.blocking
 
     @property
+    def uploads(self) -> Uploads:
+        """The uploads of the backend below; "begin", "add" and "finish" are their operations in the plan."""
+        return _FaultyUploads(self.inner.uploads, self._do)
+
+    @property
     def left(self) -> dict[Operation, list[Fault]]:
         """The faults of the plan that have not happened."""
         return {operation: list(faults) for operation, faults in self._plan.items() if faults}
@@ -264,3 +278,28 @@ class Faulty:
             if one.calls_left <= 0:
                 self._late.remove(one)
                 await one.ask()
+
+
+class _FaultyUploads:
+    def __init__(self, inner: Uploads, do: Callable[[Operation, Ask[Any]], Coroutine[Any, Any, Any]]) -> None:
+        self._inner = inner
+        self._do = do
+
+    @property
+    def rules(self) -> PartRules:
+        return self._inner.rules
+
+    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+        answer: UploadAnswer = await self._do("begin", lambda: self._inner.begin(path, write_id, timeout_s=timeout_s))
+        return answer
+
+    async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
+        answer: UploadAnswer = await self._do("add", lambda: self._inner.add(upload, data, timeout_s=timeout_s))
+        return answer
+
+    async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
+        answer: FinishAnswer = await self._do("finish", lambda: self._inner.finish(upload, tail, timeout_s=timeout_s))
+        return answer
+
+    async def abort(self, upload: Upload, *, timeout_s: float) -> None:
+        await self._inner.abort(upload, timeout_s=timeout_s)

@@ -79,6 +79,21 @@ def test_a_version_comes_out_of_info_as_text_and_goes_back_in(fs, path):
         fs.put_if_match(path, b"3", "no version")
 
 
+@pytest.mark.parametrize("token", ["*", '"*"', "0"])
+def test_a_wildcard_is_no_version(fs, path, token):
+    """If-Match: * matches whatever is there, and generation 0 stands for nothing."""
+    kind = fs.store.kind
+    if token == "0" and kind != "gcs":  # noqa: S105 (no secret)
+        pytest.skip("only a generation is zero")
+    fs.put_if_absent(path, b"1")
+    for absent in (path, f"{path}-absent"):
+        with pytest.raises(InvalidVersion, match="wildcard"):
+            fs.put_if_match(absent, b"2", f"{kind}:{token}")
+        with pytest.raises(InvalidVersion, match="wildcard"):
+            fs.delete_if_match(absent, f"{kind}:{token}")
+    assert fs.cat_file(path) == b"1"
+
+
 def test_info_is_fresh_though_a_listing_was_kept(fs, path, at):
     version = fs.put_if_absent(path, b"1")
     assert [entry["size"] for entry in fs.ls(at.folder, detail=True)] == [1]

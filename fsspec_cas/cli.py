@@ -1,0 +1,288 @@
+"""`fsspec-cas`: probe a store, and read and write conditionally from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from fsspec_cas.backends import backend_for, split_url
+from fsspec_cas.bench import Finding
+from fsspec_cas.errors import CasError, InvalidInput, NotSupported, OutcomeUnknown, Unavailable
+from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
+from fsspec_cas.probe import RACERS, Report, probe
+from fsspec_cas.store import Store
+from fsspec_cas.version import ABSENT, Version
+
+DONE, REFUSED, BAD_INPUT, UNKNOWN, UNAVAILABLE, NOT_SUPPORTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+_CHUNK_BYTES = 1024 * 1024
+
+_CODES = """exit codes:
+  0    done; for probe: safe for locks and create-once
+  1    refused: somebody else's version is there, nothing was written; for probe: not safe for locks
+  2    bad input: URL, options, version, credentials, or no such bucket or object
+  3    unknown: the write may have been applied or not; read the object and decide
+  4    unavailable: the store did not answer or kept throttling; nothing was written
+  5    not supported by this store or protocol
+  130  interrupted before anything was sent
+
+Options and credentials are taken as fsspec takes them: from -o and --storage-options, from FSSPEC_* variables and
+fsspec's configuration files, and from what the SDK of the store looks for (AWS_*, GOOGLE_*, AZURE_*)."""
+
+_OPTION_HELP = "a storage option; a dot goes one level down: client_kwargs.region_name=eu-west-1"
+_EXAMPLES = """examples:
+  fsspec-cas probe s3://bucket/scratch -o endpoint_url=http://127.0.0.1:8333
+  echo me | fsspec-cas put --if-absent s3://bucket/leader
+  version=$(fsspec-cas get s3://bucket/state state.json)
+  fsspec-cas put --if-match "$version" s3://bucket/state state.json
+  fsspec-cas rm --if-match "$version" s3://bucket/state"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; what it came to is the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt as stop:
+        return _interrupted(stop)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read stdout is gone; Python would complain about it at the end
+        return DONE
+    except Exception as error:  # users get one sentence
+        if arguments.debug:
+            raise
+        return _failed(error)
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="fsspec-cas",
+        description="Conditional writes on object stores and files, with a true outcome.",
+        epilog=f"{_EXAMPLES}\n\n{_CODES}",
+        formatter_class=raw,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)
+        sub.set_defaults(run=run)
+        sub.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help=_OPTION_HELP)
+        sub.add_argument("--storage-options", metavar="JSON", help="storage options as a JSON object")
+        sub.add_argument("--timeout", type=float, default=30.0, metavar="S", help="for each call (default: 30)")
+        sub.add_argument("--json", action="store_true", help="say it in JSON")
+        sub.add_argument("--debug", action="store_true", help="show where an error came from")
+        return sub
+
+    sub = command("probe", _probe, "Try what the store really does, below a fresh prefix that is removed again.")
+    sub.add_argument("url", metavar="URL", help="a folder, e.g. s3://bucket/scratch")
+    sub.add_argument("--racers", type=int, default=RACERS, metavar="N", help="writers in a race (default: %(default)s)")
+
+    sub = command("get", _get, "Read an object and its version out of one response.")
+    sub.add_argument("url", metavar="URL")
+    sub.add_argument("file", nargs="?", default="-", metavar="FILE", help="where to; the version goes to stdout then")
+
+    sub = command("put", _put, "Write an object if it is absent, or still at a version.")
+    condition = sub.add_mutually_exclusive_group(required=True)
+    condition.add_argument("--if-absent", action="store_true", help="only if nothing is there")
+    condition.add_argument("--if-match", metavar="VERSION", help="only if it still is at this version")
+    sub.add_argument("url", metavar="URL")
+    sub.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to write (default: stdin)")
+
+    sub = command("rm", _rm, "Remove an object if it still is at a version.")
+    sub.add_argument("--if-match", required=True, metavar="VERSION")
+    sub.add_argument("url", metavar="URL")
+    return parser
+
+
+def _probe(arguments: Any) -> int:
+    fs, root = split_url(arguments.url, _options(arguments))
+    store = Store.from_filesystem(fs, root)
+    show = None if arguments.json or not sys.stderr.isatty() else _show_progress
+    report = probe(store, racers=arguments.racers, progress=show, timeout=arguments.timeout)
+    if arguments.json:
+        print(report.to_json())
+    else:
+        _show_report(report)
+    return DONE if report.verdict.locks else REFUSED
+
+
+def _get(arguments: Any) -> int:
+    store, name = _object(arguments)
+    content = store.read(name, timeout=arguments.timeout)
+    to_stdout = arguments.file == "-"
+    if to_stdout:
+        sys.stdout.buffer.write(content.data)
+        sys.stdout.buffer.flush()
+    else:
+        Path(arguments.file).write_bytes(content.data)
+    said = {"version": str(content.version), "size": len(content.data)}
+    _say(arguments, said, str(content.version), sys.stderr if to_stdout else sys.stdout)
+    return DONE
+
+
+def _put(arguments: Any) -> int:
+    store, name = _object(arguments)
+    version = None if arguments.if_absent else Version.parse(arguments.if_match)
+    if arguments.file == "-":
+        return _report(arguments, _written(store, name, sys.stdin.buffer, version, arguments.timeout))
+    with Path(arguments.file).open("rb") as source:
+        return _report(arguments, _written(store, name, source, version, arguments.timeout))
+
+
+def _written(store: Store, name: str, source: BinaryIO, version: Version | None, timeout: float) -> Outcome:
+    if version is not None:
+        return store.put_if_match(name, source.read(), version, timeout=timeout)
+    writer = store.open_exclusive(name, timeout=timeout)
+    try:
+        while chunk := source.read(_CHUNK_BYTES):
+            writer.write(chunk)
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _rm(arguments: Any) -> int:
+    store, name = _object(arguments)
+    return _report(arguments, store.delete_if_match(name, Version.parse(arguments.if_match), timeout=arguments.timeout))
+
+
+def _object(arguments: Any) -> tuple[Store, str]:
+    fs, path = split_url(arguments.url, _options(arguments))
+    folder, _, name = path.rpartition("/")
+    if not folder and backend_for(fs).name not in ("local", "memory"):
+        raise InvalidInput(f"{arguments.url!r} names a bucket and no object in it: write e.g. s3://bucket/key")
+    return Store.from_filesystem(fs, folder), name
+
+
+def _options(arguments: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if arguments.storage_options is not None:
+        options = _json_object(arguments.storage_options)
+    for pair in arguments.options:
+        key, equals, text = pair.partition("=")
+        if not key or not equals:
+            raise InvalidInput(f"-o {pair!r} is not KEY=VALUE")
+        outer, dot, inner = key.partition(".")
+        if dot:
+            options.setdefault(outer, {})[inner] = _value(text)
+        else:
+            options[key] = _value(text)
+    return options
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"--storage-options is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidInput("--storage-options is not a JSON object: write e.g. '{\"anon\": true}'")
+    return found
+
+
+def _value(text: str) -> Any:
+    """Objects, lists, true, false and null are read as JSON; all else, numbers too, may be a name or a secret."""
+    if text[:1] in ("{", "[") or text in ("true", "false", "null"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise InvalidInput(f"-o ...={text!r} begins like JSON and is none: {error}") from error
+    return text
+
+
+def _report(arguments: Any, outcome: Outcome) -> int:
+    match outcome:
+        case Won(version):
+            _say(arguments, {"outcome": "won", "version": str(version)}, str(version), sys.stdout)
+            return DONE
+        case Lost(current=current):
+            now = None if current == ABSENT else str(current)
+            return _fail(arguments, outcome, {"outcome": "lost", "current": now}, REFUSED)
+        case Unknown(why=why):
+            return _fail(arguments, outcome, {"outcome": "unknown", "why": why}, UNKNOWN)
+
+
+def _say(arguments: Any, said: dict[str, Any], plain: str, to: TextIO) -> None:
+    print(json.dumps(said) if arguments.json else plain, file=to)
+
+
+def _fail(arguments: Any, outcome: Outcome, said: dict[str, Any], code: int) -> int:
+    if arguments.json:
+        print(json.dumps(said))
+    try:
+        outcome.unwrap()
+    except CasError as error:
+        _complain(str(error).replace("; call resolve(), or read it and decide", "; read it and decide"))
+    return code
+
+
+def _failed(error: Exception) -> int:
+    match error:
+        case OutcomeUnknown():
+            code = UNKNOWN
+        case Unavailable():
+            code = UNAVAILABLE
+        case NotSupported():
+            code = NOT_SUPPORTED
+        case CasError() | OSError():
+            code = BAD_INPUT
+        case _:
+            code = BAD_INPUT
+            error = CasError(f"unexpected {type(error).__name__}: {error}; --debug shows more")
+    _complain(str(error))
+    return code
+
+
+def _interrupted(stop: KeyboardInterrupt) -> int:
+    cause: BaseException | None = stop.__cause__
+    while cause is not None and not isinstance(cause, OutcomeUnknown):
+        cause = cause.__cause__
+    _complain("interrupted" if cause is None else f"interrupted: {cause}")
+    return INTERRUPTED if cause is None else UNKNOWN
+
+
+def _complain(sentence: str) -> None:
+    print(f"fsspec-cas: {' '.join(sentence.split())}", file=sys.stderr)
+
+
+def _show_progress(finding: Finding, number: int, of: int) -> None:
+    print(f"\r\x1b[K{number}/{of} {finding.name}", end="\n" if number == of else "", file=sys.stderr, flush=True)
+
+
+def _show_report(report: Report) -> None:
+    title = f"{report.kind} at {report.root}, {report.racers} racers"
+    try:
+        from rich.console import Console  # noqa: PLC0415 - not needed for anything else
+        from rich.table import Table  # noqa: PLC0415
+    except ImportError:
+        _show_plain(report, title)
+        return
+    table = Table(title=title, title_justify="left")
+    for column in ("", "check", "what came back"):
+        table.add_column(column)
+    colours = {"yes": "green", "no": "red", "failed": "red", "skipped": "dim", "known": "blue"}
+    for finding in report.findings:
+        table.add_row(f"[{colours[finding.state]}]{finding.state}[/]", finding.name, finding.evidence)
+    console = Console()
+    console.print(table)
+    console.print(str(report.verdict), style="bold green" if report.verdict.locks else "bold red", highlight=False)
+    for path in report.left_behind:
+        console.print(f"left behind: {path}", highlight=False)
+
+
+def _show_plain(report: Report, title: str) -> None:
+    print(title)
+    for finding in report.findings:
+        print(f"{finding.state:8}{finding.name:20}{finding.evidence}")
+    print(str(report.verdict))
+    for path in report.left_behind:
+        print(f"left behind: {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+"""The probe says of each server what the server is known to do; broken ones, real and made up, are caught."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from dataclasses import replace
+
+import fsspec
+import pytest
+from servers.gcs_double import GcsDouble
+
+from fsspec_cas import (
+    ABSENT,
+    AccessDenied,
+    AsyncStore,
+    BucketNotFound,
+    NotSupported,
+    Store,
+    Unavailable,
+)
+from fsspec_cas.answer import Applied, Denied
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.checks import CHECKS
+from fsspec_cas.probe import async_probe, probe, require_safe_for_locks
+
+ALL = {check.name for check in CHECKS}
+FACTS = {"match form", "equal bytes", "a-b-a"}
+
+
+@pytest.fixture(scope="module")
+def gcs_double():
+    with GcsDouble() as server:
+        yield server
+
+
+def states(report):
+    return {finding.name: finding.state for finding in report.findings}
+
+
+def but(report, *expected):
+    """The checks that neither hold nor are mere facts."""
+    return {name: state for name, state in states(report).items() if state not in ("yes", "known")} == dict(expected)
+
+
+def facts(report):
+    return {name: report[name].evidence for name in FACTS}
+
+
+S3_FACTS = {
+    "match form": "accepted: quoted and unquoted",
+    "equal bytes": "the same version",
+    "a-b-a": "the first version is accepted again",
+}
+OTHER_FACTS = {"match form": "one form", "equal bytes": "another version", "a-b-a": "the first version is refused"}
+
+
+@pytest.mark.parametrize("name", ["memory", "local"])
+def test_what_has_no_network_keeps_every_promise(name, tmp_path):
+    url = str(tmp_path) if name == "local" else f"memory://probe/{uuid.uuid4().hex}"
+    report = probe(url)
+    assert but(report)
+    assert facts(report) == OTHER_FACTS
+    assert str(report.verdict) == "safe for locks and create-once"
+    assert (report.kind, report.left_behind) == (name, ())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["ministack", "azurite", "gcs_double"])
+def test_a_right_server_is_safe_for_everything(request, name):
+    server = request.getfixturevalue(name)
+    report = probe(server.new_prefix(), server.storage_options)
+    assert but(report)
+    assert facts(report) == (S3_FACTS if name == "ministack" else OTHER_FACTS)
+    assert (report.verdict.create_once, report.verdict.locks, report.verdict.streams) == (True, True, True)
+
+
+def test_seaweedfs_is_safe_but_for_racing_completions(seaweedfs):
+    """Several of many completions at once may succeed there, but not every time: then there is nothing to find."""
+    report = probe(seaweedfs.new_prefix(), seaweedfs.storage_options)
+    assert but(report) or but(report, ("upload race", "no"))
+    assert facts(report) == S3_FACTS
+    assert report.verdict.locks
+    assert report.verdict.streams == (report["upload race"].state == "yes")
+
+
+def test_fake_gcs_enforces_plain_uploads_and_nothing_else(fake_gcs):
+    report = probe(fake_gcs.new_prefix(), fake_gcs.storage_options)
+    expected = ("not modified", "delete refused", "upload refused")
+    assert but(report, *((name, "no") for name in expected), ("upload race", "skipped"))
+    assert str(report.verdict) == "safe for locks and create-once, not for creates in parts"
+
+
+def test_rclone_which_ignores_conditions_is_caught(negative_s3):
+    tried = [check for check in CHECKS if "create" in check.needed_for or "locks" in check.needed_for]
+    report = probe(negative_s3.url, negative_s3.storage_options, checks=tried, timeout=20)
+    found = states(report)
+    assert {found[n] for n in ("create refused", "match stale", "match foreign", "match absent")} == {"no"}
+    assert not report.verdict.create_once
+    assert not report.verdict.locks
+    assert str(report.verdict).startswith("not safe: create refused: it was not refused")
+
+
+def test_the_gcs_emulator_which_ignores_conditions_is_caught(negative_gcs):
+    report = probe(negative_gcs.new_prefix(), negative_gcs.storage_options)
+    assert report["create refused"].state == "no"
+    assert not report.verdict.create_once
+    assert not report.verdict.locks
+
+
+@pytest.mark.parametrize("name", ["seaweedfs", "ministack", "fake_gcs", "azurite", "gcs_double"])
+def test_nothing_is_left_behind(request, name):
+    server = request.getfixturevalue(name)
+    url = server.new_prefix()
+    report = probe(url, server.storage_options, racers=2)
+    assert report.left_behind == ()
+    assert Store.from_url(url, server.storage_options).list("") == []
+
+
+def test_what_is_there_already_is_not_touched(ministack):
+    url = ministack.new_prefix()
+    store = Store.from_url(url, ministack.storage_options)
+    store.put_if_absent("mine", b"kept")
+    probe(url, ministack.storage_options, racers=2)
+    assert [entry.path for entry in store.list("")] == ["mine"]
+    assert store.read("mine").data == b"kept"
+
+
+def test_the_report_is_json_and_progress_is_told(tmp_path):
+    told = []
+    report = probe(str(tmp_path), progress=lambda finding, n, of: told.append((finding.name, n, of)))
+    read = json.loads(report.to_json())
+    assert read["verdict"]["locks"] is True
+    assert read["verdict"]["text"] == str(report.verdict)
+    assert [finding["name"] for finding in read["findings"]] == [name for name, _, _ in told]
+    assert {name for name, _, _ in told} == ALL
+    assert [(n, of) for _, n, of in told] == [(n, len(CHECKS)) for n in range(1, len(CHECKS) + 1)]
+
+
+def test_a_store_or_a_filesystem_that_is_open_already_can_be_probed(ministack):
+    fs = fsspec.filesystem("cas", target_protocol="s3", target_options=ministack.storage_options)
+    assert probe(Store.from_filesystem(fs, f"{ministack.bucket}/{uuid.uuid4().hex}"), racers=2).verdict.locks
+
+
+async def test_it_runs_on_the_callers_own_loop(azurite):
+    async with AsyncStore.from_url(azurite.new_prefix(), azurite.storage_options) as store:
+        assert (await async_probe(store, racers=2)).verdict.locks
+
+
+async def test_it_runs_inside_somebody_elses_loop(tmp_path):
+    assert probe(str(tmp_path), racers=2).verdict.locks  # as in a notebook
+
+
+@pytest.mark.parametrize(
+    ("what", "error"), [("bucket", BucketNotFound), ("credentials", AccessDenied), ("endpoint", Unavailable)]
+)
+def test_a_store_that_cannot_be_used_is_an_error_and_no_verdict(azurite, what, error):
+    options, url = azurite.storage_options, azurite.new_prefix()
+    if what == "bucket":
+        url = "az://no-such-container-here/x"
+    elif what == "credentials":
+        signed = options["connection_string"]
+        key = signed.partition("AccountKey=")[2].partition(";")[0]
+        options = {**options, "connection_string": signed.replace(key, "d3Jvbmc=")}
+    else:
+        options = azurite.options_for("http://127.0.0.1:1")
+    with pytest.raises(error):
+        probe(url, options, timeout=1)
+
+
+# Stores that are wrong in one way each: the check that is there for it must find it.
+
+
+class Wrong(MemoryBackend):
+    """A right store until a method is replaced."""
+
+    def __init__(self):
+        super().__init__(fsspec.filesystem("memory", skip_instance_cache=True))
+
+
+class CreateOverwrites(Wrong):
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        if condition == ABSENT and self._version(path) is not None:
+            condition = self._version(path)
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+
+
+class StaleMatches(Wrong):
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        if condition != ABSENT and self._version(path) is not None:
+            condition = self._version(path)
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+
+
+class MatchCreates(Wrong):
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        if self._version(path) is None:
+            condition = ABSENT
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+
+
+class LooksThenWrites(Wrong):
+    """Right for one writer at a time: a condition that is checked a moment before the write."""
+
+    blocking = False
+
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        if self._version(path) != (None if condition == ABSENT else condition):
+            return Denied()
+        await asyncio.sleep(0)
+        now = self._version(path)
+        return await super().put(path, data, ABSENT if now is None else now, write_id, timeout_s=timeout_s)
+
+
+class CreatesAtomicMatchesNot(Wrong):
+    blocking = False
+
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        if condition == ABSENT:
+            return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+        if self._version(path) != condition:
+            return Denied()
+        await asyncio.sleep(0)
+        return await super().put(path, data, self._version(path), write_id, timeout_s=timeout_s)
+
+
+class DeleteMarkersArePresent(Wrong):
+    def __init__(self):
+        super().__init__()
+        self.deleted = set()
+
+    async def delete(self, path, condition, *, timeout_s):
+        self.deleted.add(path)
+        return await super().delete(path, condition, timeout_s=timeout_s)
+
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        if path in self.deleted and condition == ABSENT:
+            return Denied()
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+
+
+class ForgetsIdentities(Wrong):
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        return await super().put(path, data, condition, "another", timeout_s=timeout_s)
+
+
+class DeletesWhatChanged(Wrong):
+    async def delete(self, path, condition, *, timeout_s):
+        return await super().delete(path, None, timeout_s=timeout_s)
+
+
+class HidesChanges(Wrong):
+    async def get(self, path, unless, *, timeout_s):
+        current = self._version(path)
+        return await super().get(path, current if unless is not None else None, timeout_s=timeout_s)
+
+
+class TornReads(Wrong):
+    """The version of one state with the bytes of the one before."""
+
+    blocking = False
+
+    def __init__(self):
+        super().__init__()
+        self.last = {}
+
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        old = await super().get(path, None, timeout_s=timeout_s)
+        done = await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+        if isinstance(done, Applied):
+            self.last[path] = getattr(old, "data", None)
+        await asyncio.sleep(0)
+        self.last.pop(path, None)
+        return done
+
+    async def get(self, path, unless, *, timeout_s):
+        seen = await super().get(path, unless, timeout_s=timeout_s)
+        old = self.last.get(path)
+        await asyncio.sleep(0)
+        return replace(seen, data=old) if old is not None else seen
+
+
+class ListsLate(Wrong):
+    async def list_page(self, prefix, start_after, token, *, timeout_s):
+        page = await super().list_page(prefix, start_after, token, timeout_s=timeout_s)
+        return replace(page, entries=page.entries[:-1])
+
+
+WRONG = {
+    CreateOverwrites: ("create refused", "create"),
+    StaleMatches: ("match stale", "locks"),
+    MatchCreates: ("match absent", "locks"),
+    LooksThenWrites: ("create race", "create"),
+    CreatesAtomicMatchesNot: ("match race", "locks"),
+    DeleteMarkersArePresent: ("create after delete", "create"),
+    HidesChanges: ("modified", "locks"),
+    TornReads: ("whole reads", "locks"),
+    ForgetsIdentities: ("identity", None),
+    DeletesWhatChanged: ("delete refused", None),
+    ListsLate: ("listing", None),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_store_that_is_wrong_in_one_way_is_caught_by_its_check(kind):
+    backend = kind()
+    root = f"/wrong/{uuid.uuid4().hex}"
+    report = probe(Store(backend, root))
+    check, spoiled = WRONG[kind]
+    assert report[check].state == "no", report[check]
+    assert report.verdict.create_once == (spoiled != "create")
+    assert report.verdict.locks == (spoiled is None)
+
+
+@pytest.mark.parametrize("kind", [CreateOverwrites, StaleMatches])
+def test_a_lock_refuses_a_store_that_ignores_a_condition(kind):
+    with pytest.raises(NotSupported, match="was not refused"):
+        require_safe_for_locks(Store(kind(), f"/wrong/{uuid.uuid4().hex}"))
+
+
+@pytest.mark.parametrize("name", ["seaweedfs", "ministack", "fake_gcs", "azurite", "gcs_double"])
+def test_a_lock_accepts_a_right_store_and_leaves_nothing(request, name):
+    server = request.getfixturevalue(name)
+    store = Store.from_url(server.new_prefix(), server.storage_options)
+    require_safe_for_locks(store)
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize("name", ["negative_s3", "negative_gcs"])
+def test_a_lock_refuses_the_servers_that_ignore_conditions(request, name):
+    server = request.getfixturevalue(name)
+    with pytest.raises(NotSupported, match="not refused"):
+        require_safe_for_locks(Store.from_url(server.url, server.storage_options))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 
-from fsspec_cas import AlreadyExists, Lost, ObjectNotFound, Store, Won
+from fsspec_cas import AlreadyExists, Lost, ObjectNotFound, Store, Unknown, Won
 from lockprovider.errors import LockError
 from lockprovider.record import Pending
 
@@ -86,8 +86,10 @@ def apply(store: Store, pending: Pending, data: bytes | None = None) -> None:
             return
         case Lost():
             _must_be(pending, digest_at(store, pending.path))
-        case _:
+        case Unknown() if digest_at(store, pending.path) != pending.digest:
             outcome.unwrap()
+        case Unknown():
+            return  # whosever copy it is
 
 
 def _must_be(pending: Pending, there: str | None) -> None:

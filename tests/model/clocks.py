@@ -96,9 +96,7 @@ class Clocks:
         if world.tick < self.ticks:
             yield f"{TICK_S:g} s pass (now {(world.tick + 1) * TICK_S:g})", world._replace(tick=world.tick + 1)
         for put in world.late:
-            if put.condition == _version(world.record):
-                rest = tuple(p for p in world.late if p is not put)
-                yield f"{put.record.owner}'s late write lands", world._replace(record=put.record, late=rest)
+            yield f"{put.record.owner}'s late write lands", _landed(world, put)
         for i in range(len(world.clients)):
             yield from self._client(world, i)
 
@@ -137,7 +135,7 @@ class Clocks:
             case Held(deadline_s=deadline_s) if now_s >= deadline_s:
                 yield self._feed(f"{name} finds its lease lapsed", world, i, Tick(now_s))
             case Held():
-                if client.renewals:
+                if client.renewals and not client.released:
                     renewed = client._replace(renewals=client.renewals - 1)
                     yield self._feed(f"{name} renews", _with(world, i, renewed), i, Renew(self._at(world, i)))
                 released = _with(world, i, client._replace(released=True))
@@ -153,7 +151,7 @@ class Clocks:
         if put.condition != _version(world.record):
             yield self._feed(f"{what} is refused", world, i, PutFailed())
             return
-        there = world._replace(record=put.record)
+        there = _landed(world, put)
         yield self._feed(f"{what} lands", there, i, PutWon(_version(put.record)))
         if world.lost:
             yield self._feed(f"{what} lands, no answer", there._replace(lost=world.lost - 1), i, PutFailed())
@@ -178,6 +176,11 @@ class Clocks:
 
 def _with(world: World, i: int, client: Client) -> World:
     return world._replace(clients=(*world.clients[:i], client, *world.clients[i + 1 :]))
+
+
+def _landed(world: World, put: PutRecord) -> World:
+    """The other late writes can never land: a version does not come back."""
+    return world._replace(record=put.record, late=())
 
 
 def _version(record: LockRecord | None) -> Any:

@@ -1,0 +1,1 @@
+"""The real lock over a store that lies and clocks that differ."""

@@ -1,0 +1,647 @@
+"""What lock providers get wrong when an answer is lost, a clock jumps, or a holder wakes up late.
+
+Each of these is, or was, a defect of somebody's lock: apache/hudi 14373, 18438 and 20027, opentofu 4405, kazoo's
+NonBlockingLease, Terraform's S3 lock, and others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from importlib import import_module
+
+import pytest
+
+import lockprovider
+from fsspec_cas import AlreadyExists, CasError, ObjectNotFound, StoreError
+from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
+from lockprovider import (
+    HUDI_LOCK_PATH,
+    Lease,
+    LeaseLost,
+    LockError,
+    MalformedRecord,
+    NotAcquired,
+    PublishUnknown,
+)
+from lockprovider.heartbeat import Heartbeat
+from simulate.town import SETTINGS, Client, Town
+
+SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
+FOR_LONG = 400  # requests; more than fit into any timeout
+
+
+@pytest.fixture(params=[False, True], ids=["settled by the store", "settled by the lock"])
+def town(request: pytest.FixtureRequest) -> Iterator[Town]:
+    town = Town(forgets=request.param)
+    yield town
+    town.close()
+
+
+def lapse(town: Town) -> None:
+    town.pass_s(SETTINGS.validity_s + 1)
+
+
+# -- lost answers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
+)
+def test_acquire_with_a_lost_answer_recognises_its_own_lock_at_once(town: Town, fault: LoseAnswer) -> None:
+    client = town.client({"put": [fault]})
+    began_s = town.time.now_s
+    with client.lock.acquire(0) as lease:
+        lease.check()
+        assert client.faulty.fired == [("put", fault)]
+        assert town.record.owner == client.lock.owner
+        assert lease.epoch == town.record.epoch
+        assert town.time.now_s - began_s < 2, "it waited for its own lease to lapse"
+
+
+def test_acquire_that_landed_and_then_failed_does_not_block_its_own_client(town: Town) -> None:
+    silence = [LoseRequest()] * FOR_LONG
+    client = town.client({"put": [LoseAnswer()], "head": silence, "get": [Pass(), *silence]})
+    with pytest.raises(StoreError):
+        client.lock.acquire(0)
+    assert town.record.owner == client.lock.owner
+    town.plan(client, {})
+    with client.lock.acquire(0) as lease:
+        lease.check()
+
+
+@pytest.mark.parametrize(
+    "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
+)
+def test_a_renewal_with_a_lost_answer_does_not_lose_the_lease(town: Town, fault: LoseAnswer) -> None:
+    client = town.client()
+    with client.lock.acquire() as lease:
+        town.pass_s(10)
+        before_s = lease.deadline_s
+        town.plan(client, {"put": [fault]})
+        lease.renew() or lease.renew()
+        assert client.faulty.fired == [("put", fault)]
+        assert lease.deadline_s == pytest.approx(before_s + 10, abs=2)
+        assert not lease.lost.is_set()
+        lease.check()
+
+
+@pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr)
+def test_a_release_with_a_lost_answer_frees_the_lock_and_the_next_acquire_reads_again(
+    town: Town, fault: LoseAnswer
+) -> None:
+    client, other = town.client(), town.client()
+    lease = client.lock.acquire()
+    town.plan(client, {"put": [fault]})
+    lease.release()
+    assert client.faulty.fired == [("put", fault)]
+    assert town.record.expired
+    with other.lock.acquire(0), pytest.raises(NotAcquired, match=other.lock.owner):
+        client.lock.acquire(0)
+    with client.lock.acquire(0) as again:
+        assert again._heartbeat._thread.is_alive(), "held without a heartbeat"
+
+
+def test_a_release_that_fails_leaves_a_lock_that_its_client_takes_again_with_a_heartbeat(town: Town) -> None:
+    client = town.client()
+    first = client.lock.acquire()
+    silence = [LoseRequest()] * FOR_LONG
+    town.plan(client, {"put": silence, "head": silence, "get": silence})
+    with pytest.raises(CasError):
+        first.release()
+    with pytest.raises(LeaseLost, match="was released"):
+        first.check()
+    town.plan(client, {})
+    with client.lock.acquire(0) as second:
+        assert second.epoch > first.epoch
+        assert second._heartbeat._thread.is_alive()
+
+
+def test_a_release_that_is_throttled_is_repeated_until_it_is_known(town: Town) -> None:
+    client, other = town.client(), town.client()
+    lease = client.lock.acquire()
+    town.plan(client, {"put": [Refuse(), Refuse(0.5), LoseAnswer(), Refuse()]})
+    lease.release()
+    assert len(client.faulty.fired) >= 3
+    assert town.record.expired
+    other.lock.acquire(0).release()
+
+
+def test_a_renewal_that_is_throttled_for_long_does_not_end_renewing_nor_the_release(town: Town) -> None:
+    client = town.client()
+    lease = client.lock.acquire()
+    town.plan(client, {"put": [Refuse()] * 4 * FOR_LONG})
+    with pytest.raises(CasError):
+        lease.renew()
+    town.plan(client, {})
+    lease.renew() or lease.renew()
+    assert lease.deadline_s > client.clock.monotonic_s() + 80
+    lease.release()
+    assert town.record.expired, "the lock dangles"
+
+
+# -- the deadline and the clocks ---------------------------------------------------------------------------------------
+
+
+def test_the_holder_stops_before_others_may_take_over(town: Town) -> None:
+    holder, other = town.client(), town.client()
+    lease = holder.lock.acquire()
+    town.pass_s(SETTINGS.validity_s - SETTINGS.margin_s - 0.001)
+    lease.check()
+    town.pass_s(0.001)
+    with pytest.raises(LeaseLost, match="not renewed in time"):
+        lease.check()
+    with pytest.raises(NotAcquired):
+        other.lock.acquire(0)
+    town.pass_s(SETTINGS.margin_s + 0.5)
+    with pytest.raises(NotAcquired):
+        other.lock.acquire(0)  # the grace is for the holder
+    town.pass_s(0.002)
+    other.lock.acquire(0).release()
+
+
+def test_a_pause_between_the_two_clocks_never_prolongs_what_the_holder_believes(town: Town) -> None:
+    client = town.client()
+    asked = iter([0.0, 60.0])
+    true_ms, true_s = client.clock.now_ms, client.clock.monotonic_s
+
+    def stop() -> None:
+        town.pass_s(next(asked, 0.0))
+
+    client.clock.now_ms = lambda: (stop(), true_ms())[1]  # type: ignore[method-assign]
+    client.clock.monotonic_s = lambda: (stop(), true_s())[1]  # type: ignore[method-assign]
+    lease = client.lock.acquire()
+    others_until_s = town.record.valid_until_ms / 1000
+    mine_until_s = lease.deadline_s + 1_699_990_000.0
+    assert mine_until_s <= others_until_s - SETTINGS.margin_s
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_wall_clock_that_jumps_an_hour_under_the_holder_does_not_make_two_holders(town: Town, jump_s: float) -> None:
+    holder, other = town.client(), town.client()
+    lease = holder.lock.acquire()
+    for _ in range(4):
+        holder.clock.wrong_by_s = jump_s
+        town.pass_s(10)
+        assert lease.renew()
+        lease.check()
+        with pytest.raises(NotAcquired):
+            other.lock.acquire(0)
+    lease.release()
+    other.lock.acquire(0).release()
+
+
+def test_a_contender_whose_clock_is_an_hour_ahead_takes_over_and_the_holder_cannot_publish(town: Town) -> None:
+    holder, early = town.client(), town.client()
+    lease = holder.lock.acquire()
+    early.clock.wrong_by_s = 3600.0
+    with early.lock.acquire(0) as thief:
+        lease.check()  # clocks that differ so much do make two who believe ...
+        thief.publish("state/1", b"thief")
+        with pytest.raises(LeaseLost):
+            lease.publish("state/2", b"holder")  # ... but not two who publish
+    assert not town.has("state/2")
+    assert lease.lost.is_set()
+
+
+def test_a_contender_whose_clock_is_an_hour_behind_only_waits_longer(town: Town) -> None:
+    holder, late = town.client(), town.client()
+    lease = holder.lock.acquire()
+    late.clock.wrong_by_s = -3600.0
+    lapse(town)
+    with pytest.raises(NotAcquired):
+        late.lock.acquire(0)
+    lease.release()
+    town.pass_s(3600)
+    late.lock.acquire(0).release()
+
+
+def test_a_lapsed_lease_is_not_revived_by_a_late_renewal(town: Town) -> None:
+    client = town.client()
+    lease = client.lock.acquire()
+    before = town.record
+    lapse(town)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert not lease.renew()
+    assert town.record == before
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+# -- the stale holder --------------------------------------------------------------------------------------------------
+
+
+def commits(data: bytes) -> bool:
+    return b'"pending":{' in data
+
+
+def pause_before(client: Client, path_ends: str, what: Callable[[], None], *, only_commits: bool = False) -> list[str]:
+    """Run `what` once, right before the client's next put to such a path leaves."""
+    paused: list[str] = []
+
+    def before(operation: str, path: str, data: bytes) -> None:
+        if operation == "put" and path.endswith(path_ends) and (commits(data) or not only_commits) and not paused:
+            paused.append(path)
+            what()
+
+    client.way.before = before
+    return paused
+
+
+def test_a_holder_that_is_paused_before_the_commit_point_past_its_lease_never_publishes(town: Town) -> None:
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+
+    def meanwhile() -> None:
+        lapse(town)
+        with other.lock.acquire(0) as thief:
+            thief.publish("state/1", b"other")
+
+    paused = pause_before(stale, "table_lock.json", meanwhile, only_commits=True)
+    with pytest.raises(LeaseLost):
+        lease.publish("state/2", b"stale")
+    assert paused
+    assert not town.has("state/2")
+    assert town.store.read("state/1").data == b"other"
+    lease.release()
+    other.lock.acquire(0).release()
+    assert not town.has("state/2")
+
+
+def test_a_holder_that_is_paused_after_the_commit_point_has_committed_and_its_successor_saw_it(town: Town) -> None:
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+    seen: list[bytes] = []
+
+    def meanwhile() -> None:
+        lapse(town)
+        with other.lock.acquire(0) as thief:
+            seen.append(town.store.read("state/1").data)
+            thief.publish("state/2", b"other")
+
+    paused = pause_before(stale, "state/1", meanwhile)
+    lease.publish("state/1", b"stale")
+    assert paused
+    assert seen == [b"stale"]
+    assert town.store.read("state/2").data == b"other"
+
+
+def test_a_publish_after_the_lock_is_lost_writes_nothing(town: Town) -> None:
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+    lapse(town)
+    with other.lock.acquire(0):
+        with pytest.raises(LeaseLost):
+            lease.publish("state/1", b"stale")
+        assert not town.has("state/1")
+
+
+def test_a_stale_holders_release_does_not_free_anothers_lock(town: Town) -> None:
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+    lapse(town)
+    with other.lock.acquire(0):
+        lease.release()
+        assert (town.record.owner, town.record.expired) == (other.lock.owner, False)
+
+
+@pytest.mark.parametrize(
+    "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
+)
+def test_a_commit_with_a_lost_answer_is_published_once(town: Town, fault: LoseAnswer) -> None:
+    client = town.client()
+    with client.lock.acquire() as lease:
+        staged = client.lock.stage("state/1", b"data")
+        town.plan(client, {"put": [fault]})
+        lease.publish_staged(staged)
+        assert client.faulty.fired == [("put", fault)]
+        assert town.store.read("state/1").data == b"data"
+        lease.publish("state/2", b"more")
+    assert town.record.pending is None
+
+
+def test_a_commit_that_may_still_land_is_reported_as_unknown_and_not_as_lost(town: Town) -> None:
+    client, other = town.client(), town.client()
+    lease = client.lock.acquire()
+    staged = client.lock.stage("state/1", b"data")
+    # The commit is on its way, and nothing is heard until the lease has lapsed.
+    silence = [LoseRequest()] * FOR_LONG
+    town.plan(client, {"put": [DeliverLate(10**6), *silence], "head": silence})
+    client.way.before = lambda operation, *_: lapse(town) if operation == "head" else None
+    with pytest.raises(PublishUnknown):
+        lease.publish_staged(staged)
+    client.way.before = lambda *_: None
+    with pytest.raises(PublishUnknown):
+        lease.publish_staged(staged)  # asked again, it is still not known
+    asyncio.run(client.faulty.deliver_late())  # and now it lands
+    with other.lock.acquire(0):
+        assert town.store.read("state/1").data == b"data", "the next holder rolls it forward"
+    town.plan(client, {})
+    lease.publish_staged(staged)  # asked once more, it is known
+
+
+def test_a_publish_that_was_decided_under_a_lease_that_then_ended_is_reported_as_published(town: Town) -> None:
+    client, other = town.client(), town.client()
+    lease = client.lock.acquire()
+    staged = client.lock.stage("state/1", b"data")
+    town.plan(client, {"put": [LoseAnswer()]})
+
+    def meanwhile() -> None:
+        client.way.before = lambda *_: None
+        lapse(town)
+        other.lock.acquire(0).release()
+
+    # The answer to the commit is lost; before it looks, another has taken over, rolled it forward and released.
+    client.way.before = lambda operation, *_: (
+        meanwhile() if operation in ("head", "get") and town.record.pending else None
+    )
+    lease.publish_staged(staged)
+    assert client.faulty.fired == [("put", LoseAnswer())]
+    assert town.record.owner == other.lock.owner
+    assert lease.lost.is_set()
+
+
+def test_a_publish_to_a_path_that_is_taken_is_refused_before_it_is_decided_and_the_lock_stays_usable(
+    town: Town,
+) -> None:
+    client, other = town.client(), town.client()
+    with client.lock.acquire() as lease:
+        lease.publish("state/1", b"first")
+        lease.publish("state/1", b"first")  # the same bytes: as if asked again
+        with pytest.raises(AlreadyExists, match="state/1"):
+            lease.publish("state/1", b"second")
+        lease.publish("state/2", b"next")
+    with other.lock.acquire(0) as lease:
+        lease.publish("state/3", b"last")
+    assert town.store.read("state/1").data == b"first"
+
+
+def test_staged_bytes_that_are_gone_are_noticed_before_the_commit_point(town: Town) -> None:
+    client, other = town.client(), town.client()
+    with client.lock.acquire() as lease:
+        staged = client.lock.stage("state/1", b"data")
+        client.lock.unstage(staged)
+        with pytest.raises(LockError, match="stage it again"):
+            lease.publish_staged(staged)
+    other.lock.acquire(0).release()
+
+
+# -- the epoch ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_epoch_rises_over_release_lapse_force_unlock_jvm_writer_and_a_deleted_record(town: Town) -> None:
+    a, b = town.client(), town.client()
+    epochs = []
+
+    def take(client: Client) -> Lease:
+        lease = client.lock.acquire(0)
+        epochs.append(lease.epoch)
+        return lease
+
+    take(a).release()
+    take(a).release()
+    take(b)
+    lapse(town)
+    take(a)
+    town.rewrite(expired=True)  # an operator breaks it
+    b.lock._lease.release()
+    take(b).release()
+    content = town.store.read(HUDI_LOCK_PATH)
+    town.store.put_if_match(HUDI_LOCK_PATH, b'{"owner":"jvm","validUntil":5,"expired":true}', content.version).unwrap()
+    town.pass_s(0.002)
+    take(b).release()
+    town.store.delete(HUDI_LOCK_PATH)
+    town.pass_s(0.002)
+    take(b).release()
+    assert epochs == sorted(set(epochs))
+    assert len(epochs) == 7
+
+
+# -- one client, many threads and processes ----------------------------------------------------------------------------
+
+
+def test_releasing_twice_does_not_free_what_another_thread_took_meanwhile(town: Town) -> None:
+    client = town.client()
+    first = client.lock.acquire()
+    first.release()
+    second = client.lock.acquire(0)
+    first.release()
+    first.release()
+    assert not town.record.expired
+    second.check()
+    with pytest.raises(LeaseLost, match="was released"):
+        first.publish("state/1", b"under another's lease")
+    assert not first.renew()
+    assert not town.has("state/1")
+    second.release()
+    assert town.record.expired
+
+
+def test_leaving_a_with_block_after_a_release_by_hand_is_fine(town: Town) -> None:
+    client = town.client()
+    with client.lock.acquire() as lease:
+        lease.release()
+    client.lock.acquire(0).release()
+
+
+def test_after_a_thread_died_with_the_lock_the_other_threads_of_its_client_get_their_turn(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("lockprovider.lock"), "Heartbeat", lambda lease, _: Heartbeat(lease, 0.005))
+    told: list[str] = []
+    client = town.client(on_lost=told.append)
+    taken: list[Lease] = []
+    thread = threading.Thread(target=lambda: taken.append(client.lock.acquire()), name="dying")
+    thread.start()
+    thread.join()
+    assert taken[0].lost.wait(SOON_S)
+    assert told == ["the thread that took it (dying) is dead"]
+    taken[0]._heartbeat._thread.join(SOON_S)
+    with client.lock.acquire(0) as lease:
+        assert lease.epoch > taken[0].epoch
+    taken[0].release()  # late, and without effect
+
+
+def test_a_heartbeat_that_cannot_start_releases_the_lock(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, other = town.client(), town.client()
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            client.lock.acquire()
+    assert town.record.expired
+    other.lock.acquire(0).release()
+    client.lock.acquire(0).release()
+
+
+def test_while_the_store_is_out_of_reach_the_heartbeat_tells_of_the_loss_when_the_deadline_passes(town: Town) -> None:
+    told: list[str] = []
+    client = town.client(on_lost=told.append)
+    lease = client.lock.acquire()
+    out = [LoseRequest()] * FOR_LONG * 10
+    town.plan(client, {"put": out, "head": out, "get": out})
+    deadline_s = lease.deadline_s
+    while not lease.lost.is_set():
+        assert client.clock.monotonic_s() < deadline_s + SETTINGS.margin_s, (
+            "others may act, and the holder was not told"
+        )
+        with pytest.raises(CasError):
+            lease.renew()
+        town.pass_s(1)
+    assert client.clock.monotonic_s() >= deadline_s
+    assert told == ["the lease was not renewed in time"], "once"
+    with pytest.raises(LeaseLost):
+        lease.check()
+
+
+def test_check_does_not_wait_for_a_renewal_that_hangs(town: Town) -> None:
+    client = town.client()
+    lease = client.lock.acquire()
+    sent, go_on = threading.Event(), threading.Event()
+
+    def hang(operation: str, *_: object) -> None:
+        if operation == "put":
+            sent.set()
+            assert go_on.wait(SOON_S)
+
+    client.way.before = hang
+    beat = threading.Thread(target=lease.renew)
+    beat.start()
+    assert sent.wait(SOON_S)
+    checked = threading.Event()
+    checker = threading.Thread(target=lambda: (lease.check(), checked.set()))
+    checker.start()
+    assert checked.wait(SOON_S / 5), "check() waits for the network"
+    town.pass_s(SETTINGS.validity_s)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    go_on.set()
+    beat.join(SOON_S)
+    checker.join(SOON_S)
+    client.way.before = lambda *_: None
+    lease.release()
+
+
+def test_a_roll_forward_that_fails_at_acquire_gives_the_lock_back(town: Town) -> None:
+    dead, client, other = town.client(), town.client(), town.client()
+    lease = dead.lock.acquire()
+    silence = [LoseRequest()] * FOR_LONG
+    staged = dead.lock.stage("state/1", b"data")
+    pause_before(dead, "state/1", lambda: town.plan(dead, {"put": silence, "head": silence, "get": silence}))
+    with pytest.raises(PublishUnknown):
+        lease.publish_staged(staged)
+    lapse(town)
+    client.way.before = _no_space_for("state/1")
+    with pytest.raises(StoreError, match="no space left"):
+        client.lock.acquire(0)
+    assert town.record.expired
+    assert town.record.pending is not None, "what was decided is not forgotten"
+    with other.lock.acquire(0):
+        assert town.store.read("state/1").data == b"data"
+
+
+def _no_space_for(path_ends: str) -> Callable[[str, str, bytes], None]:
+    def before(operation: str, path: str, _: bytes) -> None:
+        if operation == "put" and path.endswith(path_ends):
+            raise StoreError("no space left")
+
+    return before
+
+
+def test_a_record_that_turns_into_garbage_is_not_overwritten_by_renew_release_or_the_next(town: Town) -> None:
+    client, other = town.client(), town.client()
+    lease = client.lock.acquire()
+    version = town.store.head(HUDI_LOCK_PATH).version
+    town.store.put_if_match(HUDI_LOCK_PATH, b"garbage", version).unwrap()
+    with pytest.raises(MalformedRecord):
+        lease.renew()
+    with pytest.raises(MalformedRecord):
+        lease.publish("state/1", b"data")
+    with pytest.raises(MalformedRecord):
+        lease.release()
+    with pytest.raises(MalformedRecord):
+        other.lock.acquire(0)
+    assert town.store.read(HUDI_LOCK_PATH).data == b"garbage"
+    with pytest.raises(ObjectNotFound):
+        town.store.read("state/1")
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_client_moves_one_body_however_often_it_looks(town: Town) -> None:
+    holder, waiter = town.client(), town.client()
+    with holder.lock.acquire():
+        with pytest.raises(NotAcquired):
+            waiter.lock.acquire(20)
+        assert len(waiter.faulty.calls) > 20
+        assert waiter.way.bodies == 1
+
+
+def test_a_waiting_client_looks_a_last_time_at_its_timeout_and_not_later(town: Town) -> None:
+    holder, waiter = town.client(), town.client()
+    with holder.lock.acquire():
+        began_s = town.time.now_s
+        with pytest.raises(NotAcquired) as refusal:
+            waiter.lock.acquire(3.0)
+        assert town.time.now_s - began_s == pytest.approx(3.0)
+        assert refusal.value.owner == holder.lock.owner
+        for part in (str(os.getpid()), holder.lock.owner, str(town.record.valid_until_ms)):
+            assert part in str(refusal.value)
+
+
+def test_a_waiting_client_gets_the_lock_soon_after_it_lapsed(town: Town) -> None:
+    holder, waiter = town.client(), town.client()
+    holder.lock.acquire()
+    with waiter.lock.acquire(SETTINGS.validity_s + 10):
+        late_s = town.time.now_s - (1_700_000_000 + SETTINGS.validity_s + 0.5)
+        assert 0 < late_s < 0.2
+
+
+# -- forks -------------------------------------------------------------------------------------------------------------
+
+FORKED = """
+import os, sys
+import lockprovider
+from fsspec_cas import Store
+from lockprovider import Lock, NotAcquired, LeaseLost
+lock = Lock(Store.from_url(sys.argv[1]))
+lease = lock.acquire()
+child = os.fork()
+if child == 0:
+    try:
+        lock.acquire(0)
+    except NotAcquired:
+        print("refused", flush=True)
+    try:
+        lease.check()
+    except LeaseLost as lost:
+        print(lost, flush=True)
+    lease.release()
+    sys.exit(0)  # with the exit hooks
+os.waitpid(child, 0)
+lease.check()
+print(lease.renew(), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_neither_shares_nor_frees_its_parents_lock(tmp_path: object) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, check=True)
+    refused, lost, renewed = done.stdout.splitlines()
+    assert refused == "refused"
+    assert "belongs to the process that this one was forked from" in lost
+    assert renewed == "True", "the child freed it"
+    lockprovider.lock(str(tmp_path), timeout_s=0).release()
+
+
+def test_two_clients_of_one_process_have_different_owners(town: Town) -> None:
+    assert town.client().lock.owner != town.client().lock.owner

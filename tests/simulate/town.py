@@ -1,0 +1,154 @@
+"""Clients of one store in memory, with one true time and a wall clock for each."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import fsspec
+
+from fsspec_cas import Store
+from fsspec_cas.answer import ReadAnswer, Seen, WriteAnswer
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import Fault, Faulty, Operation
+from fsspec_cas.version import Condition, Version
+from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings, OnLost
+
+SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=5)  # so the margin is 10 s
+
+
+@dataclass
+class Time:
+    """True time, in seconds."""
+
+    now_s: float = 1_700_000_000.0
+
+
+@dataclass
+class Clock:
+    """One machine's `World`. Its wall clock may be wrong; its monotonic clock starts anywhere and is true."""
+
+    time: Time
+    name: str
+    wrong_by_s: float = 0.0
+    draw: Callable[[], float] = lambda: 0.5
+    slept_s: list[float] = field(default_factory=list)
+    _ids: int = 0
+
+    def now_ms(self) -> int:
+        return round((self.time.now_s + self.wrong_by_s) * 1000)
+
+    def monotonic_s(self) -> float:
+        return self.time.now_s - 1_699_990_000.0
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"{self.name}-{self._ids}"
+
+    def random(self) -> float:
+        return self.draw()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.time.now_s += seconds
+
+
+class Hooked:
+    """A backend that calls `before(operation, path, data)` before each request, and may forget the identity of writes.
+
+    Stores that keep no metadata forget it: then a lost answer cannot be settled below the lock, and the lock has to.
+    """
+
+    def __init__(self, inner: Any, *, forgets: bool = False) -> None:
+        self._inner = inner
+        self._forgets = forgets
+        self.before: Callable[[str, str, bytes], None] = lambda *_: None
+        self.bodies = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def put(
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+    ) -> WriteAnswer:
+        self.before("put", path, data)
+        answer: WriteAnswer = await self._inner.put(path, data, condition, write_id, timeout_s=timeout_s)
+        return answer
+
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+        self.before("head", path, b"")
+        return self._seen(await self._inner.head(path, timeout_s=timeout_s))
+
+    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+        self.before("get", path, b"")
+        answer = self._seen(await self._inner.get(path, unless, timeout_s=timeout_s))
+        self.bodies += isinstance(answer, Seen)
+        return answer
+
+    def _seen(self, answer: ReadAnswer) -> ReadAnswer:
+        return replace(answer, write_id=None) if self._forgets and isinstance(answer, Seen) else answer
+
+
+@dataclass
+class Client:
+    """One client with its own clock and its own way to the store."""
+
+    lock: Lock
+    clock: Clock
+    way: Hooked
+    faulty: Faulty
+
+
+class Town:
+    """A store, and the clients that share it."""
+
+    def __init__(self, *, forgets: bool = False) -> None:
+        self.time = Time()
+        self._forgets = forgets
+        self._memory = MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True))
+        self._root = f"/town/{uuid.uuid4()}"  # the memory filesystem is one for the process
+        self._clients: list[Client] = []
+        self.store = Store(self._memory, self._root, world=Clock(self.time, "observer"))
+
+    def client(
+        self, plan: Mapping[Operation, Sequence[Fault]] | None = None, *, on_lost: OnLost | None = None
+    ) -> Client:
+        """A client whose requests suffer `plan`, from its first on."""
+        clock = Clock(self.time, "abcdefgh"[len(self._clients)])
+        faulty = Faulty(self._memory, plan or {}, world=clock)
+        way = Hooked(faulty, forgets=self._forgets)
+        store = Store(way, self._root, world=clock)
+        client = Client(Lock(store, settings=SETTINGS, world=clock, on_lost=on_lost), clock, way, faulty)
+        self._clients.append(client)
+        return client
+
+    def plan(self, client: Client, plan: Mapping[Operation, Sequence[Fault]]) -> None:
+        """What happens to the client's requests from now on."""
+        client.faulty = client.way._inner = Faulty(self._memory, plan, world=client.clock)
+
+    def close(self) -> None:
+        """Stop what tests that are about lost holders leave behind."""
+        for client in self._clients:
+            if client.lock._lease is not None:
+                client.lock._lease._heartbeat.stop()
+                atexit.unregister(client.lock._lease._at_exit)
+
+    def pass_s(self, seconds: float) -> None:
+        self.time.now_s += seconds
+
+    @property
+    def record(self) -> LockRecord:
+        return LockRecord.decode(self.store.read(HUDI_LOCK_PATH).data)
+
+    def rewrite(self, **fields: object) -> None:
+        """As an operator, or another writer, changes the record."""
+        content = self.store.read(HUDI_LOCK_PATH)
+        data = json.dumps(json.loads(content.data) | fields).encode()
+        self.store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()
+
+    def has(self, path: str) -> bool:
+        return any(entry.path.endswith(path) for entry in self.store.list(path))

@@ -1,0 +1,328 @@
+"""The lease machine, row by row of its table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fsspec_cas import ABSENT, Version
+from lockprovider import LockRecord, LockSettings, Pending
+from lockprovider.lease import (
+    AppliedPending,
+    Apply,
+    Busy,
+    Checking,
+    Commit,
+    Ended,
+    Held,
+    Idle,
+    Look,
+    Lost,
+    Me,
+    Moment,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    Reading,
+    ReadRecord,
+    RecordSeen,
+    Release,
+    Renew,
+    Rolling,
+    Tick,
+    Told,
+    TryLock,
+    Writing,
+    belief,
+    settle_commit,
+    step,
+)
+from lockprovider.settings import GRACE_MS
+
+SETTINGS = LockSettings(validity_s=100, renew_s=10)  # so the margin is 10 s
+ME = Me("me", SETTINGS, "host", 7)
+NOW_MS, NOW_S = 1_000_000, 50.0
+V1, V2, V3 = (Version("test", str(n)) for n in (1, 2, 3))
+PENDING = Pending("state/7", "staged/1", "d1")
+OTHERS = LockRecord("other", NOW_MS + 60_000, expired=False, epoch=41, nonce="x")
+
+
+def at(nonce: str = "n1", *, ms: int = 0, s: float = 0.0) -> Moment:
+    return Moment(NOW_MS + ms, NOW_S + s, nonce)
+
+
+def held(pending: Pending | None = None) -> Held:
+    (_, put), won = step(ME, Reading(), RecordSeen(None, None, at())), None
+    del won
+    record = replace(put.record, pending=pending)
+    return Held(record, V1, NOW_S + 90, NOW_MS - round(NOW_S * 1000))
+
+
+def taking(seen: LockRecord | None, moment: Moment | None = None) -> tuple[object, object]:
+    version = None if seen is None else V1
+    return step(ME, Reading(), RecordSeen(seen, version, moment or at()))
+
+
+# -- taking ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_client_reads_the_record_first() -> None:
+    assert step(ME, Idle(), TryLock(at())) == (Reading(), ReadRecord())
+    assert step(ME, Lost("why"), TryLock(at())) == (Reading(), ReadRecord())
+
+
+def test_a_client_that_released_writes_at_once_on_its_own_record() -> None:
+    released = replace(held().record, expired=True, pending=PENDING)
+    state, put = step(ME, Idle((released, V2)), TryLock(at("n2", ms=-5)))
+    assert isinstance(state, Writing)
+    assert put.condition == V2
+    assert put.record.epoch == released.epoch + 1
+    assert put.record.pending == PENDING, "what is pending is copied"
+
+
+def test_an_absent_record_is_created() -> None:
+    state, put = taking(None)
+    assert isinstance(state, Writing)
+    assert put.condition == ABSENT
+    assert put.record == LockRecord(
+        "me", NOW_MS + 100_000, expired=False, epoch=NOW_MS, nonce="n1", pending=None, holder=put.record.holder
+    )
+    assert (put.record.holder.host, put.record.holder.pid, put.record.holder.since_ms) == ("host", 7, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "taken"), [(0, False), (GRACE_MS, False), (GRACE_MS + 1, True)], ids=["valid", "grace", "lapsed"]
+)
+def test_anothers_record_is_taken_over_only_after_it_lapsed_and_the_grace_has_passed(
+    after_ms: int, taken: bool
+) -> None:
+    state, effect = taking(replace(OTHERS, valid_until_ms=NOW_MS - after_ms))
+    assert isinstance(state, Writing) == taken
+    if taken:
+        assert effect.condition == V1
+    else:
+        assert (state, effect) == (Idle(), Busy("other", NOW_MS - after_ms, None))
+
+
+def test_a_released_record_is_taken_however_long_it_would_be_valid() -> None:
+    state, put = taking(replace(OTHERS, expired=True, pending=PENDING))
+    assert isinstance(state, Writing)
+    assert put.record.pending == PENDING
+
+
+def test_a_valid_record_of_my_own_is_taken_anew_with_a_higher_epoch() -> None:
+    state, put = taking(replace(OTHERS, owner="me", epoch=NOW_MS + 9))
+    assert isinstance(state, Writing)
+    assert put.record.epoch == NOW_MS + 10
+
+
+@pytest.mark.parametrize(("seen", "epoch"), [(0, NOW_MS), (41, NOW_MS), (NOW_MS, NOW_MS + 1), (NOW_MS + 7, NOW_MS + 8)])
+def test_the_epoch_rises_above_the_one_seen_and_is_not_below_the_clock(seen: int, epoch: int) -> None:
+    _, put = taking(replace(OTHERS, expired=True, epoch=seen))
+    assert put.record.epoch == epoch
+
+
+# -- what became of a write --------------------------------------------------------------------------------------------
+
+
+def test_a_won_take_is_held_until_the_validity_less_the_margin_from_before_it_was_sent() -> None:
+    state, put = taking(None)
+    after, told = step(ME, state, PutWon(V1))
+    assert told == Told("acquired")
+    assert after == Held(put.record, V1, NOW_S + 90, NOW_MS - 50_000)
+
+
+def test_a_won_take_with_something_pending_applies_it_before_anything_else() -> None:
+    state, _ = taking(replace(OTHERS, expired=True, pending=PENDING))
+    rolling, effect = step(ME, state, PutWon(V2))
+    assert effect == Apply(PENDING)
+    after, told = step(ME, rolling, AppliedPending())
+    assert told == Told("acquired")
+    assert isinstance(after, Held)
+
+
+@pytest.mark.parametrize("event", [Renew, Release, lambda moment: Commit(PENDING, moment)])
+def test_a_refused_or_unanswered_write_is_looked_at(event: object) -> None:
+    writing, _ = step(ME, held(), event(at("n2")))
+    checking, effect = step(ME, writing, PutFailed())
+    assert effect == ReadRecord()
+    assert isinstance(checking, Checking)
+    assert step(ME, checking, Look()) == (checking, ReadRecord())
+
+
+@pytest.mark.parametrize(
+    ("event", "what"), [(Renew(at("n2", s=10)), "renewed"), (Commit(PENDING, at("n2", s=10)), "committed")], ids=str
+)
+def test_my_nonce_in_the_record_means_that_it_was_done(event: object, what: str) -> None:
+    writing, put = step(ME, held(), event)
+    checking, _ = step(ME, writing, PutFailed())
+    state, effect = step(ME, checking, RecordSeen(put.record, V2, at("n3", s=70)))
+    if isinstance(state, Rolling):
+        assert effect == Apply(PENDING)
+        state, effect = step(ME, state, AppliedPending())
+    assert effect == Told(what)
+    assert (state.version, state.deadline_s) == (V2, NOW_S + 100), "10 s later than before, not 70"
+
+
+def test_my_record_from_before_means_not_written_and_prolongs_nothing() -> None:
+    before = held()
+    writing, _ = step(ME, before, Renew(at("n2", s=10)))
+    checking, _ = step(ME, writing, PutFailed())
+    assert step(ME, checking, RecordSeen(before.record, V1, at("n3", s=20))) == (before, Told("not_written"))
+
+
+def test_an_older_commit_of_mine_that_landed_late_is_finished_first() -> None:
+    before = held()
+    late = replace(before.record, nonce="late", pending=PENDING)
+    writing, _ = step(ME, before, Renew(at("n2")))
+    checking, _ = step(ME, writing, PutFailed())
+    rolling, effect = step(ME, checking, RecordSeen(late, V2, at("n3")))
+    assert effect == Apply(PENDING)
+    after, told = step(ME, rolling, AppliedPending())
+    assert told == Told("not_written")
+    assert (after.version, after.deadline_s) == (V2, before.deadline_s)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [None, OTHERS, replace(OTHERS, owner="me", epoch=NOW_MS + 1), replace(held().record, expired=True)],
+    ids=["gone", "anothers", "mine, another epoch", "broken"],
+)
+@pytest.mark.parametrize("event", [Renew(at("n2")), Commit(PENDING, at("n2"))], ids=["renew", "commit"])
+def test_any_other_record_means_that_the_lease_is_lost(event: object, seen: LockRecord | None) -> None:
+    writing, _ = step(ME, held(), event)
+    checking, _ = step(ME, writing, PutFailed())
+    state, effect = step(ME, checking, RecordSeen(seen, None if seen is None else V3, at("n3")))
+    assert isinstance(state, Lost)
+    assert isinstance(effect, Ended)
+
+
+def test_a_lost_take_is_judged_again() -> None:
+    writing, _ = taking(None)
+    checking, _ = step(ME, writing, PutFailed())
+    state, effect = step(ME, checking, RecordSeen(OTHERS, V2, at("n2")))
+    assert (state, type(effect)) == (Idle(), Busy)
+
+
+@pytest.mark.parametrize("seen", [None, OTHERS], ids=["gone", "anothers"])
+def test_a_release_that_finds_anothers_record_is_done(seen: LockRecord | None) -> None:
+    writing, _ = step(ME, held(), Release(at("n2")))
+    checking, _ = step(ME, writing, PutFailed())
+    assert step(ME, checking, RecordSeen(seen, None if seen is None else V2, at("n3"))) == (Idle(), Told("released"))
+
+
+# -- holding -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_release_is_a_tombstone_that_keeps_the_epoch() -> None:
+    writing, put = step(ME, held(), Release(at("n2")))
+    assert put.condition == V1
+    assert (put.record.expired, put.record.epoch, put.record.pending) == (True, NOW_MS, None)
+    state, told = step(ME, writing, PutWon(V2))
+    assert (state, told) == (Idle((put.record, V2)), Told("released"))
+
+
+@pytest.mark.parametrize("event", [Renew(at("n2")), Release(at("n2"))], ids=["renew", "release"])
+def test_what_is_not_applied_yet_stays_in_the_record_and_what_is_goes(event: object) -> None:
+    mine = held(PENDING)
+    assert step(ME, Rolling(mine, "committed"), event)[1].record.pending == PENDING
+    assert step(ME, mine, event)[1].record.pending is None
+
+
+def test_nothing_is_committed_while_something_is_not_applied() -> None:
+    with pytest.raises(ValueError, match="Commit does not belong to Rolling"):
+        step(ME, Rolling(held(PENDING), "acquired"), Commit(PENDING, at("n2")))
+
+
+def test_a_step_back_of_the_wall_clock_does_not_shorten_what_others_see() -> None:
+    _, put = step(ME, held(), Renew(at("n2", ms=10_000 - 3_600_000, s=10)))
+    assert put.record.valid_until_ms == NOW_MS + 10_000 + 100_000
+
+
+def test_a_step_forward_of_the_wall_clock_is_followed_and_the_own_deadline_is_not_moved_by_it() -> None:
+    writing, put = step(ME, held(), Renew(at("n2", ms=3_600_000, s=10)))
+    assert put.record.valid_until_ms == NOW_MS + 3_600_000 + 100_000
+    assert step(ME, writing, PutWon(V2))[0].deadline_s == NOW_S + 10 + 90
+    _, again = step(ME, step(ME, writing, PutWon(V2))[0], Renew(at("n3", ms=20_000, s=20)))
+    assert again.record.valid_until_ms == NOW_MS + 20_000 + 100_000, "back to what the monotonic clock says"
+
+
+@pytest.mark.parametrize(("now_s", "lost"), [(NOW_S + 89.9, False), (NOW_S + 90, True)])
+@pytest.mark.parametrize("rolling", [False, True])
+def test_a_lease_is_lost_at_its_deadline_though_nobody_took_it(now_s: float, lost: bool, rolling: bool) -> None:
+    before = Rolling(held(PENDING), "acquired") if rolling else held()
+    state, effect = step(ME, before, Tick(now_s))
+    assert isinstance(state, Lost) == isinstance(effect, Ended) == lost
+    assert lost or state == before
+
+
+def test_at_the_deadline_a_write_on_its_way_is_still_followed_but_the_holder_is_told() -> None:
+    writing, _ = step(ME, held(), Renew(at("n2")))
+    for state in (writing, Checking(writing)):
+        after, effect = step(ME, state, Tick(NOW_S + 90))
+        assert after == state
+        assert isinstance(effect, Ended)
+
+
+def test_belief_outlives_a_renewal_on_its_way_but_not_a_release() -> None:
+    mine = held()
+    for event, believed in ((Renew(at("n2")), mine), (Commit(PENDING, at("n2")), mine), (Release(at("n2")), None)):
+        writing, _ = step(ME, mine, event)
+        assert belief(writing) == belief(Checking(writing)) == believed
+    assert belief(Idle()) is belief(Reading()) is belief(Lost("")) is None
+    assert belief(mine) == belief(Rolling(mine, "acquired")) == mine
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (Idle(), Renew(at())),
+        (Idle(), PutWon(V1)),
+        (Lost(""), Commit(PENDING, at())),
+        (Reading(), PutFailed()),
+        (held(), TryLock(at())),
+        (held(), RecordSeen(None, None, at())),
+        (step(ME, held(), Renew(at()))[0], Renew(at())),
+        (Checking(step(ME, held(), Renew(at()))[0]), PutWon(V1)),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_an_event_that_does_not_belong_to_a_state_is_a_defect_of_the_caller(state: object, event: object) -> None:
+    with pytest.raises(ValueError, match=f"{type(event).__name__} does not belong to {type(state).__name__}"):
+        step(ME, state, event)
+
+
+# -- a commit in doubt -------------------------------------------------------------------------------------------------
+
+MINE = LockRecord("me", NOW_MS, expired=False, epoch=9, nonce="a")
+
+
+@pytest.mark.parametrize(
+    ("seen", "there", "verdict"),
+    [
+        (OTHERS, "d1", "committed"),
+        (None, "d1", "committed"),
+        (replace(OTHERS, pending=PENDING), None, "apply"),
+        (replace(MINE, pending=PENDING), None, "apply"),
+        (replace(MINE, pending=PENDING, expired=True), None, "apply"),
+        (OTHERS, None, "not_committed"),
+        (replace(OTHERS, pending=Pending("state/8", "s", "d1")), None, "not_committed"),
+        (OTHERS, "d2", "not_committed"),
+        (None, None, "not_committed"),
+        (replace(MINE, expired=True), None, "not_committed"),
+        (replace(MINE, epoch=10), None, "not_committed"),
+        (MINE, None, "unknown"),
+    ],
+)
+def test_a_commit_in_doubt_is_settled_by_the_record_and_the_object(
+    seen: LockRecord | None, there: str | None, verdict: str
+) -> None:
+    assert settle_commit(PENDING, "me", 9, seen, there) == verdict
+
+
+def test_a_write_is_only_ever_sent_under_a_condition() -> None:
+    effects = [taking(None)[1], taking(replace(OTHERS, expired=True))[1]]
+    effects += [step(ME, held(), event)[1] for event in (Renew(at()), Release(at()), Commit(PENDING, at()))]
+    assert all(isinstance(put, PutRecord) for put in effects)
+    assert [put.condition for put in effects] == [ABSENT, V1, V1, V1, V1]

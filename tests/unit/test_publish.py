@@ -1,0 +1,96 @@
+"""Staging, preparing and applying a publish; applying may be repeated by anybody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import fsspec
+import pytest
+
+from fsspec_cas import AlreadyExists, ObjectNotFound, Store
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, ManualClock
+from lockprovider import LockError, Pending, publish
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def backend(clock: ManualClock) -> Faulty:
+    return Faulty(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), {}, world=clock)
+
+
+@pytest.fixture
+def store(backend: Faulty, clock: ManualClock, request: pytest.FixtureRequest) -> Store:
+    return Store(backend, f"/publish/{request.node.name}", world=clock)
+
+
+def staged(store: Store, data: bytes = b"data") -> Pending:
+    return publish.stage(store, "locks", "id-1", "state/7", data)
+
+
+def test_staging_writes_next_to_the_lock_and_not_at_the_path(store: Store) -> None:
+    pending = staged(store)
+    assert store.read(pending.staged).data == b"data"
+    assert pending.staged == "locks/staged/id-1"
+    with pytest.raises(ObjectNotFound):
+        store.read("state/7")
+
+
+def test_applying_again_changes_nothing(store: Store) -> None:
+    pending = staged(store)
+    publish.apply(store, pending)
+    version = store.head("state/7").version
+    publish.apply(store, pending)
+    publish.apply(store, pending, b"data")
+    publish.discard(store, pending)
+    publish.apply(store, pending)
+    assert store.head("state/7").version == version
+    assert store.read("state/7").data == b"data"
+
+
+@pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(calls=2)], ids=repr)
+def test_applying_through_a_bad_network_ends_with_the_object_there_once(
+    store: Store, backend: Faulty, clock: ManualClock, fault: LoseAnswer
+) -> None:
+    pending = staged(store)
+    faulty = Faulty(backend.inner, {"put": [fault]}, world=clock)
+    publish.apply(Store(faulty, store.root, world=clock), pending)
+    assert faulty.fired == [("put", fault)]
+    assert store.read("state/7").data == b"data"
+
+
+def test_a_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: Store) -> None:
+    pending = staged(store)
+    store.put_if_absent("state/7", b"foreign").unwrap()
+    with pytest.raises(LockError, match="an object with digest .* is there; somebody wrote or removed it"):
+        publish.apply(store, pending)
+    with pytest.raises(AlreadyExists, match="state/7"):
+        publish.prepare(store, pending)
+    assert store.read("state/7").data == b"foreign"
+
+
+def test_when_neither_the_staged_copy_nor_the_object_is_there_that_is_an_error(store: Store) -> None:
+    pending = staged(store)
+    publish.discard(store, pending)
+    with pytest.raises(LockError, match="nothing is there"):
+        publish.apply(store, pending)
+    with pytest.raises(LockError, match="nothing is staged at .*; stage it again"):
+        publish.prepare(store, pending)
+
+
+def test_preparing_gives_the_bytes_also_when_the_object_is_there_already(store: Store) -> None:
+    pending = staged(store)
+    assert publish.prepare(store, pending) == b"data"
+    publish.apply(store, pending)
+    publish.discard(store, pending)
+    assert publish.prepare(store, pending) == b"data"
+
+
+def test_staged_bytes_that_are_not_the_promised_ones_are_refused(store: Store) -> None:
+    pending = replace(staged(store), digest=publish.digest(b"other"))
+    with pytest.raises(LockError, match="are not those of digest"):
+        publish.prepare(store, pending)

@@ -1,0 +1,81 @@
+"""The lock record: ours, JVM Hudi's, and what is neither."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockprovider import Holder, LockRecord, MalformedRecord, Pending
+
+text = st.text(max_size=20)
+numbers = st.integers(min_value=-(2**63), max_value=2**63)
+records = st.builds(
+    LockRecord,
+    owner=text,
+    valid_until_ms=numbers,
+    expired=st.booleans(),
+    epoch=st.integers(min_value=0, max_value=2**63),
+    nonce=text,
+    pending=st.none() | st.builds(Pending, text, text, text),
+    holder=st.none() | st.builds(Holder, text, numbers, numbers),
+)
+
+
+@given(records)
+def test_a_record_reads_back_as_it_was_written(record: LockRecord) -> None:
+    assert LockRecord.decode(record.encode()) == record
+
+
+@given(records)
+def test_a_jvm_reader_finds_its_three_fields_and_a_jvm_writer_drops_the_others(record: LockRecord) -> None:
+    fields = json.loads(record.encode())
+    jvm = {name: fields[name] for name in ("owner", "validUntil", "expired")}
+    read = LockRecord.decode(json.dumps(jvm).encode())
+    assert (read.owner, read.valid_until_ms, read.expired) == (record.owner, record.valid_until_ms, record.expired)
+    assert (read.epoch, read.nonce, read.pending, read.holder) == (0, "", None, None)
+
+
+def test_fields_that_nobody_knows_are_ignored() -> None:
+    data = b'{"owner":"a","validUntil":5,"expired":false,"color":"blue"}'
+    assert LockRecord.decode(data) == LockRecord("a", 5, expired=False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"{}",
+        b'{"owner":"a","validUntil":5}',
+        b'{"owner":"a","validUntil":"5","expired":false}',
+        b'{"owner":"a","validUntil":5.5,"expired":false}',
+        b'{"owner":"a","validUntil":true,"expired":false}',
+        b'{"owner":"a","validUntil":5,"expired":0}',
+        b'{"owner":1,"validUntil":5,"expired":false}',
+        b'{"owner":"a","validUntil":5,"expired":false,"epoch":"7"}',
+        b'{"owner":"a","validUntil":5,"expired":false,"pending":{}}',
+        b'{"owner":"a","validUntil":5,"expired":false,"pending":"x"}',
+        b'{"owner":"a","validUntil":5,"expired":false,"pending":{"path":5,"staged":null,"digest":[]}}',
+        b'{"owner":"a","validUntil":5,"expired":false,"holder":{"host":"h","pid":"1","since_ms":2}}',
+        b"[" * 100_000,
+        b'{"owner":"a","validUntil":' + b"9" * 5000 + b',"expired":false}',
+    ],
+    ids=lambda data: repr(data[:60]),
+)
+def test_what_is_not_a_record_is_refused_with_what_to_do(data: bytes) -> None:
+    with pytest.raises(MalformedRecord, match="not a lock record .*remove the object by hand"):
+        LockRecord.decode(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_record_or_refused(data: bytes) -> None:
+    with contextlib.suppress(MalformedRecord):
+        assert isinstance(LockRecord.decode(data), LockRecord)

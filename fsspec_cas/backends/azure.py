@@ -105,7 +105,7 @@ class AzureBackend:
         """Get Blob Properties."""
 
         async def send(blob: BlobClient, settings: dict[str, Any]) -> ReadAnswer:
-            return _seen(await blob.get_blob_properties(**settings), None)
+            return _seen(path, await blob.get_blob_properties(**settings), None)
 
         return await self._ask_blob(path, send, _read_refusal, timeout_s)
 
@@ -115,7 +115,7 @@ class AzureBackend:
 
         async def send(blob: BlobClient, settings: dict[str, Any]) -> ReadAnswer:
             stream = await blob.download_blob(**condition, **settings)
-            return _seen(stream.properties, await stream.readall())
+            return _seen(path, stream.properties, await stream.readall())
 
         return await self._ask_blob(path, send, _read_refusal, timeout_s)
 
@@ -221,7 +221,9 @@ def _put_condition(condition: Condition) -> dict[str, Any]:
     return {"overwrite": True, **_condition(condition, MatchConditions.IfNotModified)}
 
 
-def _seen(properties: Any, data: bytes | None) -> Seen:
+def _seen(path: str, properties: Any, data: bytes | None) -> Seen:
+    if not properties.etag:
+        raise StoreError(f"the answer for {path!r} has no ETag; what was read has no version", path=path)
     metadata = {name.lower(): value for name, value in (properties.metadata or {}).items()}
     size = properties.size if data is None else len(data)
     return Seen(

@@ -473,21 +473,14 @@ def test_t31_an_answer_without_a_version_is_won_at_the_version_that_a_look_shows
     assert (rule.fired, len(rule.answers)) == (1, 1)
 
 
-def azure_takes_none_for_a_version(bench: Bench, request) -> None:
-    if bench.server.protocol == "az":
-        request.applymarker(pytest.mark.xfail(reason="an answer without an ETag is read as the version None"))
-
-
-def test_t31_a_store_that_never_tells_a_version_makes_no_false_outcome(bench: Bench, request):
-    azure_takes_none_for_a_version(bench, request)
+def test_t31_a_store_that_never_tells_a_version_makes_no_false_outcome(bench: Bench):
     rule = bench.proxy.rule(match=lambda r: is_write(r) or is_look(r), action=without_version(bench), times=None)
     bench.unknown(bench.store.put_if_absent(bench.key, MINE, timeout=SHORT_S))
     assert rule.fired > 1
     assert bench.applied() == 1
 
 
-def test_t31_a_read_without_a_version_is_an_error_of_the_store(bench: Bench, request):
-    azure_takes_none_for_a_version(bench, request)
+def test_t31_a_read_without_a_version_is_an_error_of_the_store(bench: Bench):
     bench.rival_writes()
     strip = do.strip_answer_headers("ETag", "x-goog-generation")
     rule = bench.proxy.rule(match=is_look, action=strip, times=None)

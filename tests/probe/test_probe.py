@@ -85,7 +85,7 @@ def test_seaweedfs_is_safe_but_for_racing_completions(seaweedfs):
     assert report.verdict.streams == (report["upload race"].state == "yes")
 
 
-def test_fake_gcs_enforces_plain_uploads_and_nothing_else(fake_gcs):
+def test_t29_fake_gcs_enforces_plain_uploads_and_nothing_else(fake_gcs):
     report = probe(fake_gcs.new_prefix(), fake_gcs.storage_options)
     expected = ("not modified", "delete refused", "upload refused")
     assert but(report, *((name, "no") for name in expected), ("upload race", "skipped"))
@@ -311,6 +311,22 @@ def test_a_store_that_is_wrong_in_one_way_is_caught_by_its_check(kind):
     assert report[check].state == "no", report[check]
     assert report.verdict.create_once == (spoiled != "create")
     assert report.verdict.locks == (spoiled is None)
+
+
+def test_t24_a_header_that_is_ignored_once_versioning_is_on_is_caught_by_asking_the_bucket_itself():
+    """Tencent COS forbids overwriting in a plain bucket and not in a versioned one: no list of vendors can know."""
+
+    class Bucket(CreateOverwrites):
+        versioning = False
+
+        async def put(self, path, data, condition, write_id, *, timeout_s):
+            kind = CreateOverwrites if self.versioning else Wrong
+            return await kind.put(self, path, data, condition, write_id, timeout_s=timeout_s)
+
+    bucket = Bucket()
+    assert probe(Store(bucket, f"/wrong/{uuid.uuid4().hex}")).verdict.create_once
+    bucket.versioning = True
+    assert not probe(Store(bucket, f"/wrong/{uuid.uuid4().hex}")).verdict.create_once
 
 
 @pytest.mark.parametrize("kind", [CreateOverwrites, StaleMatches])

@@ -27,7 +27,7 @@ by less than the grace plus the margin.
     Rolling     AppliedPending            Held        Acquired, Committed, ...
     Rolling     Renew, Release            Writing     PutRecord if match, `pending` kept
     Held        Renew, Commit, Release    Writing     PutRecord if match, `pending` cleared
-    any held    Tick past the deadline    Lost        Ended
+    any held    Tick, Renew past deadline Lost        Ended
 
 The deadline counts from BEFORE the request was sent, on the monotonic clock: counted from the answer, two holders
 appear. A lapsed lease is `Lost` for its holder even if nobody took it yet. A renewal follows the wall clock forward but
@@ -294,6 +294,8 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
     match state, event:
         case Rolling(then=then), AppliedPending():
             return held, Told(then)
+        case _, Renew(at) if at.monotonic_s >= held.deadline_s:
+            return _tick(state, at.monotonic_s)
         case _, Renew(at):
             return _write("renew", held, _prolonged(me, held, at, kept), at)
         case _, Release(at):

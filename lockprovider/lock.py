@@ -516,7 +516,7 @@ class Lease:
             self._lock.unstage(pending)
 
     def _lost(self, why: str) -> LeaseLost:
-        return LeaseLost(f"the lease on {self._lock.path!r} (epoch {self.epoch}) is lost: {why}")
+        return LeaseLost(f"the lease of {self.owner} on {self._lock.path!r} (epoch {self.epoch}) is lost: {why}")
 
     def _learn(self, ended: Ended | None) -> None:
         with self._telling:

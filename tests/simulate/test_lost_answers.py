@@ -1,7 +1,6 @@
-"""What lock providers get wrong when an answer is lost, a clock jumps, or a holder wakes up late.
+"""What one client, its threads and its successors may expect when answers are lost and time passes.
 
-Each of these is, or was, a defect of somebody's lock: apache/hudi 14373, 18438 and 20027, opentofu 4405, kazoo's
-NonBlockingLease, Terraform's S3 lock, and others.
+What other lock providers got wrong is in tests/lock/test_known_bugs.py.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 
 import pytest
 
 import lockprovider
 from fsspec_cas import AlreadyExists, CasError, ObjectNotFound, StoreError
-from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
+from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest
 from lockprovider import (
     HUDI_LOCK_PATH,
     Lease,
@@ -29,139 +28,12 @@ from lockprovider import (
     PublishUnknown,
 )
 from lockprovider.heartbeat import Heartbeat
-from simulate.town import SETTINGS, Client, Town
-
-SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
-FOR_LONG = 400  # requests; more than fit into any timeout
-
-
-@pytest.fixture(params=[False, True], ids=["settled by the store", "settled by the lock"])
-def town(request: pytest.FixtureRequest) -> Iterator[Town]:
-    town = Town(forgets=request.param)
-    yield town
-    town.close()
-
-
-def lapse(town: Town) -> None:
-    town.pass_s(SETTINGS.validity_s + 1)
-
+from simulate.town import FOR_LONG, SETTINGS, SOON_S, Town
 
 # -- lost answers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
-)
-def test_acquire_with_a_lost_answer_recognises_its_own_lock_at_once(town: Town, fault: LoseAnswer) -> None:
-    client = town.client({"put": [fault]})
-    began_s = town.time.now_s
-    with client.lock.acquire(0) as lease:
-        lease.check()
-        assert client.faulty.fired == [("put", fault)]
-        assert town.record.owner == client.lock.owner
-        assert lease.epoch == town.record.epoch
-        assert town.time.now_s - began_s < 2, "it waited for its own lease to lapse"
-
-
-def test_acquire_that_landed_and_then_failed_does_not_block_its_own_client(town: Town) -> None:
-    silence = [LoseRequest()] * FOR_LONG
-    client = town.client({"put": [LoseAnswer()], "head": silence, "get": [Pass(), *silence]})
-    with pytest.raises(StoreError):
-        client.lock.acquire(0)
-    assert town.record.owner == client.lock.owner
-    town.plan(client, {})
-    with client.lock.acquire(0) as lease:
-        lease.check()
-
-
-@pytest.mark.parametrize(
-    "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
-)
-def test_a_renewal_with_a_lost_answer_does_not_lose_the_lease(town: Town, fault: LoseAnswer) -> None:
-    client = town.client()
-    with client.lock.acquire() as lease:
-        town.pass_s(10)
-        before_s = lease.deadline_s
-        town.plan(client, {"put": [fault]})
-        lease.renew() or lease.renew()
-        assert client.faulty.fired == [("put", fault)]
-        assert lease.deadline_s == pytest.approx(before_s + 10, abs=2)
-        assert not lease.lost.is_set()
-        lease.check()
-
-
-@pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr)
-def test_a_release_with_a_lost_answer_frees_the_lock_and_the_next_acquire_reads_again(
-    town: Town, fault: LoseAnswer
-) -> None:
-    client, other = town.client(), town.client()
-    lease = client.lock.acquire()
-    town.plan(client, {"put": [fault]})
-    lease.release()
-    assert client.faulty.fired == [("put", fault)]
-    assert town.record.expired
-    with other.lock.acquire(0), pytest.raises(NotAcquired, match=other.lock.owner):
-        client.lock.acquire(0)
-    with client.lock.acquire(0) as again:
-        assert again._heartbeat._thread.is_alive(), "held without a heartbeat"
-
-
-def test_a_release_that_fails_leaves_a_lock_that_its_client_takes_again_with_a_heartbeat(town: Town) -> None:
-    client = town.client()
-    first = client.lock.acquire()
-    silence = [LoseRequest()] * FOR_LONG
-    town.plan(client, {"put": silence, "head": silence, "get": silence})
-    with pytest.raises(CasError):
-        first.release()
-    with pytest.raises(LeaseLost, match="was released"):
-        first.check()
-    town.plan(client, {})
-    with client.lock.acquire(0) as second:
-        assert second.epoch > first.epoch
-        assert second._heartbeat._thread.is_alive()
-
-
-def test_a_release_that_is_throttled_is_repeated_until_it_is_known(town: Town) -> None:
-    client, other = town.client(), town.client()
-    lease = client.lock.acquire()
-    town.plan(client, {"put": [Refuse(), Refuse(0.5), LoseAnswer(), Refuse()]})
-    lease.release()
-    assert len(client.faulty.fired) >= 3
-    assert town.record.expired
-    other.lock.acquire(0).release()
-
-
-def test_a_renewal_that_is_throttled_for_long_does_not_end_renewing_nor_the_release(town: Town) -> None:
-    client = town.client()
-    lease = client.lock.acquire()
-    town.plan(client, {"put": [Refuse()] * 4 * FOR_LONG})
-    with pytest.raises(CasError):
-        lease.renew()
-    town.plan(client, {})
-    lease.renew() or lease.renew()
-    assert lease.deadline_s > client.clock.monotonic_s() + 80
-    lease.release()
-    assert town.record.expired, "the lock dangles"
-
-
 # -- the deadline and the clocks ---------------------------------------------------------------------------------------
-
-
-def test_the_holder_stops_before_others_may_take_over(town: Town) -> None:
-    holder, other = town.client(), town.client()
-    lease = holder.lock.acquire()
-    town.pass_s(SETTINGS.validity_s - SETTINGS.margin_s - 0.001)
-    lease.check()
-    town.pass_s(0.001)
-    with pytest.raises(LeaseLost, match="not renewed in time"):
-        lease.check()
-    with pytest.raises(NotAcquired):
-        other.lock.acquire(0)
-    town.pass_s(SETTINGS.margin_s + 0.5)
-    with pytest.raises(NotAcquired):
-        other.lock.acquire(0)  # the grace is for the holder
-    town.pass_s(0.002)
-    other.lock.acquire(0).release()
 
 
 def test_a_pause_between_the_two_clocks_never_prolongs_what_the_holder_believes(town: Town) -> None:
@@ -180,134 +52,7 @@ def test_a_pause_between_the_two_clocks_never_prolongs_what_the_holder_believes(
     assert mine_until_s <= others_until_s - SETTINGS.margin_s
 
 
-@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
-def test_a_wall_clock_that_jumps_an_hour_under_the_holder_does_not_make_two_holders(town: Town, jump_s: float) -> None:
-    holder, other = town.client(), town.client()
-    lease = holder.lock.acquire()
-    for _ in range(4):
-        holder.clock.wrong_by_s = jump_s
-        town.pass_s(10)
-        assert lease.renew()
-        lease.check()
-        with pytest.raises(NotAcquired):
-            other.lock.acquire(0)
-    lease.release()
-    other.lock.acquire(0).release()
-
-
-def test_a_contender_whose_clock_is_an_hour_ahead_takes_over_and_the_holder_cannot_publish(town: Town) -> None:
-    holder, early = town.client(), town.client()
-    lease = holder.lock.acquire()
-    early.clock.wrong_by_s = 3600.0
-    with early.lock.acquire(0) as thief:
-        lease.check()  # clocks that differ so much do make two who believe ...
-        thief.publish("state/1", b"thief")
-        with pytest.raises(LeaseLost):
-            lease.publish("state/2", b"holder")  # ... but not two who publish
-    assert not town.has("state/2")
-    assert lease.lost.is_set()
-
-
-def test_a_contender_whose_clock_is_an_hour_behind_only_waits_longer(town: Town) -> None:
-    holder, late = town.client(), town.client()
-    lease = holder.lock.acquire()
-    late.clock.wrong_by_s = -3600.0
-    lapse(town)
-    with pytest.raises(NotAcquired):
-        late.lock.acquire(0)
-    lease.release()
-    town.pass_s(3600)
-    late.lock.acquire(0).release()
-
-
-def test_a_lapsed_lease_is_not_revived_by_a_late_renewal(town: Town) -> None:
-    client = town.client()
-    lease = client.lock.acquire()
-    before = town.record
-    lapse(town)
-    with pytest.raises(LeaseLost):
-        lease.check()
-    assert not lease.renew()
-    assert town.record == before
-    with pytest.raises(LeaseLost):
-        lease.check()
-
-
 # -- the stale holder --------------------------------------------------------------------------------------------------
-
-
-def commits(data: bytes) -> bool:
-    return b'"pending":{' in data
-
-
-def pause_before(client: Client, path_ends: str, what: Callable[[], None], *, only_commits: bool = False) -> list[str]:
-    """Run `what` once, right before the client's next put to such a path leaves."""
-    paused: list[str] = []
-
-    def before(operation: str, path: str, data: bytes) -> None:
-        if operation == "put" and path.endswith(path_ends) and (commits(data) or not only_commits) and not paused:
-            paused.append(path)
-            what()
-
-    client.way.before = before
-    return paused
-
-
-def test_a_holder_that_is_paused_before_the_commit_point_past_its_lease_never_publishes(town: Town) -> None:
-    stale, other = town.client(), town.client()
-    lease = stale.lock.acquire()
-
-    def meanwhile() -> None:
-        lapse(town)
-        with other.lock.acquire(0) as thief:
-            thief.publish("state/1", b"other")
-
-    paused = pause_before(stale, "table_lock.json", meanwhile, only_commits=True)
-    with pytest.raises(LeaseLost):
-        lease.publish("state/2", b"stale")
-    assert paused
-    assert not town.has("state/2")
-    assert town.store.read("state/1").data == b"other"
-    lease.release()
-    other.lock.acquire(0).release()
-    assert not town.has("state/2")
-
-
-def test_a_holder_that_is_paused_after_the_commit_point_has_committed_and_its_successor_saw_it(town: Town) -> None:
-    stale, other = town.client(), town.client()
-    lease = stale.lock.acquire()
-    seen: list[bytes] = []
-
-    def meanwhile() -> None:
-        lapse(town)
-        with other.lock.acquire(0) as thief:
-            seen.append(town.store.read("state/1").data)
-            thief.publish("state/2", b"other")
-
-    paused = pause_before(stale, "state/1", meanwhile)
-    lease.publish("state/1", b"stale")
-    assert paused
-    assert seen == [b"stale"]
-    assert town.store.read("state/2").data == b"other"
-
-
-def test_a_publish_after_the_lock_is_lost_writes_nothing(town: Town) -> None:
-    stale, other = town.client(), town.client()
-    lease = stale.lock.acquire()
-    lapse(town)
-    with other.lock.acquire(0):
-        with pytest.raises(LeaseLost):
-            lease.publish("state/1", b"stale")
-        assert not town.has("state/1")
-
-
-def test_a_stale_holders_release_does_not_free_anothers_lock(town: Town) -> None:
-    stale, other = town.client(), town.client()
-    lease = stale.lock.acquire()
-    lapse(town)
-    with other.lock.acquire(0):
-        lease.release()
-        assert (town.record.owner, town.record.expired) == (other.lock.owner, False)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +77,7 @@ def test_a_commit_that_may_still_land_is_reported_as_unknown_and_not_as_lost(tow
     # The commit is on its way, and nothing is heard until the lease has lapsed.
     silence = [LoseRequest()] * FOR_LONG
     town.plan(client, {"put": [DeliverLate(10**6), *silence], "head": silence})
-    client.way.before = lambda operation, *_: lapse(town) if operation == "head" else None
+    client.way.before = lambda operation, *_: town.lapse() if operation == "head" else None
     with pytest.raises(PublishUnknown):
         lease.publish_staged(staged)
     client.way.before = lambda *_: None
@@ -353,7 +98,7 @@ def test_a_publish_that_was_decided_under_a_lease_that_then_ended_is_reported_as
 
     def meanwhile() -> None:
         client.way.before = lambda *_: None
-        lapse(town)
+        town.lapse()
         other.lock.acquire(0).release()
 
     # The answer to the commit is lost; before it looks, another has taken over, rolled it forward and released.
@@ -392,34 +137,6 @@ def test_staged_bytes_that_are_gone_are_noticed_before_the_commit_point(town: To
 
 
 # -- the epoch ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_epoch_rises_over_release_lapse_force_unlock_jvm_writer_and_a_deleted_record(town: Town) -> None:
-    a, b = town.client(), town.client()
-    epochs = []
-
-    def take(client: Client) -> Lease:
-        lease = client.lock.acquire(0)
-        epochs.append(lease.epoch)
-        return lease
-
-    take(a).release()
-    take(a).release()
-    take(b)
-    lapse(town)
-    take(a)
-    town.rewrite(expired=True)  # an operator breaks it
-    b.lock._lease.release()
-    take(b).release()
-    content = town.store.read(HUDI_LOCK_PATH)
-    town.store.put_if_match(HUDI_LOCK_PATH, b'{"owner":"jvm","validUntil":5,"expired":true}', content.version).unwrap()
-    town.pass_s(0.002)
-    take(b).release()
-    town.store.delete(HUDI_LOCK_PATH)
-    town.pass_s(0.002)
-    take(b).release()
-    assert epochs == sorted(set(epochs))
-    assert len(epochs) == 7
 
 
 # -- one client, many threads and processes ----------------------------------------------------------------------------
@@ -535,10 +252,10 @@ def test_a_roll_forward_that_fails_at_acquire_gives_the_lock_back(town: Town) ->
     lease = dead.lock.acquire()
     silence = [LoseRequest()] * FOR_LONG
     staged = dead.lock.stage("state/1", b"data")
-    pause_before(dead, "state/1", lambda: town.plan(dead, {"put": silence, "head": silence, "get": silence}))
+    dead.pause_before("state/1", lambda: town.plan(dead, {"put": silence, "head": silence, "get": silence}))
     with pytest.raises(PublishUnknown):
         lease.publish_staged(staged)
-    lapse(town)
+    town.lapse()
     client.way.before = _no_space_for("state/1")
     with pytest.raises(StoreError, match="no space left"):
         client.lock.acquire(0)
@@ -641,7 +358,3 @@ def test_a_forked_child_neither_shares_nor_frees_its_parents_lock(tmp_path: obje
     assert "belongs to the process that this one was forked from" in lost
     assert renewed == "True", "the child freed it"
     lockprovider.lock(str(tmp_path), timeout_s=0).release()
-
-
-def test_two_clients_of_one_process_have_different_owners(town: Town) -> None:
-    assert town.client().lock.owner != town.client().lock.owner

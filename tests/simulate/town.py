@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fsspec
+import pytest
 
 from fsspec_cas import Store
 from fsspec_cas.answer import ReadAnswer, Seen, WriteAnswer
@@ -19,6 +20,8 @@ from fsspec_cas.version import Condition, Version
 from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings, OnLost
 
 SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=5)  # so the margin is 10 s
+FOR_LONG = 400  # requests; more than fit into any timeout
+SOON_S = 5.0  # the longest that a real condition is waited for; reached only by a failure
 
 
 @dataclass
@@ -102,6 +105,25 @@ class Client:
     way: Hooked
     faulty: Faulty
 
+    def pause_before(
+        self, path_ends: str, meanwhile: Callable[[], None], *, only: Callable[[bytes], bool] = lambda _: True
+    ) -> list[str]:
+        """Run `meanwhile` once, right before the client's next put to such a path leaves; filled when it was run."""
+        paused: list[str] = []
+
+        def before(operation: str, path: str, data: bytes) -> None:
+            if operation == "put" and path.endswith(path_ends) and only(data) and not paused:
+                paused.append(path)
+                meanwhile()
+
+        self.way.before = before
+        return paused
+
+
+def commits(data: bytes) -> bool:
+    """Whether these bytes of a lock record pass the commit point of a publish."""
+    return b'"pending":{' in data
+
 
 class Town:
     """A store, and the clients that share it."""
@@ -140,6 +162,10 @@ class Town:
     def pass_s(self, seconds: float) -> None:
         self.time.now_s += seconds
 
+    def lapse(self) -> None:
+        """Let every lease lapse that is not renewed."""
+        self.pass_s(SETTINGS.validity_s + 1)
+
     @property
     def record(self) -> LockRecord:
         return LockRecord.decode(self.store.read(HUDI_LOCK_PATH).data)
@@ -152,3 +178,10 @@ class Town:
 
     def has(self, path: str) -> bool:
         return any(entry.path.endswith(path) for entry in self.store.list(path))
+
+
+@pytest.fixture(params=[False, True], ids=["settled by the store", "settled by the lock"])
+def town(request: pytest.FixtureRequest) -> Iterator[Town]:
+    made = Town(forgets=request.param)
+    yield made
+    made.close()

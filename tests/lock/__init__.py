@@ -1,0 +1,1 @@
+"""The lock as a whole: known bugs of others, real processes."""

@@ -1,0 +1,586 @@
+"""Bugs that other lock providers are known to have, each by its number in our catalogue of them.
+
+A fault is counted, and what is promised is looked up in the store itself. Here time and requests are simulated; what
+needs a real server (T74) is in test_processes.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+from simulate.town import FOR_LONG, SETTINGS, SOON_S, Client, Clock, Town, commits
+
+from fsspec_cas import CasError, Store, StoreError
+from fsspec_cas.answer import Applied, ReadAnswer, Seen, Unchanged, WriteAnswer
+from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
+from fsspec_cas.version import Condition, Version
+from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, LockSettings, NotAcquired
+from lockprovider.heartbeat import Heartbeat
+
+
+@pytest.mark.parametrize(
+    "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
+)
+def test_t60_acquire_with_a_lost_answer_recognises_its_own_lock_at_once(town: Town, fault: LoseAnswer) -> None:
+    """Hudi's tryLock does not look at the owner; OpenTofu 4405, litestream, git-remote-s3 66: each waits for itself."""
+    client = town.client({"put": [fault]})
+    began_s = town.time.now_s
+    with client.lock.acquire(0) as lease:
+        lease.check()
+        assert client.faulty.fired == [("put", fault)]
+        assert town.record.owner == client.lock.owner
+        assert lease.epoch == town.record.epoch
+        assert town.time.now_s - began_s < 2, "it waited for its own lease to lapse"
+
+
+def test_t60_acquire_that_landed_and_then_failed_does_not_block_its_own_client(town: Town) -> None:
+    """DynamoDB's lock client waits a whole lease for a record that it wrote itself."""
+    silence = [LoseRequest()] * FOR_LONG
+    client = town.client({"put": [LoseAnswer()], "head": silence, "get": [Pass(), *silence]})
+    with pytest.raises(StoreError):
+        client.lock.acquire(0)
+    assert client.faulty.fired[0] == ("put", LoseAnswer())
+    assert town.record.owner == client.lock.owner
+    town.plan(client, {})
+    with client.lock.acquire(0) as lease:
+        lease.check()
+
+
+@pytest.mark.parametrize(
+    "fault", [LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr
+)
+def test_t61_a_renewal_with_a_lost_answer_does_not_lose_the_lease(town: Town, fault: LoseAnswer) -> None:
+    """Hudi 14373, litestream's ErrLeaseNotHeld: a renewal that landed is taken for a loss, and the child is killed."""
+    client = town.client()
+    with client.lock.acquire() as lease:
+        town.pass_s(10)
+        before_s = lease.deadline_s
+        town.plan(client, {"put": [fault]})
+        lease.renew() or lease.renew()
+        assert client.faulty.fired == [("put", fault)]
+        assert lease.deadline_s == pytest.approx(before_s + 10, abs=2)
+        assert not lease.lost.is_set()
+        lease.check()
+
+
+@pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(1), DeliverLate(2)], ids=repr)
+def test_t62_a_release_with_a_lost_answer_frees_the_lock_and_the_next_acquire_reads_again(
+    town: Town, fault: LoseAnswer
+) -> None:
+    """Hudi trusts its cached record after a release without an answer, and may report "held" without a heartbeat."""
+    client, other = town.client(), town.client()
+    lease = client.lock.acquire()
+    town.plan(client, {"put": [fault]})
+    lease.release()
+    assert client.faulty.fired == [("put", fault)]
+    assert town.record.expired
+    with other.lock.acquire(0), pytest.raises(NotAcquired, match=other.lock.owner):
+        client.lock.acquire(0)
+    with client.lock.acquire(0) as again:
+        assert again._heartbeat._thread.is_alive(), "held without a heartbeat"
+
+
+def test_t62_a_release_that_fails_leaves_a_lock_that_its_client_takes_again_with_a_heartbeat(town: Town) -> None:
+    """The same, with a release that never got through."""
+    client = town.client()
+    first = client.lock.acquire()
+    silence = [LoseRequest()] * FOR_LONG
+    town.plan(client, {"put": silence, "head": silence, "get": silence})
+    with pytest.raises(CasError):
+        first.release()
+    assert ("put", LoseRequest()) in client.faulty.fired
+    with pytest.raises(LeaseLost, match="was released"):
+        first.check()
+    town.plan(client, {})
+    with client.lock.acquire(0) as second:
+        assert second.epoch > first.epoch
+        assert second._heartbeat._thread.is_alive()
+
+
+def test_t63_a_release_that_is_throttled_is_repeated_until_it_is_known(town: Town) -> None:
+    """Hudi 18438, 20027: one 429 or 5xx at the release, and the lock dangles until it lapses."""
+    client, other = town.client(), town.client()
+    lease = client.lock.acquire()
+    town.plan(client, {"put": [Refuse(), Refuse(0.5), LoseAnswer(), Refuse()]})
+    lease.release()
+    assert len(client.faulty.fired) >= 3
+    assert town.record.expired
+    other.lock.acquire(0).release()
+
+
+def test_t63_a_renewal_that_is_throttled_for_long_does_not_end_renewing_nor_the_release(town: Town) -> None:
+    """The same, with a renewal that was throttled before."""
+    client = town.client()
+    lease = client.lock.acquire()
+    town.plan(client, {"put": [Refuse()] * 4 * FOR_LONG})
+    with pytest.raises(CasError):
+        lease.renew()
+    assert len(client.faulty.fired) > 10
+    town.plan(client, {})
+    lease.renew() or lease.renew()
+    assert lease.deadline_s > client.clock.monotonic_s() + 80
+    lease.release()
+    assert town.record.expired, "the lock dangles"
+
+
+def test_t64_the_holder_stops_before_others_may_take_over(town: Town) -> None:
+    """Hudi's holder grants the 500 ms to itself that are meant for others."""
+    holder, other = town.client(), town.client()
+    lease = holder.lock.acquire()
+    town.pass_s(SETTINGS.validity_s - SETTINGS.margin_s - 0.001)
+    lease.check()
+    town.pass_s(0.001)
+    with pytest.raises(LeaseLost, match="not renewed in time"):
+        lease.check()
+    with pytest.raises(NotAcquired):
+        other.lock.acquire(0)
+    town.pass_s(SETTINGS.margin_s + 0.5)
+    with pytest.raises(NotAcquired):
+        other.lock.acquire(0)  # the grace is for the holder
+    town.pass_s(0.002)
+    other.lock.acquire(0).release()
+
+
+@pytest.mark.parametrize(("validity_s", "renew_s"), [(10.0, 1.0), (1000.0, 100.0)])
+def test_t65_a_lapse_is_judged_by_the_record_whatever_the_contenders_own_settings_are(
+    town: Town, validity_s: float, renew_s: float
+) -> None:
+    """fabric8 7258: a contender adds its own duration to what it read, and takes a live lease or waits too long."""
+    holder, other = town.client(), town.client()
+    other.lock.settings = LockSettings(validity_s=validity_s, renew_s=renew_s)
+    until_s = holder.lock.acquire().deadline_s + SETTINGS.margin_s
+    town.pass_s(until_s + 0.5 - holder.clock.monotonic_s())
+    assert town.record.valid_until_ms + 500 == other.clock.now_ms()
+    with pytest.raises(NotAcquired, match=holder.lock.owner):
+        other.lock.acquire(0)
+    town.pass_s(0.001)
+    other.lock.acquire(0).release()
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_t66_a_wall_clock_that_jumps_an_hour_under_the_holder_does_not_make_two_holders(
+    town: Town, jump_s: float
+) -> None:
+    """Kazoo's NonBlockingLease, litestream, FooBarWidget's lock: the holder's wall clock decides what it believes."""
+    holder, other = town.client(), town.client()
+    lease = holder.lock.acquire()
+    for _ in range(4):
+        holder.clock.wrong_by_s = jump_s
+        town.pass_s(10)
+        assert lease.renew()
+        lease.check()
+        with pytest.raises(NotAcquired):
+            other.lock.acquire(0)
+    lease.release()
+    other.lock.acquire(0).release()
+
+
+def test_t66_a_contender_whose_clock_is_an_hour_ahead_takes_over_and_the_holder_cannot_publish(town: Town) -> None:
+    """The contender's clock jumps: no lease can stop it from taking over; the fence stops the other."""
+    holder, early = town.client(), town.client()
+    lease = holder.lock.acquire()
+    early.clock.wrong_by_s = 3600.0
+    with early.lock.acquire(0) as thief:
+        lease.check()  # clocks that differ so much do make two who believe ...
+        thief.publish("state/1", b"thief")
+        with pytest.raises(LeaseLost):
+            lease.publish("state/2", b"holder")  # ... but not two who publish
+    assert not town.has("state/2")
+    assert lease.lost.is_set()
+
+
+def test_t66_a_contender_whose_clock_is_an_hour_behind_only_waits_longer(town: Town) -> None:
+    """The other way round it is only slow."""
+    holder, late = town.client(), town.client()
+    lease = holder.lock.acquire()
+    late.clock.wrong_by_s = -3600.0
+    town.lapse()
+    with pytest.raises(NotAcquired):
+        late.lock.acquire(0)
+    lease.release()
+    town.pass_s(3600)
+    late.lock.acquire(0).release()
+
+
+def test_t67_a_holder_that_is_paused_before_the_commit_point_past_its_lease_never_publishes(town: Town) -> None:
+    """None of the peers has it: the guarded write of a holder that was stopped past its lease is refused."""
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+
+    def meanwhile() -> None:
+        town.lapse()
+        with other.lock.acquire(0) as thief:
+            thief.publish("state/1", b"other")
+
+    paused = stale.pause_before("table_lock.json", meanwhile, only=commits)
+    with pytest.raises(LeaseLost):
+        lease.publish("state/2", b"stale")
+    assert paused
+    assert not town.has("state/2")
+    assert town.store.read("state/1").data == b"other"
+    lease.release()
+    other.lock.acquire(0).release()
+    assert not town.has("state/2")
+
+
+def test_t67_a_holder_that_is_paused_after_the_commit_point_has_committed_and_its_successor_saw_it(town: Town) -> None:
+    """Stopped one request later it has committed, and its successor must not miss that."""
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+    seen: list[bytes] = []
+
+    def meanwhile() -> None:
+        town.lapse()
+        with other.lock.acquire(0) as thief:
+            seen.append(town.store.read("state/1").data)
+            thief.publish("state/2", b"other")
+
+    paused = stale.pause_before("state/1", meanwhile)
+    lease.publish("state/1", b"stale")
+    assert paused
+    assert seen == [b"stale"]
+    assert town.store.read("state/2").data == b"other"
+
+
+def test_t68_the_epoch_rises_over_release_lapse_force_unlock_jvm_writer_deletion_and_restore(town: Town) -> None:
+    """Litestream starts counting again after a release; here not even a record restored from a backup resets it."""
+    a, b = town.client(), town.client()
+    epochs = []
+
+    def take(client: Client) -> Lease:
+        lease = client.lock.acquire(0)
+        epochs.append(lease.epoch)
+        return lease
+
+    take(a).release()
+    take(a).release()
+    take(b)
+    town.lapse()
+    take(a)
+    town.rewrite(expired=True)  # an operator breaks it
+    b.lock._lease.release()
+    take(b).release()
+    content = town.store.read(HUDI_LOCK_PATH)
+    town.store.put_if_match(HUDI_LOCK_PATH, b'{"owner":"jvm","validUntil":5,"expired":true}', content.version).unwrap()
+    town.pass_s(0.002)
+    take(b).release()
+    town.store.delete(HUDI_LOCK_PATH)
+    town.pass_s(0.002)
+    take(b).release()
+    backup = town.store.read(HUDI_LOCK_PATH)
+    take(town.client()).release()
+    now = town.store.head(HUDI_LOCK_PATH).version
+    town.pass_s(0.002)
+    town.store.put_if_match(HUDI_LOCK_PATH, backup.data, now).unwrap()  # an operator restores it
+    take(b).release()
+    assert epochs == sorted(set(epochs))
+    assert len(epochs) == 9
+
+
+class HashedVersions:
+    """A backend whose version of an object is a hash of its bytes, as S3's ETag is: A-B-A cannot be seen."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.bodies: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def put(
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+    ) -> WriteAnswer:
+        if isinstance(condition, Version):
+            seen = await self.inner.get(path, None, timeout_s=timeout_s)
+            condition = seen.version if isinstance(seen, Seen) and hashed(seen).version == condition else condition
+        answer = await self.inner.put(path, data, condition, write_id, timeout_s=timeout_s)
+        if not isinstance(answer, Applied):
+            return answer
+        self.bodies.append(data)
+        return Applied(version_of(data))
+
+    async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
+        answer = await self.get(path, None, timeout_s=timeout_s)
+        return replace(answer, data=None) if isinstance(answer, Seen) else answer
+
+    async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
+        answer = await self.inner.get(path, None, timeout_s=timeout_s)
+        answer = hashed(answer) if isinstance(answer, Seen) else answer
+        return Unchanged() if isinstance(answer, Seen) and answer.version == unless else answer
+
+
+def version_of(data: bytes) -> Version:
+    return Version("memory", hashlib.md5(data, usedforsecurity=False).hexdigest())
+
+
+def hashed(seen: Seen) -> Seen:
+    return replace(seen, version=version_of(seen.data or b""))
+
+
+@pytest.fixture
+def hashing(town: Town) -> HashedVersions:
+    """All clients that come after it share a store whose versions are hashes."""
+    town._memory = HashedVersions(town._memory)
+    town.store = Store(town._memory, town.store.root, world=Clock(town.time, "observer"))
+    return town._memory
+
+
+def test_t69_no_two_writes_of_the_record_are_equal_even_when_no_time_passes(
+    town: Town, hashing: HashedVersions
+) -> None:
+    """FooBarWidget's lock and gcslock change nothing but a counter that a new object starts again."""
+    a, b = town.client(), town.client()
+    for client in (a, b, a, a):
+        with client.lock.acquire(0) as lease:
+            assert lease.renew()
+            assert lease.renew()
+            lease.publish(f"state/{lease.epoch}", b"the same")
+    records = [body for body in hashing.bodies if b"validUntil" in body]
+    assert len(records) == 4 * 5
+    assert len(set(records)) == len(records)
+
+
+def test_t69_who_wants_to_take_a_lapsed_lock_over_does_not_hit_the_lock_that_is_there_by_then(
+    town: Town, hashing: HashedVersions
+) -> None:
+    """Their cleaner reads a stale lock, is stopped, and deletes a fresh one."""
+    dead, cleaner, quick = town.client(), town.client(), town.client()
+    dead.lock.acquire()
+    town.lapse()
+    held: list[Lease] = []
+    paused = cleaner.pause_before("table_lock.json", lambda: held.append(quick.lock.acquire(0)))
+    with pytest.raises(NotAcquired, match=quick.lock.owner):
+        cleaner.lock.acquire(0)
+    assert paused
+    assert town.record.owner == quick.lock.owner
+    assert held[0].renew()
+
+
+def test_t69_a_frozen_holder_does_not_refresh_the_lock_of_who_took_over(town: Town, hashing: HashedVersions) -> None:
+    """Theirs wakes up, touches the thief's object, and goes on as if it were healthy."""
+    frozen, thief = town.client(), town.client()
+    lease = frozen.lock.acquire()
+    held: list[Lease] = []
+
+    def meanwhile() -> None:
+        town.lapse()
+        held.append(thief.lock.acquire(0))
+
+    paused = frozen.pause_before("table_lock.json", meanwhile)
+    assert not lease.renew()
+    assert paused
+    assert lease.lost.is_set()
+    assert town.record.owner == thief.lock.owner
+    held[0].check()
+
+
+def test_t70_a_stale_holders_release_does_not_free_anothers_lock(town: Town) -> None:
+    """Terraform's unlock is a GET and a DELETE: it frees whatever lock is there by then."""
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+    town.lapse()
+    with other.lock.acquire(0):
+        lease.release()
+        assert (town.record.owner, town.record.expired) == (other.lock.owner, False)
+
+
+def test_t70_a_release_that_is_overtaken_by_a_forced_unlock_and_a_new_lock_leaves_that_alone(town: Town) -> None:
+    """The window of Terraform's unlock, hit: between its look and its write another lock has come."""
+    client, other = town.client(), town.client()
+    lease = client.lock.acquire()
+
+    def meanwhile() -> None:
+        town.rewrite(expired=True)  # an operator
+        other.lock.acquire(0)
+
+    paused = client.pause_before("table_lock.json", meanwhile)
+    lease.release()
+    assert paused
+    assert (town.record.owner, town.record.expired) == (other.lock.owner, False)
+
+
+def test_t71_a_publish_after_the_lock_is_lost_writes_nothing(town: Town) -> None:
+    """Terraform puts the state without a condition, also after the lock was lost."""
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+    town.lapse()
+    with other.lock.acquire(0):
+        with pytest.raises(LeaseLost):
+            lease.publish("state/1", b"stale")
+        assert not town.has("state/1")
+
+
+def test_t72_an_inner_unlock_does_not_let_another_thread_of_the_same_client_in(town: Town) -> None:
+    """Hudi's provider counts nothing: any thread of it is "the holder", and the first unlock frees all."""
+    client = town.client()
+    client.clock.sleep = lambda _: None  # type: ignore[method-assign] # the other thread must not move the time
+    outer = client.lock.acquire()
+    client.lock.acquire().release()
+    assert not town.record.expired
+    answers: list[object] = []
+
+    def other() -> None:
+        answer = client.lock.try_lock()
+        answers.append(answer)
+        if isinstance(answer, Lease):
+            answer.release()
+
+    for leave in (lambda: None, outer.release):
+        leave()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(SOON_S)
+    assert not isinstance(answers[0], Lease)
+    assert isinstance(answers[1], Lease)
+    assert answers[1].epoch > outer.epoch
+
+
+def test_t73_clients_with_the_same_host_name_and_process_id_are_different_owners(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pgrust 105, litestream: in containers every host is "app" and every process is 1."""
+    monkeypatch.setattr("socket.gethostname", lambda: "app")
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    first, second = town.client(), town.client()
+    with first.lock.acquire(0) as lease:
+        with pytest.raises(NotAcquired, match="app, pid 1"):
+            second.lock.acquire(0)
+        lease.check()
+    with second.lock.acquire(0):
+        assert town.record.holder == Holder("app", 1, second.clock.now_ms())
+        assert town.record.owner not in ("", first.lock.owner)
+        with pytest.raises(LeaseLost):
+            lease.check()
+
+
+def test_t75_while_a_slow_shutdown_hook_runs_the_old_holder_knows_and_cannot_publish(town: Town) -> None:
+    """Cilium 42920: the old leader's hook takes longer than the lease, and until it ends the old leader leads on."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slowly(_: str) -> None:
+        entered.set()
+        assert go_on.wait(SOON_S)
+
+    old, new = town.client(on_lost=slowly), town.client()
+    lease = old.lock.acquire()
+    town.lapse()
+    hook = threading.Thread(target=lease.renew)
+    hook.start()
+    assert entered.wait(SOON_S)
+    assert lease.lost.is_set()
+    with new.lock.acquire(0) as leader:
+        with pytest.raises(LeaseLost):
+            lease.check()
+        with pytest.raises(LeaseLost):
+            lease.publish("state/1", b"old")
+        leader.publish("state/1", b"new")
+    go_on.set()
+    hook.join(SOON_S)
+    assert town.store.read("state/1").data == b"new"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hudi's heartbeat may die or only log; the holder goes on."""
+    monkeypatch.setattr(import_module("lockprovider.lock"), "Heartbeat", lambda lease, _: Heartbeat(lease, 0.005))
+    told: list[str] = []
+    client = town.client(on_lost=told.append)
+    beats: list[str] = []
+
+    def breaks() -> None:
+        beats.append("renew")
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(client.lock, "renew", breaks)
+    lease = client.lock.acquire()
+    assert lease.lost.wait(SOON_S)
+    assert beats == ["renew"]
+    assert told == ["its heartbeat failed"]
+    with pytest.raises(LeaseLost, match="its heartbeat failed"):
+        lease.check()
+
+
+def test_t78_a_renewal_that_is_turned_away_is_sent_again_soon(town: Town) -> None:
+    """Azure's SDK sleeps for 15 seconds before its first retry, and nobody hears of it."""
+    client = town.client()
+    with client.lock.acquire() as lease:
+        refusals = [Refuse(), LoseRequest(), Refuse()]
+        town.plan(client, {"put": refusals})
+        client.clock.draw = lambda: 0.999
+        client.clock.slept_s.clear()
+        lease.renew() or lease.renew()
+        assert [fault for _, fault in client.faulty.fired] == refusals
+        assert sum(client.clock.slept_s) < 3
+        assert lease.deadline_s > client.clock.monotonic_s() + SETTINGS.validity_s - SETTINGS.margin_s - 3
+
+
+def test_t78_a_renewal_into_silence_gives_the_word_back_before_others_may_act(town: Town) -> None:
+    """However often a renewal is repeated below: it ends, and the holder is told, while the lease is nobody else's."""
+    client = town.client()
+    lease = client.lock.acquire()
+    town.pass_s(SETTINGS.validity_s - SETTINGS.margin_s - 3)
+    silence = [LoseRequest()] * FOR_LONG
+    town.plan(client, {"put": silence, "head": silence, "get": silence})
+    while not lease.lost.is_set():
+        with pytest.raises(CasError):
+            lease.renew()
+    assert client.faulty.fired
+    until_s = town.record.valid_until_ms / 1000
+    assert lease.lost.is_set()
+    assert town.time.now_s < until_s
+
+
+def test_t79_who_was_fenced_off_is_told_both_sessions(town: Town) -> None:
+    """Loonfs 398: "stale epoch", and nobody knows which two processes to look at."""
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+    town.lapse()
+    with other.lock.acquire(0):
+        assert not lease.renew()
+        with pytest.raises(LeaseLost) as told:
+            lease.publish("state/1", b"stale")
+    assert told.value.__class__ is LeaseLost
+    for part in (lease.owner, str(lease.epoch)):
+        assert part in str(told.value)
+
+
+def test_t79_who_finds_its_commit_refused_is_told_both_sessions(town: Town) -> None:
+    """At the commit point the record itself says who came."""
+    stale, other = town.client(), town.client()
+    lease = stale.lock.acquire()
+    newer: list[Lease] = []
+
+    def meanwhile() -> None:
+        town.lapse()
+        newer.append(other.lock.acquire(0))
+
+    paused = stale.pause_before("table_lock.json", meanwhile, only=commits)
+    with pytest.raises(LeaseLost) as told:
+        lease.publish("state/1", b"stale")
+    assert paused
+    for part in (lease.owner, str(lease.epoch), newer[0].owner, str(newer[0].epoch)):
+        assert part in str(told.value)
+
+
+@pytest.mark.parametrize("looked", [True, False], ids=["the holder looked", "nobody looked"])
+def test_t80_a_lapsed_lease_is_not_revived_by_a_late_renewal(town: Town, looked: bool) -> None:
+    """Azurite 2352, Hudi's "corner case 2" leave it open. Here a lapsed lease stays lapsed, and nothing is written."""
+    client = town.client()
+    lease = client.lock.acquire()
+    before = town.record
+    town.lapse()
+    if looked:
+        with pytest.raises(LeaseLost):
+            lease.check()
+    assert not lease.renew()
+    assert town.record == before
+    assert lease.lost.is_set()
+    with pytest.raises(LeaseLost):
+        lease.check()

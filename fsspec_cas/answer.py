@@ -48,13 +48,17 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An object, as one response showed it. `data` is None when only its head was asked for."""
+    """An object, as one response showed it. `data` is None when only its head was asked for.
+
+    `answered_ms` is the store's clock at the answer to a head, where it says so.
+    """
 
     version: Version
     size: int
     modified_ms: int | None
     write_id: str | None
     data: bytes | None = None
+    answered_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

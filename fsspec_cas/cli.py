@@ -11,16 +11,25 @@ from typing import Any, BinaryIO, TextIO
 
 from fsspec_cas.backends import backend_for, split_url
 from fsspec_cas.bench import Finding
-from fsspec_cas.errors import CasError, InvalidInput, NotSupported, OutcomeUnknown, Unavailable
+from fsspec_cas.command import (
+    DONE,
+    OPTIONS_HELP,
+    REFUSED,
+    UNKNOWN,
+    add_storage_options,
+    complain,
+    run,
+    storage_options,
+)
+from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
 from fsspec_cas.probe import RACERS, Report, probe
 from fsspec_cas.store import Store
 from fsspec_cas.version import ABSENT, Version
 
-DONE, REFUSED, BAD_INPUT, UNKNOWN, UNAVAILABLE, NOT_SUPPORTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 _CHUNK_BYTES = 1024 * 1024
 
-_CODES = """exit codes:
+_CODES = f"""exit codes:
   0    done; for probe: safe for locks and create-once
   1    refused: somebody else's version is there, nothing was written; for probe: not safe for locks
   2    bad input: URL, options, version, credentials, or no such bucket or object
@@ -29,10 +38,8 @@ _CODES = """exit codes:
   5    not supported by this store or protocol
   130  interrupted before anything was sent
 
-Options and credentials are taken as fsspec takes them: from -o and --storage-options, from FSSPEC_* variables and
-fsspec's configuration files, and from what the SDK of the store looks for (AWS_*, GOOGLE_*, AZURE_*)."""
+{OPTIONS_HELP}"""
 
-_OPTION_HELP = "a storage option; a dot goes one level down: client_kwargs.region_name=eu-west-1"
 _EXAMPLES = """examples:
   fsspec-cas probe s3://bucket/scratch -o endpoint_url=http://127.0.0.1:8333
   echo me | fsspec-cas put --if-absent s3://bucket/leader
@@ -44,17 +51,7 @@ _EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what it came to is the exit code."""
     arguments = _parser().parse_args(argv)
-    try:
-        return int(arguments.run(arguments))
-    except KeyboardInterrupt as stop:
-        return _interrupted(stop)
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read stdout is gone; Python would complain about it at the end
-        return DONE
-    except Exception as error:  # users get one sentence
-        if arguments.debug:
-            raise
-        return _failed(error)
+    return run("fsspec-cas", arguments, arguments.run, lambda _: None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,8 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)
         sub.set_defaults(run=run)
-        sub.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help=_OPTION_HELP)
-        sub.add_argument("--storage-options", metavar="JSON", help="storage options as a JSON object")
+        add_storage_options(sub)
         sub.add_argument("--timeout", type=float, default=30.0, metavar="S", help="for each call (default: 30)")
         sub.add_argument("--json", action="store_true", help="say it in JSON")
         sub.add_argument("--debug", action="store_true", help="show where an error came from")
@@ -99,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _probe(arguments: Any) -> int:
-    fs, root = split_url(arguments.url, _options(arguments))
+    fs, root = split_url(arguments.url, storage_options(arguments))
     store = Store.from_filesystem(fs, root)
     show = None if arguments.json or not sys.stderr.isatty() else _show_progress
     report = probe(store, racers=arguments.racers, progress=show, timeout=arguments.timeout)
@@ -152,47 +148,11 @@ def _rm(arguments: Any) -> int:
 
 
 def _object(arguments: Any) -> tuple[Store, str]:
-    fs, path = split_url(arguments.url, _options(arguments))
+    fs, path = split_url(arguments.url, storage_options(arguments))
     folder, _, name = path.rpartition("/")
     if not folder and backend_for(fs).name not in ("local", "memory"):
         raise InvalidInput(f"{arguments.url!r} names a bucket and no object in it: write e.g. s3://bucket/key")
     return Store.from_filesystem(fs, folder), name
-
-
-def _options(arguments: Any) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if arguments.storage_options is not None:
-        options = _json_object(arguments.storage_options)
-    for pair in arguments.options:
-        key, equals, text = pair.partition("=")
-        if not key or not equals:
-            raise InvalidInput(f"-o {pair!r} is not KEY=VALUE")
-        outer, dot, inner = key.partition(".")
-        if dot:
-            options.setdefault(outer, {})[inner] = _value(text)
-        else:
-            options[key] = _value(text)
-    return options
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"--storage-options is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidInput("--storage-options is not a JSON object: write e.g. '{\"anon\": true}'")
-    return found
-
-
-def _value(text: str) -> Any:
-    """Objects, lists, true, false and null are read as JSON; all else, numbers too, may be a name or a secret."""
-    if text[:1] in ("{", "[") or text in ("true", "false", "null"):
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise InvalidInput(f"-o ...={text!r} begins like JSON and is none: {error}") from error
-    return text
 
 
 def _report(arguments: Any, outcome: Outcome) -> int:
@@ -217,37 +177,8 @@ def _fail(arguments: Any, outcome: Outcome, said: dict[str, Any], code: int) -> 
     try:
         outcome.unwrap()
     except CasError as error:
-        _complain(str(error).replace("; call resolve(), or read it and decide", "; read it and decide"))
+        complain("fsspec-cas", str(error).replace("; call resolve(), or read it and decide", "; read it and decide"))
     return code
-
-
-def _failed(error: Exception) -> int:
-    match error:
-        case OutcomeUnknown():
-            code = UNKNOWN
-        case Unavailable():
-            code = UNAVAILABLE
-        case NotSupported():
-            code = NOT_SUPPORTED
-        case CasError() | OSError():
-            code = BAD_INPUT
-        case _:
-            code = BAD_INPUT
-            error = CasError(f"unexpected {type(error).__name__}: {error}; --debug shows more")
-    _complain(str(error))
-    return code
-
-
-def _interrupted(stop: KeyboardInterrupt) -> int:
-    cause: BaseException | None = stop.__cause__
-    while cause is not None and not isinstance(cause, OutcomeUnknown):
-        cause = cause.__cause__
-    _complain("interrupted" if cause is None else f"interrupted: {cause}")
-    return INTERRUPTED if cause is None else UNKNOWN
-
-
-def _complain(sentence: str) -> None:
-    print(f"fsspec-cas: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def _show_progress(finding: Finding, number: int, of: int) -> None:

@@ -76,13 +76,18 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a look at an object shows. `modified_ms` is the store's clock, epoch ms."""
+    """What a look at an object shows.
+
+    `modified_ms` and `answered_ms` are the store's own clock, epoch ms: when the object was written, and when this was
+    said (over HTTP cut down to a whole second). None where the store does not say.
+    """
 
     path: str
     version: Version
     size: int
     modified_ms: int | None
     write_id: str | None
+    answered_ms: int | None = None
 
 
 class AsyncStore:
@@ -165,7 +170,7 @@ class AsyncStore:
         answer = await self._look(full, lambda left: self.backend.head(full, timeout_s=left), timeout)
         if not isinstance(answer, Seen):
             raise ObjectNotFound(f"there is no object at {full!r}", path=full)
-        return Info(full, answer.version, answer.size, answer.modified_ms, answer.write_id)
+        return Info(full, answer.version, answer.size, answer.modified_ms, answer.write_id, answer.answered_ms)
 
     async def put_if_absent(
         self, path: str, data: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import aiohttp
@@ -42,7 +43,7 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.azure_uploads import AzureUploads
-from fsspec_cas.backends.wire import PerLoop, epoch_ms, sends_once
+from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -105,7 +106,13 @@ class AzureBackend:
         """Get Blob Properties."""
 
         async def send(blob: BlobClient, settings: dict[str, Any]) -> ReadAnswer:
-            return _seen(path, await blob.get_blob_properties(**settings), None)
+            dates: list[str | None] = []
+
+            def note(answer: Any) -> None:
+                dates.append(answer.http_response.headers.get("Date"))
+
+            properties = await blob.get_blob_properties(**settings, raw_response_hook=note)
+            return replace(_seen(path, properties, None), answered_ms=http_date_ms(dates[-1] if dates else None))
 
         return await self._ask_blob(path, send, _read_refusal, timeout_s)
 

@@ -43,7 +43,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.gcs_uploads import GcsUploads, Request, Response
-from fsspec_cas.backends.wire import PerLoop, epoch_ms, sends_once
+from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -267,6 +267,7 @@ def _seen_head(response: Response) -> Seen | NoAnswer:
         int(found.get("size", 0)),
         _rfc3339_ms(found.get("updated")),
         metadata.get(WRITE_ID_KEY),
+        answered_ms=http_date_ms(response.headers.get("Date")),
     )
 
 

@@ -83,7 +83,7 @@ class LocalBackend:
                 stat = _stat(Path(path))
             except IsADirectoryError:
                 return Missing()
-            return Missing() if stat is None else _seen(stat, None)
+            return Missing() if stat is None else replace(_seen(stat, None), answered_ms=time_ns() // 1_000_000)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         """Read and stat one open file, so that both speak of the same bytes."""

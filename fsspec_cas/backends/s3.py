@@ -45,7 +45,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.s3_uploads import S3Uploads
-from fsspec_cas.backends.wire import PerLoop, epoch_ms, sends_once
+from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, InvalidInput, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -283,6 +283,7 @@ def _seen(path: str, answer: dict[str, Any], data: bytes | None) -> Seen:
         epoch_ms(answer.get("LastModified")),
         answer.get("Metadata", {}).get(WRITE_ID_KEY),
         data,
+        http_date_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 
 from fsspec_cas.drive import close_from_any_thread
@@ -79,6 +80,14 @@ def sends_once(session: Any) -> Any:
 def epoch_ms(moment: datetime | None) -> int | None:
     """Epoch ms of a time with a zone."""
     return None if moment is None else int(moment.timestamp() * 1000)
+
+
+def http_date_ms(text: str | None) -> int | None:
+    """Epoch ms of a `Date` header; None for none, and for one that is no date."""
+    try:
+        return epoch_ms(parsedate_to_datetime(text)) if text else None
+    except ValueError:
+        return None
 
 
 def _here() -> tuple[int, int]:

@@ -1,0 +1,124 @@
+"""What the command lines of this distribution share: storage options, exit codes, and errors in one sentence.
+
+An error never shows a traceback unless `--debug` is given, and says on stderr what to do next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fsspec_cas.errors import CasError, InvalidInput, NotSupported, OutcomeUnknown, Unavailable
+
+DONE, REFUSED, BAD_INPUT, UNKNOWN, UNAVAILABLE, NOT_SUPPORTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+
+OPTIONS_HELP = (
+    "Options and credentials are taken as fsspec takes them: from -o and --storage-options, from FSSPEC_* variables\n"
+    "and fsspec's configuration files, and from what the SDK of the store looks for (AWS_*, GOOGLE_*, AZURE_*)."
+)
+_OPTION_HELP = "a storage option; a dot goes one level down: client_kwargs.region_name=eu-west-1"
+
+Run = Callable[[Any], int]
+
+
+def add_storage_options(parser: argparse.ArgumentParser) -> None:
+    """`-o KEY=VALUE` and `--storage-options JSON`, to be read by `storage_options`."""
+    parser.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help=_OPTION_HELP)
+    parser.add_argument("--storage-options", metavar="JSON", help="storage options as a JSON object")
+
+
+def storage_options(arguments: Any) -> dict[str, Any]:
+    """What was given with `-o` and `--storage-options`, as fsspec takes it; `-o` wins.
+
+    Raises:
+        InvalidInput: one of them cannot be understood.
+    """
+    options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
+    for pair in arguments.options:
+        key, equals, text = pair.partition("=")
+        if not key or not equals:
+            raise InvalidInput(f"-o {pair!r} is not KEY=VALUE")
+        _set(options, key.split("."), _value(text), pair)
+    return options
+
+
+def _set(options: dict[str, Any], steps: Sequence[str], value: Any, pair: str) -> None:
+    place = options
+    for step in steps[:-1]:
+        place = place.setdefault(step, {})
+        if not isinstance(place, dict):
+            raise InvalidInput(f"-o {pair!r} goes below {step!r}, which has a value of its own")
+    place[steps[-1]] = value
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"--storage-options is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidInput("--storage-options is not a JSON object: write e.g. '{\"anon\": true}'")
+    return found
+
+
+def _value(text: str) -> Any:
+    """Objects, lists, true, false and null are read as JSON; all else, numbers too, may be a name or a secret."""
+    if text[:1] in ("{", "[") or text in ("true", "false", "null"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise InvalidInput(f"-o ...={text!r} begins like JSON and is none: {error}") from error
+    return text
+
+
+def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception], int | None]) -> int:
+    """Run one parsed command; what it came to is the exit code.
+
+    `code_of` says the code of an error that the program knows and this module does not, else None.
+    """
+    try:
+        return int(command(arguments))
+    except KeyboardInterrupt as stop:
+        return _interrupted(program, stop)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read stdout is gone; Python would complain about it at the end
+        return DONE
+    except Exception as error:  # users get one sentence
+        if getattr(arguments, "debug", False):
+            raise
+        return _failed(program, error, code_of(error))
+
+
+def _failed(program: str, error: Exception, code: int | None) -> int:
+    match error:
+        case _ if code is not None:
+            found = code
+        case OutcomeUnknown():
+            found = UNKNOWN
+        case Unavailable():
+            found = UNAVAILABLE
+        case NotSupported():
+            found = NOT_SUPPORTED
+        case CasError() | OSError():
+            found = BAD_INPUT
+        case _:
+            found = BAD_INPUT
+            error = CasError(f"unexpected {type(error).__name__}: {error}; --debug shows more")
+    complain(program, str(error))
+    return found
+
+
+def _interrupted(program: str, stop: KeyboardInterrupt) -> int:
+    cause: BaseException | None = stop.__cause__
+    while cause is not None and not isinstance(cause, OutcomeUnknown):
+        cause = cause.__cause__
+    complain(program, "interrupted" if cause is None else f"interrupted: {cause}")
+    return INTERRUPTED if cause is None else UNKNOWN
+
+
+def complain(program: str, sentence: str) -> None:
+    """One line on stderr."""
+    print(f"{program}: {' '.join(sentence.split())}", file=sys.stderr)

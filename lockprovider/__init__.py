@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsspec_cas import Store
 from lockprovider.errors import (
     InvalidSettings,
     LeaseLost,
@@ -20,6 +19,7 @@ from lockprovider.errors import (
     PublishUnknown,
 )
 from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.provider import LockProvider, open_lock
 from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord, Pending
 from lockprovider.settings import LockSettings
 
@@ -31,6 +31,7 @@ __all__ = [
     "LeaseLost",
     "Lock",
     "LockError",
+    "LockProvider",
     "LockRecord",
     "LockSettings",
     "MalformedRecord",
@@ -38,13 +39,14 @@ __all__ = [
     "Pending",
     "PublishUnknown",
     "lock",
+    "open_lock",
 ]
 
 
 def lock(
     url: str,
     *,
-    on: str = HUDI_LOCK_PATH,
+    on: str | None = None,
     timeout_s: float | None = None,
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -53,11 +55,12 @@ def lock(
     """Take the lock of the table (or any folder) at `url`; use it as `with lockprovider.lock(url) as lease:`.
 
     `on` is the lock object's path below `url`; the default is Hudi's, so JVM Hudi writers and this one exclude each
-    other. `on_lost` is called from the heartbeat's thread.
+    other. `on_lost` is called from the heartbeat's thread. Options may stand behind the URL: see `open_lock`.
 
     Raises:
         NotAcquired: it was held by others for `timeout_s` seconds (default 60).
+        InvalidSettings: an option does not fit.
         CasError: the URL or the store failed.
     """
-    store = Store.from_url(url, storage_options)
-    return Lock(store, on, settings, on_lost=on_lost).acquire(timeout_s)
+    found = open_lock(url, on=on, settings=settings, storage_options=storage_options, on_lost=on_lost)
+    return found.acquire(timeout_s)

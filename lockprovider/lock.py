@@ -15,6 +15,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from datetime import datetime, timezone
 from types import TracebackType
 
 from fsspec_cas import (
@@ -225,6 +226,11 @@ class Lock:
                 return self._final(self._feed(Renew(self._moment())))
             return None
 
+    def time_of(self, monotonic_s: float) -> datetime:
+        """The wall clock's reading when the monotonic one shows this, if neither steps."""
+        now_s = self._world.now_ms() / 1000
+        return datetime.fromtimestamp(now_s + monotonic_s - self._world.monotonic_s(), timezone.utc)
+
     def give_back(self) -> None:
         """Release until it is known to be released, or not ours any more."""
         with self._one_step:
@@ -370,6 +376,12 @@ class Lease:
         held = self._lock.held()
         return 0.0 if held is None else held.deadline_s
 
+    @property
+    def deadline(self) -> datetime | None:
+        """The same as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
+        held = self._lock.held()
+        return None if held is None else self._lock.time_of(held.deadline_s)
+
     def check(self) -> None:
         """Return if the lease is held as far as this process can know, without a request.
 
@@ -486,6 +498,11 @@ class Lease:
         return None
 
     @property
+    def released(self) -> bool:
+        """Whether it was given back, or belongs to another process: then `release` does nothing."""
+        return self._closed
+
+    @property
     def _closed(self) -> bool:
         """Released, or not of this process: the lock's machine is not ours to move."""
         return self._depth < 1 or self._pid != os.getpid()
@@ -534,7 +551,7 @@ class Lease:
 
 
 def _folder(path: str) -> str:
-    return path.rpartition("/")[0] or "."
+    return path.rpartition("/")[0]
 
 
 def _not_acquired(path: str, busy: Busy) -> NotAcquired:

@@ -30,7 +30,7 @@ def digest(data: bytes) -> str:
 
 def stage(store: Store, folder: str, write_id: str, path: str, data: bytes) -> Pending:
     """Put `data` where only the lock record will point to it."""
-    staged = f"{folder}/staged/{write_id}"
+    staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
     store.put_if_absent(staged, data, create_once=True).unwrap()
     return Pending(path, staged, digest(data))
 

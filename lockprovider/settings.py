@@ -1,13 +1,32 @@
-"""How long a lease is valid and how often it is renewed; relations are checked here, naming both sides."""
+"""How long a lease is valid and how often it is renewed; relations are checked here, naming both sides.
+
+Three ways to say it, with one meaning: `LockSettings(validity_s=...)`; Hudi's keys, `from_config({...})`; options
+behind a URL, `from_url("s3://bucket/table?validity_s=60&renew_s=5")`. The latter two also keep Hudi's lower bounds.
+
+Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import parse_qsl
 
 from lockprovider.errors import InvalidSettings
 
 # Hudi grants this much after `validUntil` before it takes a lock over (StorageBasedLockProvider).
 GRACE_MS = 500
+BASE_PATH = "hoodie.base.path"
+VALIDITY = "hoodie.write.lock.storage.validity.timeout.secs"
+RENEW = "hoodie.write.lock.storage.renew.interval.secs"
+RENEW_OLDER = "hoodie.write.lock.storage.heartbeat.poll.secs"
+WAIT_MS = "hoodie.write.lock.wait_time_ms"
+PAUSE_MS = "hoodie.write.lock.wait_time_ms_between_retry"
+PROVIDER = "hoodie.write.lock.provider"
+
+_STORAGE_PREFIX = "hoodie.write.lock.storage."
+_STORAGE_PROVIDER = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
@@ -20,8 +39,9 @@ class LockSettings:
     Attributes:
         validity_s: how long a lease lives without renewal (`hoodie.write.lock.storage.validity.timeout.secs`).
         renew_s: how often it is renewed (`hoodie.write.lock.storage.renew.interval.secs`).
-        timeout_s: how long `lock()` waits for a held lock.
-        poll_s: the slowest pace at which a waiting client looks at the record.
+        timeout_s: how long `lock()` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
+        poll_s: the slowest pace at which a waiting client looks at the record
+            (`hoodie.write.lock.wait_time_ms_between_retry`).
     """
 
     validity_s: float = 300.0
@@ -30,8 +50,13 @@ class LockSettings:
     poll_s: float = 1.0
 
     def __post_init__(self) -> None:
+        times = (self.validity_s, self.renew_s, self.poll_s, self.timeout_s)
+        if not all(map(math.isfinite, times)):
+            raise InvalidSettings(f"all times must be finite numbers of seconds: {self}")
         if self.validity_s <= 0 or self.renew_s <= 0 or self.poll_s <= 0:
             raise InvalidSettings(f"validity_s, renew_s and poll_s must be above zero: {self}")
+        if self.timeout_s < 0:
+            raise InvalidSettings(f"timeout_s must not be below zero: {self}")
         if self.validity_s < _RENEWALS_PER_VALIDITY * self.renew_s:
             raise InvalidSettings(
                 f"validity_s={self.validity_s:g} must be at least {_RENEWALS_PER_VALIDITY} x renew_s={self.renew_s:g}: "
@@ -43,3 +68,132 @@ class LockSettings:
     def margin_s(self) -> float:
         """How long before `validUntil` a holder stops believing in its own lease."""
         return min(self.validity_s / _MARGIN_SHARE, _MARGIN_MAX_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a URL or a config asks for. `settings` and `on` are None where it says nothing of them."""
+
+    url: str
+    settings: LockSettings | None = None
+    on: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What a setting is called where the user wrote it, and in which unit: so many of it make a second."""
+
+    name: str
+    unit: str = "seconds"
+    per_s: int = 1
+    whole: bool = False
+
+
+_LEAST_S = {"validity_s": 10.0, "renew_s": 1.0}
+_FIELDS = ("validity_s", "renew_s", "timeout_s", "poll_s")
+_IN_URL = {field: _Word(field) for field in _FIELDS}
+_IN_CONFIG = {
+    "validity_s": _Word(VALIDITY, whole=True),
+    "renew_s": _Word(RENEW, whole=True),
+    "timeout_s": _Word(WAIT_MS, "milliseconds", 1000, whole=True),
+    "poll_s": _Word(PAUSE_MS, "milliseconds", 1000, whole=True),
+}
+
+
+def from_config(config: Mapping[str, object]) -> Options:
+    """What Hudi's keys say. Keys that are not about this lock are passed over: it may be a writer's whole config.
+
+    Raises:
+        InvalidSettings: no base path, another lock provider, a name or a value that Hudi would not take either.
+    """
+    base = config.get(BASE_PATH)
+    if not isinstance(base, str) or not base.strip():
+        raise InvalidSettings(f"{BASE_PATH}={base!r} must be the table's URL or folder: the lock is kept in it")
+    provider = config.get(PROVIDER, _STORAGE_PROVIDER)
+    if provider != _STORAGE_PROVIDER:
+        raise InvalidSettings(
+            f"{PROVIDER}={provider} is another lock than this one, and the two would not exclude each other: "
+            f"set {PROVIDER}={_STORAGE_PROVIDER} for every writer"
+        )
+    known = {word.name for word in _IN_CONFIG.values()} | {RENEW_OLDER}
+    unknown = sorted(key for key in config if key.startswith(_STORAGE_PREFIX) and key not in known)
+    if unknown:
+        raise InvalidSettings(f"{unknown[0]} is no setting of this lock; those are {', '.join(sorted(known))}")
+    # Hadoop writes file:/folder, which fsspec takes for a relative path.
+    url = "file://" + base.removeprefix("file:") if base.startswith("file:/") and "://" not in base else base
+    return Options(url, _settings(config, _words_of(config)))
+
+
+def from_url(url: str) -> Options:
+    """What stands behind the `?` of a URL; a plain path has no options, whatever is in it.
+
+    Raises:
+        InvalidSettings: an unknown option, one given twice, or a value that does not fit.
+    """
+    plain, question, query = url.partition("?")
+    if not question or "://" not in plain:
+        return Options(url)
+    pairs = parse_qsl(query, keep_blank_values=True)
+    given = dict(pairs)
+    allowed = sorted((*_FIELDS, "on"))
+    for name in given:
+        if name not in allowed:
+            raise InvalidSettings(f"{name!r} in {url!r} is no option of a lock; those are {', '.join(allowed)}")
+    if len(given) < len(pairs):
+        raise InvalidSettings(f"{url!r} gives an option twice: {query!r}")
+    on = given.pop("on", None)
+    return Options(plain, _settings(given, _IN_URL) if given else None, on)
+
+
+def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
+    """Hudi's keys, the renewal's by the name that is used.
+
+    Raises:
+        InvalidSettings: both names are there, and they disagree.
+    """
+    newer, older = _IN_CONFIG["renew_s"], _Word(RENEW_OLDER, whole=True)
+    if RENEW_OLDER not in config:
+        return _IN_CONFIG
+    if RENEW in config and _seconds(newer, config[RENEW]) != _seconds(older, config[RENEW_OLDER]):
+        raise InvalidSettings(
+            f"{RENEW}={config[RENEW]} and {RENEW_OLDER}={config[RENEW_OLDER]} are two names of one setting "
+            "and disagree: keep the first"
+        )
+    return {**_IN_CONFIG, "renew_s": older}
+
+
+def _settings(given: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
+    found = {field: _seconds(word, given[word.name]) for field, word in words.items() if word.name in given}
+    validity_s, renew_s = (found.get(field, _DEFAULTS[field]) for field in ("validity_s", "renew_s"))
+    validity, renew = (_said(field, words[field], given) for field in ("validity_s", "renew_s"))
+    if validity_s < _RENEWALS_PER_VALIDITY * renew_s:
+        raise InvalidSettings(f"{validity} must be at least {_RENEWALS_PER_VALIDITY} x {renew}")
+    for field, least_s in _LEAST_S.items():
+        if found.get(field, least_s) < least_s:
+            raise InvalidSettings(f"{_said(field, words[field], given)} must be at least {least_s:g} seconds")
+    try:
+        return LockSettings(**found)
+    except InvalidSettings as error:
+        written = ", ".join(_said(field, words[field], given) for field in found)
+        raise InvalidSettings(f"{written}: {error}") from None
+
+
+_DEFAULTS = {field: float(getattr(LockSettings(), field)) for field in _FIELDS}
+
+
+def _said(field: str, word: _Word, given: Mapping[str, object]) -> str:
+    """A setting as its user knows it."""
+    if word.name in given:
+        return f"{word.name}={given[word.name]}"
+    return f"{word.name}={_DEFAULTS[field] * word.per_s:g} (the default)"
+
+
+def _seconds(word: _Word, value: object) -> float:
+    what = f"a {'whole ' if word.whole else ''}number of {word.unit}"
+    try:
+        number = math.nan if isinstance(value, bool) else float(str(value).strip())
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or (word.whole and not number.is_integer()):
+        raise InvalidSettings(f"{word.name}={value!r} must be {what}")
+    return number / word.per_s

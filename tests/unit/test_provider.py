@@ -1,0 +1,314 @@
+"""The provider in Hudi's shape, the settings in Hudi's words and in a URL's, and the lock on any path."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+import lockprovider
+from fsspec_cas import CasError, Store
+from lockprovider import (
+    HUDI_LOCK_PATH,
+    InvalidSettings,
+    LeaseLost,
+    LockError,
+    LockProvider,
+    LockSettings,
+    MalformedRecord,
+    NotAcquired,
+    open_lock,
+)
+
+VALIDITY = "hoodie.write.lock.storage.validity.timeout.secs"
+RENEW = "hoodie.write.lock.storage.renew.interval.secs"
+OLDER = "hoodie.write.lock.storage.heartbeat.poll.secs"
+WAIT = "hoodie.write.lock.wait_time_ms"
+PAUSE = "hoodie.write.lock.wait_time_ms_between_retry"
+
+
+def settings_of(**config: object) -> LockSettings:
+    provider = LockProvider.from_config({"hoodie.base.path": "memory://t/able"} | config)
+    return provider._lock.settings
+
+
+def refusal(config: dict[str, object]) -> str:
+    with pytest.raises(InvalidSettings) as refused:
+        LockProvider.from_config({"hoodie.base.path": "memory://t/able"} | config)
+    return str(refused.value)
+
+
+# -- Hudi's words ------------------------------------------------------------------------------------------------------
+
+
+def test_a_config_with_nothing_but_the_base_path_has_hudis_defaults() -> None:
+    settings = settings_of()
+    assert (settings.validity_s, settings.renew_s, settings.timeout_s, settings.poll_s) == (300, 30, 60, 1)
+
+
+def test_hudis_keys_are_read_as_text_and_as_numbers_in_their_own_units() -> None:
+    settings = settings_of(**{VALIDITY: "60", RENEW: 6, WAIT: "2500", PAUSE: 250})
+    assert (settings.validity_s, settings.renew_s, settings.timeout_s, settings.poll_s) == (60, 6, 2.5, 0.25)
+
+
+def test_the_rest_of_a_writers_config_is_passed_over() -> None:
+    rest = {
+        "hoodie.table.name": "trips",
+        "hoodie.write.lock.client.num_retries": "3",
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+    }
+    assert settings_of(**rest) == LockSettings()
+
+
+@pytest.mark.parametrize("base", [None, "", "  ", 7])
+def test_without_a_base_path_there_is_no_provider(base: object) -> None:
+    with pytest.raises(InvalidSettings, match="hoodie.base.path"):
+        LockProvider.from_config({} if base is None else {"hoodie.base.path": base})
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ({VALIDITY: 20, RENEW: 3}, [f"{VALIDITY}=20", f"10 x {RENEW}=3"]),
+        ({VALIDITY: 299}, [f"{VALIDITY}=299", f"{RENEW}=30 (the default)"]),
+        ({RENEW: 31}, [f"{VALIDITY}=300 (the default)", f"{RENEW}=31"]),
+        ({OLDER: 31}, [f"{VALIDITY}=300 (the default)", f"{OLDER}=31"]),
+        ({VALIDITY: 20, OLDER: 3}, [f"{VALIDITY}=20", f"{OLDER}=3"]),
+        ({RENEW: 6, OLDER: 5}, [f"{RENEW}=6", f"{OLDER}=5", "disagree"]),
+        ({VALIDITY: 9, RENEW: 0}, [f"{VALIDITY}=9", "at least 10 seconds"]),
+        ({RENEW: 0}, [f"{RENEW}=0", "at least 1 seconds"]),
+        ({VALIDITY: "5m"}, [f"{VALIDITY}='5m'", "whole number of seconds"]),
+        ({VALIDITY: "300.5"}, [f"{VALIDITY}='300.5'", "whole number of seconds"]),
+        ({VALIDITY: "nan"}, [f"{VALIDITY}='nan'"]),
+        ({VALIDITY: "inf"}, [f"{VALIDITY}='inf'"]),
+        ({VALIDITY: True}, [f"{VALIDITY}=True"]),
+        ({VALIDITY: None}, [f"{VALIDITY}=None"]),
+        ({WAIT: "soon"}, [f"{WAIT}='soon'", "whole number of milliseconds"]),
+        ({WAIT: -1}, [f"{WAIT}=-1", "below zero"]),
+        ({PAUSE: 0}, [f"{PAUSE}=0", "above zero"]),
+        ({f"{VALIDITY}s": 20}, [f"{VALIDITY}s", "no setting", VALIDITY, RENEW, OLDER]),
+        ({"hoodie.write.lock.provider": "a.b.ZookeeperBasedLockProvider"}, ["ZookeeperBased", "StorageBasedLock"]),
+    ],
+    ids=str,
+)
+def test_a_config_that_cannot_work_is_refused_naming_the_settings_and_their_values(
+    config: dict[str, object], parts: list[str]
+) -> None:
+    said = refusal(config)
+    for part in parts:
+        assert part in said
+
+
+def test_both_names_of_the_renewal_may_be_given_if_they_agree() -> None:
+    assert settings_of(**{RENEW: 6, OLDER: "6"}).renew_s == 6
+    assert settings_of(**{OLDER: "6"}).renew_s == 6
+
+
+def test_hadoops_way_to_write_a_local_folder_is_that_folder(tmp_path: Path) -> None:
+    with LockProvider.from_config({"hoodie.base.path": f"file:{tmp_path}"}) as provider:
+        assert provider.try_lock()
+        assert (tmp_path / HUDI_LOCK_PATH).exists()
+
+
+# -- options behind a URL ----------------------------------------------------------------------------------------------
+
+
+def test_options_may_stand_behind_a_url() -> None:
+    lock = open_lock("memory://t/able?validity_s=60&renew_s=2.5&timeout_s=0&poll_s=0.5&on=jobs/nightly.json")
+    assert lock.settings == LockSettings(validity_s=60, renew_s=2.5, timeout_s=0, poll_s=0.5)
+    assert lock.path == "jobs/nightly.json"
+
+
+def test_a_url_without_options_has_the_defaults() -> None:
+    for url in ("memory://t/able", "memory://t/able?"):
+        assert (open_lock(url).settings, open_lock(url).path) == (LockSettings(), HUDI_LOCK_PATH)
+
+
+@pytest.mark.parametrize(
+    ("query", "parts"),
+    [
+        ("validity=300", ["'validity'", "validity_s", "renew_s", "timeout_s", "poll_s", "on"]),
+        ("validity_s=300&validity_s=300", ["twice"]),
+        ("validity_s=", ["validity_s=''", "number of seconds"]),
+        ("validity_s", ["validity_s=''"]),
+        ("validity_s=20", ["validity_s=20", "renew_s=30 (the default)"]),
+        ("validity_s=5&renew_s=0.5", ["validity_s=5", "at least 10 seconds"]),
+        ("renew_s=0.5", ["renew_s=0.5", "at least 1 seconds"]),
+        ("timeout_s=-1", ["timeout_s=-1", "below zero"]),
+        ("on=", ["on=''", "jobs/nightly.json"]),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_by_name(query: str, parts: list[str]) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        open_lock(f"memory://t/able?{query}")
+    for part in parts:
+        assert part in str(refused.value)
+
+
+def test_a_plain_path_has_no_options(tmp_path: Path) -> None:
+    odd = tmp_path / "why?validity=1"
+    with lockprovider.lock(str(odd)):
+        assert (odd / HUDI_LOCK_PATH).exists()
+
+
+def test_the_url_and_the_arguments_may_not_contradict_each_other() -> None:
+    with pytest.raises(InvalidSettings, match="contradicts"):
+        open_lock("memory://t/able?validity_s=60&renew_s=5", settings=LockSettings())
+    with pytest.raises(InvalidSettings, match=r"'a.json'.*'b.json'"):
+        open_lock("memory://t/able?on=a.json", on="b.json")
+    agreed = LockSettings(validity_s=60, renew_s=5)
+    assert open_lock("memory://t/able?validity_s=60&renew_s=5", settings=agreed).settings == agreed
+
+
+# -- any object path ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", ["lock.json", "path/of/lock.json"])
+def test_any_path_can_be_the_lock_and_publishes_go_below_the_url(tmp_path: Path, on: str) -> None:
+    with lockprovider.lock(str(tmp_path), on=on) as lease:
+        assert json.loads((tmp_path / on).read_bytes())["owner"] == lease.owner
+        lease.publish("state/1", b"done")
+        with pytest.raises(NotAcquired):
+            lockprovider.lock(str(tmp_path), on=on, timeout_s=0)
+        lockprovider.lock(str(tmp_path), on="another.json", timeout_s=0).release()
+    assert (tmp_path / "state" / "1").read_bytes() == b"done"
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {on, "another.json", "state/1"}
+
+
+@pytest.mark.parametrize("on", ["", "/lock.json", "a//b.json", "folder/", "../lock.json", "a/./b"])
+def test_a_path_that_is_no_object_below_the_url_is_refused(on: str) -> None:
+    with pytest.raises(InvalidSettings, match="below the URL"):
+        open_lock("memory://t/able", on=on)
+
+
+def test_a_lock_at_the_root_of_a_bucket_publishes_on_a_real_server(seaweedfs) -> None:
+    url, options = seaweedfs.new_prefix(), seaweedfs.storage_options
+    with lockprovider.lock(url, on="lock.json", storage_options=options) as lease:
+        lease.publish("state/1", b"done")
+    assert [e.path for e in Store.from_url(url, options).list("")] == ["lock.json", "state/1"]
+
+
+def test_the_deadline_is_a_time_of_day_before_others_may_act(tmp_path: Path) -> None:
+    settings = LockSettings(validity_s=100, renew_s=10)
+    before = datetime.now(timezone.utc)
+    with lockprovider.lock(str(tmp_path), settings=settings) as lease:
+        deadline = lease.deadline
+        assert deadline is not None
+        valid_until = json.loads((tmp_path / HUDI_LOCK_PATH).read_bytes())["validUntil"] / 1000
+        assert deadline.tzinfo is timezone.utc
+        assert before < deadline < datetime.fromtimestamp(valid_until, timezone.utc) - timedelta(seconds=9)
+    assert lease.deadline is None
+
+
+# -- the provider ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> LockProvider:
+    return LockProvider.from_url(str(tmp_path))
+
+
+def other(tmp_path: Path) -> LockProvider:
+    return LockProvider.from_url(str(tmp_path))
+
+
+def test_try_lock_tells_whether_it_was_taken_and_unlock_gives_it_back(provider: LockProvider, tmp_path: Path) -> None:
+    assert provider.get_lock() is None
+    assert provider.try_lock(1)
+    assert not other(tmp_path).try_lock()
+    assert not other(tmp_path).try_lock(0.05)
+    provider.unlock()
+    assert other(tmp_path).try_lock()
+
+
+def test_get_lock_is_the_record_in_the_store_while_it_is_held(provider: LockProvider, tmp_path: Path) -> None:
+    assert provider.try_lock()
+    mine = provider.get_lock()
+    assert mine is not None
+    there = json.loads((tmp_path / HUDI_LOCK_PATH).read_bytes())
+    assert (there["owner"], there["validUntil"], there["expired"]) == (mine.owner, mine.valid_until_ms, False)
+    provider.unlock()
+    assert provider.get_lock() is None
+
+
+def test_an_inner_unlock_does_not_free_the_outer_try_lock(provider: LockProvider, tmp_path: Path) -> None:
+    assert provider.try_lock()
+    assert provider.try_lock()
+    provider.unlock()
+    assert not other(tmp_path).try_lock()
+    provider.unlock()
+    assert other(tmp_path).try_lock()
+
+
+def test_unlock_without_a_lock_does_nothing(provider: LockProvider) -> None:
+    provider.unlock()
+    assert provider.try_lock()
+    provider.unlock()
+    provider.unlock()
+
+
+def test_only_the_thread_that_took_it_may_unlock_it(provider: LockProvider, tmp_path: Path) -> None:
+    assert provider.try_lock()
+    said: list[str] = []
+
+    def meddle() -> None:
+        with pytest.raises(LockError, match="only that may unlock") as refused:
+            provider.unlock()
+        said.append(str(refused.value))
+
+    thread = threading.Thread(target=meddle)
+    thread.start()
+    thread.join()
+    assert threading.current_thread().name in said[0]
+    assert not other(tmp_path).try_lock()
+    provider.close()
+
+
+def test_unlock_tells_that_the_lock_was_lost_and_a_new_one_can_be_taken(provider: LockProvider, tmp_path: Path) -> None:
+    assert provider.try_lock()
+    path = tmp_path / HUDI_LOCK_PATH
+    Store.from_url(str(tmp_path)).update(HUDI_LOCK_PATH, lambda old: _owned_by_another(old or b""))
+    lease = provider.lease
+    assert lease is not None
+    assert not lease.renew()
+    assert provider.get_lock() is None
+    with pytest.raises(LeaseLost):
+        provider.try_lock()
+    with pytest.raises(LeaseLost, match="taken over"):
+        provider.unlock()
+    assert json.loads(path.read_bytes())["owner"] == "another"
+    assert provider.try_lock()
+    provider.close()
+
+
+def _owned_by_another(data: bytes) -> bytes:
+    return json.dumps(json.loads(data) | {"owner": "another", "validUntil": 0}).encode()
+
+
+def test_close_gives_back_what_is_held_and_ends_the_provider(tmp_path: Path) -> None:
+    with LockProvider.from_url(str(tmp_path)) as provider:
+        assert provider.try_lock()
+        assert provider.try_lock()
+    assert other(tmp_path).try_lock()
+    provider.close()
+    provider.unlock()
+    with pytest.raises(LockError, match="closed"):
+        provider.try_lock()
+
+
+def test_garbage_at_the_locks_path_is_an_error_and_not_a_lock_that_is_held(
+    provider: LockProvider, tmp_path: Path
+) -> None:
+    Store.from_url(str(tmp_path)).put_if_absent(HUDI_LOCK_PATH, b"{}")
+    with pytest.raises(MalformedRecord):
+        provider.try_lock()
+
+
+def test_a_url_that_cannot_be_opened_is_an_error_of_the_store() -> None:
+    with pytest.raises(CasError):
+        LockProvider.from_url("ftp://a/b")

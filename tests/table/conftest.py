@@ -12,6 +12,6 @@ import pytest
 def spark() -> Iterator[Any]:
     from lockprovider.table.engines.java import spark_session
 
-    session = spark_session("tests", cores=2)
+    session = spark_session("tests", cores=2, attempts=2)
     yield session
     session.stop()

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from fsspec_cas import Machine, Store
+from fsspec_cas import Lost, Machine, Store
 from lockprovider.table import files
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.layout import BaseFile, MarkerKind, join, marker_path, partition_metafile
+from lockprovider.table.errors import Aborted, InvalidRecords
+from lockprovider.table.layout import TIMELINE, BaseFile, MarkerKind, join, marker_path, partition_metafile
 from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.properties import TableConfig
@@ -91,12 +93,17 @@ class GroupWriter:
         keys = files.record_keys(plain, self.config.record_keys, named=self.config.names_single_key)
         return plain, keys, files.partition_paths(plain, self.config.partition_style)
 
-    def insert(self, partition: str, rows: pa.Table, keys: pa.Array, token: str) -> WriteStat:
-        """Write a new file group; of rows with one key the latest is kept."""
+    def insert(
+        self, partition: str, rows: pa.Table, keys: pa.Array, token: str, file_id: str | None = None
+    ) -> WriteStat:
+        """Write a new file group; of rows with one key the latest is kept.
+
+        A task that may be run again gives the `file_id`, the same one in each attempt: see `group_id`.
+        """
         rows, keys = files.dedupe(rows, keys, self.config.ordering_field)
-        base = BaseFile(f"{Machine().new_id()}-0", token, self.begin)
+        base = BaseFile(file_id or f"{Machine().new_id()}-0", token, self.begin)
         data = files.write_base_file(rows, keys=keys, partition=partition, base_file=base, table_name=self.config.name)
-        self._put(partition, base, data, MarkerKind.CREATE)
+        size = self._put(partition, base, data, keys, MarkerKind.CREATE)
         count = rows.num_rows
         return WriteStat(
             base.file_id,
@@ -104,7 +111,7 @@ class GroupWriter:
             partition,
             num_writes=count,
             num_inserts=count,
-            file_size=len(data),
+            file_size=size,
         )
 
     def rewrite(
@@ -131,7 +138,7 @@ class GroupWriter:
             commit_times=merged.commit_times,
             seqnos=merged.seqnos,
         )
-        self._put(old.partition, base, data, MarkerKind.MERGE)
+        size = self._put(old.partition, base, data, merged.keys, MarkerKind.MERGE)
         return WriteStat(
             file_id=base.file_id,
             path=join(old.partition, base.name),
@@ -142,16 +149,59 @@ class GroupWriter:
             num_inserts=merged.inserts,
             num_updates=merged.updates,
             num_deletes=merged.deletes,
-            file_size=len(data),
+            file_size=size,
         )
 
-    def _put(self, partition: str, base: BaseFile, data: bytes, kind: MarkerKind) -> None:
-        store = self.place.store
-        store.put_if_absent(marker_path(self.begin, partition, base.name, kind), b"").unwrap()
+    def withdraw_if_rolled_back(self, path: str) -> None:
+        """Remove a file written just now if its instant was rolled back meanwhile: nobody would look for it again.
+
+        Raises:
+            Aborted: it was.
+        """
+        if not self.place.store.list(f"{TIMELINE}/{self.begin}"):
+            self.place.store.delete(path)
+            raise Aborted(f"instant {self.begin} was rolled back while a task still wrote; its file was removed")
+
+    def _put(self, partition: str, base: BaseFile, data: bytes, keys: pa.Array, kind: MarkerKind) -> int:
+        """Create the file; its size."""
+        store, path = self.place.store, join(partition, base.name)
+        self._create(marker_path(self.begin, partition, base.name, kind), b"")
         if kind is MarkerKind.CREATE:
-            path, content = partition_metafile(partition, self.begin)
-            store.put_if_absent(path, content, create_once=True)  # another writer's serves as well
-        store.put_if_absent(join(partition, base.name), data, create_once=True).unwrap()
+            metafile, content = partition_metafile(partition, self.begin)
+            store.put_if_absent(metafile, content, create_once=True)  # another writer's serves as well
+        return len(data) if self._create(path, data) else self._size_of_earlier(path, keys)
+
+    def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
+        """The size of the file that an earlier attempt of the same task wrote; it stays.
+
+        Raises:
+            Aborted: it has other rows.
+        """
+        there = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
+        if len(there) != len(keys) or not pc.all(pc.is_in(keys, value_set=there)).as_py():
+            raise Aborted(
+                f"{path!r} was written twice, with different rows: they change when they are computed again; "
+                "store the rows first (a table, a checkpoint), then write them; and write once in a transaction"
+            )
+        return self.place.store.head(path).size
+
+    def _create(self, path: str, data: bytes) -> bool:
+        """False if it is there already."""
+        outcome = self.place.store.put_if_absent(path, data, create_once=True)
+        if isinstance(outcome, Lost):
+            return False
+        outcome.unwrap()
+        return True
+
+
+def group_id(begin: str, *task: object) -> str:
+    """The file id of a new file group, the same in every attempt of one task.
+
+    So a second attempt (a retry, a late one, a speculative one) finds the first one's file, and writes no other.
+    """
+    text = "/".join(map(str, (begin, *task)))
+    digest = blake2b(text.encode(), digest_size=16).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}-0"
 
 
 def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:

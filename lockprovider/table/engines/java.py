@@ -76,10 +76,11 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     return _from_wheel(seen)
 
 
-def spark_session(app: str, cores: int = 1, java_options: str = FAST_START) -> SparkSession:
+def spark_session(app: str, cores: int = 1, java_options: str = FAST_START, attempts: int = 1) -> SparkSession:
     """A quiet local Spark session that listens on loopback only.
 
-    `java_options` are for the JVM; pass "" for long jobs, where the default costs throughput.
+    `java_options` are for the JVM; pass "" for long jobs, where the default costs throughput. `attempts` is how often
+    a task may be tried.
 
     Raises: NoJava; ImportError if PySpark is not installed.
     """
@@ -89,7 +90,7 @@ def spark_session(app: str, cores: int = 1, java_options: str = FAST_START) -> S
     # Workers would take `python3` from the PATH, where this project may not be installed.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app)
+    builder = SparkSession.builder.master(f"local[{cores},{attempts}]").appName(app)
     for key, value in _settings(cores, java_options).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -1,0 +1,225 @@
+"""What runs on Spark's executors: functions that carry all they need and write files under names known beforehand.
+
+A file group's next file is named by the instant, the group and a number, never by the task attempt: of two attempts of
+one task (a retry, a late one, a speculative one) the second finds the first one's file and adds none. A task that
+outlives its transaction removes what it wrote. Not promised: anything for a task that is killed between these two steps
+after its transaction was rolled back; its file is invisible, and left to the cleaning of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from lockprovider.table import schema as hudi_schema
+from lockprovider.table.engines.base import GroupWriter, Place, group_id
+from lockprovider.table.files import conform
+from lockprovider.table.metadata import WriteStat
+from lockprovider.table.view import FileSlice
+
+ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
+ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
+KEY, PARTITION, DELETE, GROUP = "__key", "__partition", "__delete", "__group"
+NEW = "+"  # what the group of a row begins with that no file group has yet
+KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
+STATS = pa.schema(
+    [
+        ("file_id", pa.string()),
+        ("path", pa.string()),
+        ("partition", pa.string()),
+        ("prev_commit", pa.string()),
+        ("prev_base_file", pa.string()),
+        ("num_writes", pa.int64()),
+        ("num_inserts", pa.int64()),
+        ("num_updates", pa.int64()),
+        ("num_deletes", pa.int64()),
+        ("file_size", pa.int64()),
+    ]
+)
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def change_schema(schema: pa.Schema) -> pa.Schema:
+    """A change: the table's columns, its key and partition, and whether it is a delete."""
+    return pa.schema([*schema, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
+
+
+def grouped_schema(schema: pa.Schema) -> pa.Schema:
+    """A row together with the file group it is in, or a change with the one it is for."""
+    return pa.schema([*schema, *KEYS])
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def over(
+    slices: Sequence[FileSlice], each: Callable[[FileSlice], pa.Table], schema: pa.Schema
+) -> Callable[[Batches], Batches]:
+    """What `each` makes of the file slices whose numbers come in."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from conform(each(slices[number]), schema).to_batches(max_chunksize=ROWS_PER_BATCH)
+
+    return run
+
+
+def reader(place: Place, schema: pa.Schema) -> Callable[[FileSlice], pa.Table]:
+    """The rows of a file slice."""
+
+    def rows(file_slice: FileSlice) -> pa.Table:
+        return place.read(file_slice.path, schema.names)
+
+    return rows
+
+
+def locator(place: Place, schema: pa.Schema) -> Callable[[FileSlice], pa.Table]:
+    """The rows of a file slice (no columns: just their keys), and where they are: a table of `grouped_schema`."""
+
+    def rows(file_slice: FileSlice) -> pa.Table:
+        found = conform(place.read(file_slice.path, [hudi_schema.RECORD_KEY, *schema.names]), _with_key(schema))
+        partition = pa.repeat(pa.scalar(file_slice.partition), found.num_rows)
+        group = pa.repeat(pa.scalar(file_slice.file_id), found.num_rows)
+        return pa.table([*found.columns[1:], found.column(0), partition, group], schema=grouped_schema(schema))
+
+    return rows
+
+
+def _with_key(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([(hudi_schema.RECORD_KEY, pa.string()), *schema])
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def keyer(writer: GroupWriter, *, delete: bool) -> Callable[[Batches], Batches]:
+    """Rows become changes."""
+    schema = change_schema(writer.schema)
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            rows, keys, partitions = writer.keyed(pa.Table.from_batches([batch]))
+            columns = [*rows.columns, keys, partitions, pa.repeat(pa.scalar(delete), len(keys))]
+            yield from pa.table(columns, schema=schema).to_batches()
+
+    return run
+
+
+def tagger(writer: GroupWriter, named: Sequence[str]) -> Callable[[Batches], Batches]:
+    """Rows of any columns get their key and partition, which the columns `named` tell."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            _, keys, partitions = writer.keyed(rows.select(list(named)))
+            yield from rows.append_column(KEY, keys).append_column(PARTITION, partitions).to_batches()
+
+    return run
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The numbers of the file groups of one write, given out by the driver.
+
+    `old` are the groups that may change; new groups of a partition are numbered from `new` on.
+    """
+
+    old: Mapping[tuple[str, str], tuple[int, FileSlice]]
+    new: Mapping[str, int]
+
+    @classmethod
+    def of(cls, slices: Sequence[FileSlice], partitions: Sequence[str], buckets: int) -> Numbered:
+        """Number `slices`, then `buckets` new groups of each partition."""
+        old = {(s.partition, s.file_id): (number, s) for number, s in enumerate(slices)}
+        new = {partition: len(old) + place * buckets for place, partition in enumerate(sorted(partitions))}
+        return cls(old, new)
+
+
+def inserter(writer: GroupWriter) -> Callable[[Batches], Batches]:
+    """Rows become new file groups, one a task and table partition; holds the rows of the task."""
+
+    def run(batches: Batches) -> Batches:
+        yield from stats_table(insert_all(writer, batches)).to_batches()
+
+    return run
+
+
+def insert_all(writer: GroupWriter, batches: Batches) -> list[WriteStat]:
+    """Write all rows of this task as new file groups, one a table partition.
+
+    One file each, however many rows: to split them by their order would give each attempt another split.
+    """
+    if not (held := list(batches)):
+        return []
+    task = _task_number()
+    rows, keys, partitions = writer.keyed(pa.Table.from_batches(held))
+    stats: list[WriteStat] = []
+    for partition in sorted(pc.unique(partitions).to_pylist()):
+        mine, file_id = pc.equal(partitions, partition), group_id(writer.begin, "insert", partition, task)
+        stats.append(writer.insert(partition, rows.filter(mine), keys.filter(mine), _token(task), file_id))
+        writer.withdraw_if_rolled_back(stats[-1].path)
+    return stats
+
+
+def rewriter(writer: GroupWriter, numbered: Numbered) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
+    """One call a file group: its next slice, or a new group."""
+
+    def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
+        partition, group = key[0].as_py(), key[1].as_py()
+        deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
+        upserts, deleted = pc.invert(deletes), keys.filter(deletes)
+        rows, keys = conform(changes.filter(upserts), writer.schema), keys.filter(upserts)
+        found = numbered.old.get((partition, group))
+        if found is not None:
+            stat = writer.rewrite(found[1], rows, keys, deleted, _token(found[0]))
+        else:
+            kept = pc.invert(pc.is_in(keys, value_set=deleted))
+            bucket = int(group.removeprefix(NEW))
+            token = _token(numbered.new[partition] + bucket)
+            stat = _new_group(writer, (partition, bucket), rows.filter(kept), keys.filter(kept), token)
+        return stats_table([stat] if stat is not None else [])
+
+    def checked(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
+        stats = run(key, changes)
+        for path in stats["path"].to_pylist():
+            writer.withdraw_if_rolled_back(path)
+        return stats
+
+    return checked
+
+
+def _new_group(
+    writer: GroupWriter, place: tuple[str, int], rows: pa.Table, keys: pa.Array, token: str
+) -> WriteStat | None:
+    if not len(keys):
+        return None  # deletes of rows that are not there
+    return writer.insert(place[0], rows, keys, token, group_id(writer.begin, "group", *place))
+
+
+def stats_table(stats: Sequence[WriteStat]) -> pa.Table:
+    """Write statistics as rows."""
+    rows = [{name: getattr(stat, name) for name in STATS.names} for stat in stats]
+    return pa.Table.from_pylist(rows, schema=STATS)
+
+
+def _task_number() -> int:
+    """Which part of the rows this task has: the same in each attempt."""
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("base files are written in Spark tasks only")
+    return context.partitionId()
+
+
+def _token(number: int) -> str:
+    """Hudi's write token `<task>-<stage>-<attempt>`; no attempt in it, see above."""
+    return f"{number}-0-0"

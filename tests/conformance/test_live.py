@@ -1,0 +1,39 @@
+"""A store of yours: `pytest -m live --store s3://bucket/scratch`, with credentials as its SDK finds them.
+
+Everything is written below a fresh prefix, which is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+import pytest
+
+from conformance.suite import AmongProcesses, Conformance, Target
+from fsspec_cas import Store
+from fsspec_cas.probe import probe
+
+
+@pytest.mark.live
+class TestLive(Conformance, AmongProcesses):
+    contenders = 8
+    rounds = 2
+    increments = (2, 2)  # GCS takes one write a second of one object
+    prizes = 4
+
+    @pytest.fixture
+    def target(self, live_store):
+        url = f"{live_store.rstrip('/')}/fsspec-cas-{uuid.uuid4().hex}"
+        yield Target(url, {}, {})
+        store = Store.from_url(url, {})
+        with contextlib.suppress(FileNotFoundError):
+            for entry in store.list(""):
+                store.delete(entry.path)
+
+
+@pytest.mark.live
+def test_the_probe_finds_it_safe_for_locks(live_store):
+    report = probe(live_store)
+    assert report.verdict.locks, report.to_json()
+    assert report.left_behind == ()

@@ -19,7 +19,8 @@ from lockprovider.table.errors import (
 )
 from lockprovider.table.events import Event, Watcher
 from lockprovider.table.liveness import HeartbeatSettings
-from lockprovider.table.manager import Commit, Table, TableSettings, TableSpec
+from lockprovider.table.manager import Commit, Table, TableSpec
+from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import FileSlice, Snapshot
 
@@ -29,9 +30,11 @@ __all__ = [
     "CommitResult",
     "Corrupt",
     "Event",
+    "FailedWrites",
     "FileSlice",
     "HeartbeatSettings",
     "InvalidRecords",
+    "Mode",
     "Snapshot",
     "Table",
     "TableError",

@@ -3,12 +3,19 @@
 The check compares sets, never times: what completed since my snapshot is the set of completed instants now, without the
 set that my snapshot was made of. A time can lie (a commit that began earlier may finish later); a set cannot.
 
-Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`.
+A resolution says which of the others my write loses to. Three come with it, and any function of that shape will do:
+
+    by_file_group   a write that completed since, or a planned clustering, of a file group of mine (Hudi's default)
+    prefer_writer   the same, but rows that come in win over table services: they pass over planned clusterings, and a
+                    table service gives way to writes that are still pending
+    by_partition    the same partition is enough: two writers that insert the same new key are told, too
+
+Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lockprovider.table.instant import Instant
@@ -17,13 +24,40 @@ from lockprovider.table.timeline import Timeline
 
 FileGroup = tuple[str, str]  # partition, file id
 
+TABLE_SERVICES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One write as the check sees it: completed, or pending with what it is known to touch.
+
+    `name` is Hudi's name of the operation, upper case.
+    """
+
+    instant: Instant
+    name: str
+    file_groups: frozenset[FileGroup]
+
+    @classmethod
+    def of(cls, instant: Instant, metadata: CommitMetadata) -> Operation:
+        """What a completed write did."""
+        return cls(instant, metadata.operation, metadata.file_groups)
+
+    @property
+    def is_table_service(self) -> bool:
+        """Whether it rewrites rows that came in earlier, and so may be done again later."""
+        return self.name in TABLE_SERVICES
+
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """My write and a completed one touched the same file groups."""
+    """My write and another one touched the same file groups."""
 
     lost_to: Instant
     file_groups: tuple[FileGroup, ...]
+
+
+Resolution = Callable[[Operation, Sequence[Operation]], Overlap | None]
 
 
 def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
@@ -31,14 +65,40 @@ def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
     return tuple(instant for instant in now.writes if instant.file_name not in mine.written)
 
 
-def first_overlap(mine: Iterable[FileGroup], others: Mapping[Instant, CommitMetadata]) -> Overlap | None:
-    """The first completed commit that touched a file group of mine; None if there is none.
+def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
+    """The writes of my snapshot that a restore has taken back; archived ones are not meant."""
+    first = now.first_active
+    return tuple(i for i in mine.writes if i.file_name not in now.written and i.begin >= first)
+
+
+def by_file_group(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+    """The first of the others that touches a file group of mine, if it is completed or a planned table service.
 
     New file groups have fresh ids, so inserts never conflict: two writers that insert the same new key are not told.
     """
-    my_groups = frozenset(mine)
-    for instant, metadata in others.items():
-        both = my_groups & metadata.file_groups
+    return _first_overlap(mine.file_groups, (o for o in others if o.instant.is_completed or o.is_table_service))
+
+
+def prefer_writer(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+    """As `by_file_group`, but a table service gives way to every pending write, and no write to a pending service."""
+    if mine.is_table_service:
+        return _first_overlap(mine.file_groups, others)
+    return _first_overlap(mine.file_groups, (other for other in others if other.instant.is_completed))
+
+
+def by_partition(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+    """The first of the others that touches a partition of mine, if it is completed or a planned table service."""
+    partitions = {partition for partition, _ in mine.file_groups}
+    for other in others:
+        shared = {group for group in other.file_groups if group[0] in partitions}
+        if shared and (other.instant.is_completed or other.is_table_service):
+            return Overlap(other.instant, tuple(sorted(shared)))
+    return None
+
+
+def _first_overlap(mine: frozenset[FileGroup], others: Iterable[Operation]) -> Overlap | None:
+    for other in others:
+        both = mine & other.file_groups
         if both:
-            return Overlap(instant, tuple(sorted(both)))
+            return Overlap(other.instant, tuple(sorted(both)))
     return None

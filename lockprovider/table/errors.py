@@ -45,8 +45,8 @@ class WriteConflict(TableError):
 
     Attributes:
         instant: begin time of the instant that gave way.
-        lost_to: file name of the completed instant it lost to.
-        file_groups: the (partition, file id) pairs both had written.
+        lost_to: file name of the instant it lost to: a completed one, a planned clustering, or a restore.
+        file_groups: the (partition, file id) pairs both had written; none after a restore.
     """
 
     def __init__(self, instant: str, lost_to: str, file_groups: tuple[tuple[str, str], ...]) -> None:
@@ -59,6 +59,11 @@ class WriteConflict(TableError):
     def __str__(self) -> str:
         """One sentence with the next step."""
         groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
+        if not self.file_groups:
+            return (
+                f"instant {self.instant} lost to {self.lost_to}, which took back what it had read; "
+                "read a fresh snapshot and try again"
+            )
         return (
             f"instant {self.instant} lost to {self.lost_to}: both wrote {groups}; read a fresh snapshot and try again"
         )

@@ -14,22 +14,22 @@ Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), tab
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Won, World
 from fsspec_cas.retry import delay_s
-from lockprovider import Lock, LockSettings
+from lockprovider import Lock
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.errors import InvalidRecords, TableExists, TableNotFound, WriteConflict
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.instant import Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
-from lockprovider.table.liveness import HeartbeatSettings
 from lockprovider.table.metadata import CommitMetadata, decode_commit
 from lockprovider.table.properties import TableConfig, check_readable, encode, parse
+from lockprovider.table.settings import TableSettings
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import Snapshot, snapshot
@@ -78,14 +78,6 @@ class TableSpec:
             hive_style=self.hive_style,
             schema_json=hudi_schema.to_avro(schema, self.name),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TableSettings:
-    """How a writer behaves; all writers of a table should agree on `heartbeat` and `lock`."""
-
-    lock: LockSettings = field(default_factory=LockSettings)
-    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,9 +134,33 @@ def encode_commit(metadata: CommitMetadata, sync: bytes | None = None) -> bytes:
         "operationType": metadata.operation,
     }
     if not metadata.replaced and metadata.operation not in REPLACING:
-        return _one_record("HoodieCommitMetadata", record, sync)
+        return one_record("HoodieCommitMetadata", record, sync)
     replaced = {partition: list(ids) for partition, ids in metadata.replaced.items()}
-    return _one_record("HoodieReplaceCommitMetadata", {**record, "partitionToReplaceFileIds": replaced}, sync)
+    return one_record("HoodieReplaceCommitMetadata", {**record, "partitionToReplaceFileIds": replaced}, sync)
+
+
+def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
+    """The contents of a replacecommit's requested and inflight files, of an overwrite: no plan, and no profile."""
+    requested = {"operationType": operation, "clusteringPlan": None, "extraMetadata": None, "version": 1}
+    inflight = {"partitionToWriteStats": {}, "compacted": False, "extraMetadata": {}, "operationType": operation}
+    return one_record("HoodieRequestedReplaceMetadata", requested), one_record("HoodieCommitMetadata", inflight)
+
+
+def decode_clustering_plan(data: bytes, file_name: str) -> frozenset[tuple[str, str]]:
+    """The (partition, file id) pairs that a requested clustering is going to replace; none if its file is empty.
+
+    Raises:
+        Corrupt: neither empty nor one whole Avro record of that kind; the message names the file.
+    """
+    if not data:
+        return frozenset()
+    record = read_one(data, file_name)
+    try:
+        groups = (record.get("clusteringPlan") or {}).get("inputGroups") or ()
+        slices = [one for group in groups for one in group.get("slices") or ()]
+        return frozenset((one.get("partitionPath") or "", one["fileId"]) for one in slices)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{file_name} is not a clustering plan ({error!r}); restore or remove the file") from error
 
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
@@ -145,7 +169,7 @@ def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
     Raises:
         Corrupt: not one whole Avro record; the message names the file.
     """
-    record = _read_one(data, file_name)
+    record = read_one(data, file_name)
     extra = dict(record.get("extraMetadata") or {})
     schema = extra.pop(SCHEMA_KEY, None)
     try:
@@ -179,7 +203,7 @@ def encode_rollback_plan(plan: RollbackPlan, sync: bytes | None = None) -> bytes
     ]
     victim = {"commitTime": plan.victim, "action": plan.action}
     record = {"instantToRollback": victim, "RollbackRequests": requests, "version": 1}
-    return _one_record("HoodieRollbackPlan", record, sync)
+    return one_record("HoodieRollbackPlan", record, sync)
 
 
 def decode_rollback_plan(data: bytes, file_name: str) -> RollbackPlan:
@@ -188,7 +212,7 @@ def decode_rollback_plan(data: bytes, file_name: str) -> RollbackPlan:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    record = _read_one(data, file_name)
+    record = read_one(data, file_name)
     try:
         victim = record["instantToRollback"]
         requests = tuple(
@@ -226,7 +250,7 @@ def encode_rollback(metadata: RollbackMetadata, sync: bytes | None = None) -> by
         "version": 1,
         "instantsRollback": [{"commitTime": begin, "action": action} for begin, action in metadata.victims],
     }
-    return _one_record("HoodieRollbackMetadata", record, sync)
+    return one_record("HoodieRollbackMetadata", record, sync)
 
 
 def decode_rollback(data: bytes, file_name: str) -> RollbackMetadata:
@@ -235,7 +259,7 @@ def decode_rollback(data: bytes, file_name: str) -> RollbackMetadata:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    record = _read_one(data, file_name)
+    record = read_one(data, file_name)
     try:
         return RollbackMetadata(
             begin=record["startRollbackTime"],
@@ -298,7 +322,8 @@ def avro_schema(name: str) -> Any:
     return fastavro.parse_schema(json.loads(text))
 
 
-def _one_record(name: str, record: Mapping[str, Any], sync: bytes | None) -> bytes:
+def one_record(name: str, record: Mapping[str, Any], sync: bytes | None = None) -> bytes:
+    """A container file with this one record of Hudi's schema `name`; equal records give equal bytes."""
     schema, out = avro_schema(name), BytesIO()
     fastavro.writer(out, schema, [record], codec="null", sync_marker=sync or _sync_of(schema, record))
     return out.getvalue()
@@ -310,7 +335,12 @@ def _sync_of(schema: Any, record: Mapping[str, Any]) -> bytes:
     return sha256(body.getvalue()).digest()[:_SYNC_BYTES]
 
 
-def _read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
+def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
+    """The one record of a container file.
+
+    Raises:
+        Corrupt: it is not one whole record; the message names the file.
+    """
     try:
         records = list(fastavro.reader(BytesIO(data)))
     except Exception as error:  # fastavro raises many kinds for bad bytes

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, ObjectNotFound
 from lockprovider import Lease, LockError
-from lockprovider.table.heartbeat import claim
-from lockprovider.table.instant import Action, Instant, State, after
-from lockprovider.table.layout import HEARTBEATS, TIMELINE, heartbeat_path, markers_dir, parse_base_file
-from lockprovider.table.liveness import dead
+from lockprovider.table import service
+from lockprovider.table.instant import Action, Instant, State
+from lockprovider.table.layout import TIMELINE, heartbeat_path, markers_dir, parse_base_file
 from lockprovider.table.metadata import (
     RollbackMetadata,
     RollbackPlan,
@@ -28,6 +27,7 @@ from lockprovider.table.metadata import (
     encode_rollback,
     encode_rollback_plan,
 )
+from lockprovider.table.service import dead_among
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 def clean_dead(table: Table, timeline: Timeline, me: str) -> None:
     """Roll back the pending instants whose writers are dead; `me` is an instant with a fresh heartbeat.
 
-    A cleaner that cannot get through leaves the work to the next one.
+    A cleaner that cannot get through leaves the work to the next one. With EAGER settings all of them count as dead.
     """
-    suspects = set(timeline.pending_writes) | set(timeline.pending_rollbacks)
-    suspects.discard(me)
+    suspects = {*timeline.pending_writes, *timeline.pending_rollbacks} - {me}
+    eager = table.settings.is_eager
     with contextlib.suppress(CasError, LockError):
-        for begin in _dead(table, suspects) if suspects else ():
+        for begin in sorted(suspects) if eager else dead_among(table, suspects):
             if begin in timeline.pending_rollbacks:
                 _finish(table, begin)
             else:
-                roll_back(table, begin, only_if_dead=True)
+                roll_back(table, begin, only_if_dead=not eager)
 
 
 def roll_back(table: Table, begin: str, *, only_if_dead: bool = False) -> None:
@@ -59,7 +59,7 @@ def roll_back(table: Table, begin: str, *, only_if_dead: bool = False) -> None:
         now = table.timeline()
         if now.written_at(begin) is not None or not now.pending_files(begin):
             return
-        if only_if_dead and not _dead(table, {begin}):
+        if only_if_dead and not dead_among(table, {begin}):
             return
         _execute(table, lease, now, begin)
     table.tell("rolled_back", begin)
@@ -68,14 +68,6 @@ def roll_back(table: Table, begin: str, *, only_if_dead: bool = False) -> None:
 def is_planned(table: Table, timeline: Timeline, begin: str) -> bool:
     """Whether a rollback that is not completed names this instant."""
     return any(_plan(table, planned).victim == begin for planned in timeline.pending_rollbacks if planned > begin)
-
-
-def _dead(table: Table, pending: Iterable[str]) -> tuple[str, ...]:
-    prefix = f"{HEARTBEATS}/"
-    entries = table.store.list(prefix)
-    beats_ms = {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in entries}
-    # The newest beat is the store's own clock a moment ago.
-    return dead(sorted(pending), beats_ms, max(beats_ms.values(), default=0), table.settings.heartbeat)
 
 
 def _finish(table: Table, planned: str) -> None:
@@ -87,8 +79,10 @@ def _finish(table: Table, planned: str) -> None:
 
 
 def _execute(table: Table, lease: Lease, now: Timeline, victim: str) -> None:
-    files = _files_of(table, victim)
-    begin = _planned_for(table, now, victim) or _plan_it(table, now, victim, files)
+    files = files_of(table, victim)
+    planned = _planned_for(table, now, victim)
+    plan = _plan(table, planned) if planned else RollbackPlan(victim, _action(now, victim), _requests(table, files))
+    begin = planned or _plan_it(table, now, plan)
     for path in files:
         table.store.delete(path)
     for entry in table.store.list(f"{markers_dir(victim)}/"):
@@ -97,31 +91,32 @@ def _execute(table: Table, lease: Lease, now: Timeline, victim: str) -> None:
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
     table.store.delete(heartbeat_path(victim))
-    _complete(table, lease, begin, victim, files)
+    _complete(table, lease, begin, plan, files)
     table.store.delete(heartbeat_path(begin))
 
 
-def _plan_it(table: Table, now: Timeline, victim: str, files: tuple[str, ...]) -> str:
-    begin = now.next_time(table.world.now_ms())
-    while claim(table.store, begin) is None:  # a writer begins now; it does not need the lock for that
-        begin = after(begin)
-    requests = tuple(
-        RollbackRequest(partition, tuple(f"{table.url.rstrip('/')}/{path}" for path in paths))
+def _action(now: Timeline, victim: str) -> str:
+    return (now.pending_action(victim) or Action.COMMIT).value
+
+
+def _requests(table: Table, files: tuple[str, ...]) -> tuple[RollbackRequest, ...]:
+    root = table.url.rstrip("/")
+    return tuple(
+        RollbackRequest(partition, tuple(f"{root}/{path}" for path in paths))
         for partition, paths in _by_partition(files).items()
     )
-    plan = encode_rollback_plan(RollbackPlan(victim, Action.COMMIT.value, requests))
-    for state, data in ((State.REQUESTED, plan), (State.INFLIGHT, b"")):
-        name = Instant(begin, Action.ROLLBACK, state).file_name
-        table.store.put_if_absent(f"{TIMELINE}/{name}", data, create_once=True).unwrap()
+
+
+def _plan_it(table: Table, now: Timeline, plan: RollbackPlan) -> str:
+    begin = service.claim_time(table, now)
+    service.put_plan(table, begin, Action.ROLLBACK, encode_rollback_plan(plan))
     return begin
 
 
-def _complete(table: Table, lease: Lease, begin: str, victim: str, files: tuple[str, ...]) -> None:
-    completion = table.timeline().next_time(table.world.now_ms())
+def _complete(table: Table, lease: Lease, begin: str, plan: RollbackPlan, files: tuple[str, ...]) -> None:
     done = {partition: RolledBackPartition(deleted=tuple(paths)) for partition, paths in _by_partition(files).items()}
-    metadata = RollbackMetadata(begin, ((victim, Action.COMMIT.value),), done)
-    name = Instant(begin, Action.ROLLBACK, State.COMPLETED, completion).file_name
-    lease.publish(f"{TIMELINE}/{name}", encode_rollback(metadata))
+    metadata = RollbackMetadata(begin, ((plan.victim, plan.action),), done)
+    service.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(metadata))
 
 
 def _planned_for(table: Table, now: Timeline, victim: str) -> str | None:
@@ -137,7 +132,7 @@ def _plan(table: Table, begin: str) -> RollbackPlan:
         return RollbackPlan("", Action.COMMIT.value)  # completed meanwhile, and archived or removed
 
 
-def _files_of(table: Table, begin: str) -> tuple[str, ...]:
+def files_of(table: Table, begin: str) -> tuple[str, ...]:
     """Every base file that carries this begin time, whether a marker names it or not."""
     found = ((entry.path, parse_base_file(entry.path.rpartition("/")[2])) for entry in table.data_files())
     return tuple(path for path, base in found if base is not None and base.begin == begin)

@@ -44,6 +44,15 @@ class Timeline:
         done = (instant for instant in self.instants if instant.is_completed)
         return max((time for i in done for time in (i.begin, i.completion) if time), default="")
 
+    @property
+    def first_active(self) -> str:
+        """The begin time before which an instant that is not here was archived, and so completed.
+
+        Savepointed instants do not count: archival leaves them behind. Empty on an empty timeline.
+        """
+        kept = {instant.begin for instant in self.instants if instant.action is Action.SAVEPOINT}
+        return min((instant.begin for instant in self.instants if instant.begin not in kept), default="")
+
     def next_time(self, now_ms: int) -> str:
         """A time of now that exceeds everything on the timeline."""
         now = format_ms(now_ms)
@@ -58,6 +67,12 @@ class Timeline:
         """The completed write that began at `begin`; a rollback, say, of the same time is another instant."""
         return next((i for i in self.instants if i.begin == begin and i.is_completed and i.changes_rows), None)
 
+    def pending_action(self, begin: str) -> Action | None:
+        """The action of the pending write `begin`; None if there is none."""
+        return next(
+            (i.action for i in self.instants if i.begin == begin and i.changes_rows and not i.is_completed), None
+        )
+
     def is_pending(self, begin: str) -> bool:
         """Whether the write `begin` is inflight and not completed: without that its writer must not commit."""
         states = {i.state for i in self.instants if i.begin == begin and i.changes_rows}
@@ -66,16 +81,20 @@ class Timeline:
     @property
     def pending_writes(self) -> tuple[str, ...]:
         """Begin times of commits that are not completed, oldest first."""
-        return self._pending(_ROLLED_BACK)
+        return self.pending(*_ROLLED_BACK)
 
     @property
     def pending_rollbacks(self) -> tuple[str, ...]:
         """Begin times of rollbacks that were planned and not completed, oldest first."""
-        return self._pending((Action.ROLLBACK,))
+        return self.pending(Action.ROLLBACK)
 
-    def _pending(self, actions: tuple[Action, ...]) -> tuple[str, ...]:
+    def pending(self, *actions: Action) -> tuple[str, ...]:
+        """Begin times of instants of these actions that are not completed, oldest first."""
+        as_write = Action.CLUSTERING in actions  # completed, it is a replacecommit
         mine = [instant for instant in self.instants if instant.action in actions]
-        done = {instant.begin for instant in mine if instant.is_completed}
+        done = {
+            i.begin for i in self.instants if i.is_completed and (i.action in actions or (as_write and i.changes_rows))
+        }
         return tuple(sorted({instant.begin for instant in mine} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:

@@ -25,12 +25,19 @@ from fsspec_cas import CasError, Won
 from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import rollback
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.conflict import completed_since, first_overlap
+from lockprovider.table.conflict import Operation, completed_since, undone_since
 from lockprovider.table.errors import Aborted, InvalidRecords, WriteConflict
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import TIMELINE, markers_dir, parse_marker
-from lockprovider.table.metadata import CommitMetadata, WriteStat, encode_commit
+from lockprovider.table.metadata import (
+    REPLACING,
+    CommitMetadata,
+    WriteStat,
+    encode_commit,
+    encode_replace_pending,
+)
+from lockprovider.table.pending import pending_writes, planned_services
 from lockprovider.table.properties import TableConfig, check_writable
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import Snapshot
@@ -70,6 +77,8 @@ class Transaction:
         self.timeline: Timeline = table.timeline()
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
+        self._action = Action.COMMIT
+        self._replaced: dict[str, tuple[str, ...]] = {}
         self._schema_json: str | None = None
         self._snapshot: Snapshot | None = None
         self._begin = ""
@@ -104,16 +113,37 @@ class Transaction:
             known = self._take(known.next_time(self.table.world.now_ms()))
         return self._begin
 
+    def overwrite(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
+        """Let all rows that the snapshot has in these partitions end with this commit; before anything is written.
+
+        Rows that come in by other writers meanwhile, in new file groups, stay: they count as written after. With
+        `add(())` the partitions are emptied (`operation` is `DELETE_PARTITION` then, in Hudi's words).
+
+        Raises:
+            InvalidRecords: something was written already, or the operation replaces nothing.
+        """
+        if self._begin:
+            raise InvalidRecords("overwrite comes first in a transaction, before its first write; begin another one")
+        if operation not in REPLACING:
+            raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
+        self._action, self.operation = Action.REPLACECOMMIT, operation
+        for old in self.snapshot.within(partitions):
+            self._replaced[old.partition] = (*self._replaced.get(old.partition, ()), old.file_id)
+
     def add(self, stats: Iterable[WriteStat]) -> None:
         """Say which data files were written; once, after all of them are in the store.
 
         Raises:
-            InvalidRecords: called twice.
+            InvalidRecords: called twice, or a file is of a file group that ends with this commit.
         """
         if self._stats is not None:
             raise InvalidRecords("a transaction takes one write; put upserts and deletes into the same one")
         self.start()
-        self._stats = tuple(stats)
+        found = tuple(stats)
+        ended = [stat.path for stat in found if stat.file_id in self._replaced.get(stat.partition, ())]
+        if ended:
+            raise InvalidRecords(f"files {ended} are of file groups that are overwritten; insert their rows instead")
+        self._stats = found
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Make the write visible, if no other got in the way; then it is visible for good.
@@ -157,8 +187,9 @@ class Transaction:
         heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
         if not heartbeat.start():
             return table.timeline()
-        requested = Instant(begin, Action.COMMIT, State.REQUESTED)
-        if not self._create(requested):
+        requested = Instant(begin, self._action, State.REQUESTED)
+        plan, profile = (b"", b"") if self._action is Action.COMMIT else encode_replace_pending(self.operation)
+        if not self._create(requested, plan):
             heartbeat.stop()
             return table.timeline()
         now = table.timeline()
@@ -166,21 +197,27 @@ class Transaction:
             table.store.delete(f"{TIMELINE}/{requested.file_name}")
             heartbeat.stop()
             return now
-        self._create(Instant(begin, Action.COMMIT, State.INFLIGHT))
+        self._create(Instant(begin, self._action, State.INFLIGHT), profile)
         self._begin, self._heartbeat = begin, heartbeat
         table.tell("begin", begin, snapshot=self.timeline.latest_completed_time)
         rollback.clean_dead(table, now, begin)
         return now
 
-    def _create(self, instant: Instant) -> bool:
-        outcome = self.table.store.put_if_absent(f"{TIMELINE}/{instant.file_name}", b"")
+    def _create(self, instant: Instant, content: bytes) -> bool:
+        outcome = self.table.store.put_if_absent(f"{TIMELINE}/{instant.file_name}", content)
         return isinstance(outcome, Won)
 
     def _metadata(self, stats: tuple[WriteStat, ...]) -> CommitMetadata:
         by_partition: dict[str, tuple[WriteStat, ...]] = {}
         for stat in stats:
             by_partition[stat.partition] = (*by_partition.get(stat.partition, ()), stat)
-        return CommitMetadata(by_partition, self.operation, self.schema_json, self.extra)
+        return CommitMetadata(by_partition, self._operation_name, self.schema_json, self.extra, self._replaced)
+
+    @property
+    def _operation_name(self) -> str:
+        """An engine that knows no overwrite may have said otherwise."""
+        replaces = self._action is Action.REPLACECOMMIT and self.operation not in REPLACING
+        return "INSERT_OVERWRITE" if replaces else self.operation
 
     def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
@@ -218,7 +255,7 @@ class Transaction:
         self._check_alive(now)
         self._check_conflicts(now, stats)
         completion = now.next_time(self.table.world.now_ms())
-        name = Instant(self._begin, Action.COMMIT, State.COMPLETED, completion).file_name
+        name = Instant(self._begin, self._action, State.COMPLETED, completion).file_name
         lease.publish_staged(replace(staged, path=f"{TIMELINE}/{name}"))
         self.table.tell("committed", self._begin, completion=completion)
         return completion
@@ -231,17 +268,28 @@ class Transaction:
             raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
         if rollback.is_planned(self.table, now, begin):
             raise Aborted(f"a rollback of instant {begin} is planned; begin again")
+        if now.pending(Action.RESTORE):
+            raise Aborted("a restore of the table is not finished; finish it (restore it again), then begin again")
         if self.table.config() != self.config:
             raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
     def _check_conflicts(self, now: Timeline, stats: tuple[WriteStat, ...]) -> None:
-        others = {i: self.table.metadata_of(i) for i in completed_since(self.timeline, now)}
-        overlap = first_overlap(((stat.partition, stat.file_id) for stat in stats), others)
+        table, mine = self.table, self._as_operation(stats)
+        if undone_since(self.timeline, now):
+            raise WriteConflict(self._begin, max(_restores(now), default="a restore"), ())
+        others = [Operation.of(i, table.metadata_of(i)) for i in completed_since(self.timeline, now)]
+        others += planned_services(table, now)
+        if mine.is_table_service:
+            others += pending_writes(table, now, self._begin)
+        overlap = table.settings.resolution(mine, others)
         if overlap is None:
             return
         lost_to = overlap.lost_to.file_name
-        self.table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
+        table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
         raise WriteConflict(self._begin, lost_to, overlap.file_groups)
+
+    def _as_operation(self, stats: tuple[WriteStat, ...]) -> Operation:
+        return Operation.of(Instant(self._begin, self._action, State.INFLIGHT), self._metadata(stats))
 
     def _clean_up(self) -> None:
         """After the commit: what is left over is harmless, and swept with the next dead writer's."""
@@ -263,8 +311,12 @@ class Transaction:
             inserted=sum(stat.num_inserts for stat in stats),
             updated=sum(stat.num_updates for stat in stats),
             deleted=sum(stat.num_deletes for stat in stats),
-            file_groups=tuple(sorted((stat.partition, stat.file_id) for stat in stats)),
+            file_groups=tuple(sorted(self._as_operation(stats).file_groups)),
             attempts=conflicts + 1,
             conflicts=conflicts,
             lock_wait_s=waited_s,
         )
+
+
+def _restores(timeline: Timeline) -> list[str]:
+    return [instant.file_name for instant in timeline.instants if instant.action is Action.RESTORE]

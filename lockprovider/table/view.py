@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fsspec_cas import Entry
-from lockprovider.table.instant import Action
 from lockprovider.table.layout import META, parse_base_file
 from lockprovider.table.timeline import Timeline
 
@@ -59,7 +58,7 @@ def snapshot(
     `replaced` maps a partition to the file ids that completed replacecommits retired.
     """
     completed = {instant.begin for instant in timeline.writes}
-    active = min((i.begin for i in timeline.instants if i.action is not Action.SAVEPOINT), default="")
+    active = timeline.first_active
     latest: dict[tuple[str, str], FileSlice] = {}
     for entry in files:
         found = _slice(entry)

@@ -1,15 +1,28 @@
 from __future__ import annotations
 
+import pickle
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.conflict import completed_since, first_overlap
-from lockprovider.table.instant import format_ms
+from lockprovider import InvalidSettings
+from lockprovider.table import FailedWrites, Mode, TableSettings, WriteConflict
+from lockprovider.table.conflict import (
+    Operation,
+    by_file_group,
+    by_partition,
+    completed_since,
+    prefer_writer,
+    undone_since,
+)
+from lockprovider.table.instant import Action, Instant, State, format_ms
 from lockprovider.table.liveness import HeartbeatSettings, dead
 from lockprovider.table.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline import Timeline
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
+Groups = frozenset[tuple[str, str]]
 
 
 def wrote(*groups: tuple[str, str], retired: dict[str, tuple[str, ...]] | None = None) -> CommitMetadata:
@@ -17,44 +30,145 @@ def wrote(*groups: tuple[str, str], retired: dict[str, tuple[str, ...]] | None =
     return CommitMetadata(stats, "UPSERT", replaced=retired or {})
 
 
+def mine(*groups: tuple[str, str], name: str = "UPSERT") -> Operation:
+    return Operation(Instant(D, Action.COMMIT, State.INFLIGHT), name, frozenset(groups))
+
+
+def pending(*groups: tuple[str, str], name: str = "UNKNOWN") -> Operation:
+    return Operation(Instant(A, Action.CLUSTERING, State.REQUESTED), name, frozenset(groups))
+
+
+def completed(*groups: tuple[str, str], begin: str = A, retired: dict[str, tuple[str, ...]] | None = None) -> Operation:
+    return Operation.of(Instant(begin, Action.COMMIT, State.COMPLETED, D), wrote(*groups, retired=retired))
+
+
 def test_what_completed_since_is_a_difference_of_sets_not_of_times() -> None:
-    mine = Timeline.of([f"{B}_{C}.commit"])
+    snapshot = Timeline.of([f"{B}_{C}.commit"])
     now = Timeline.of([f"{B}_{C}.commit", f"{A}_{D}.commit", f"{C}_{D}.clean"])
-    assert [instant.begin for instant in completed_since(mine, now)] == [A]
+    assert [instant.begin for instant in completed_since(snapshot, now)] == [A]
+
+
+def test_what_a_restore_took_back_is_known_and_what_was_archived_is_not_meant() -> None:
+    snapshot = Timeline.of([f"{A}_{A}.commit", f"{B}_{B}.commit", f"{C}_{C}.commit"])
+    assert [i.begin for i in undone_since(snapshot, Timeline.of([f"{B}_{B}.commit", f"{D}_{D}.restore"]))] == [C]
+    assert undone_since(snapshot, snapshot) == ()
 
 
 def test_the_first_commit_that_touched_a_group_of_mine_is_named() -> None:
-    now = Timeline.of([f"{A}_{B}.commit", f"{B}_{C}.commit", f"{C}_{D}.commit"])
-    others = dict(zip(now.writes, [wrote(("p", "x")), wrote(("p", "f"), ("q", "g")), wrote(("p", "f"))], strict=True))
-    overlap = first_overlap([("q", "g"), ("p", "f")], others)
+    others = [completed(("p", "x")), completed(("p", "f"), ("q", "g"), begin=B), completed(("p", "f"), begin=C)]
+    overlap = by_file_group(mine(("q", "g"), ("p", "f")), others)
     assert overlap is not None
     assert overlap.lost_to.begin == B
     assert overlap.file_groups == (("p", "f"), ("q", "g"))
 
 
 def test_a_group_that_was_retired_conflicts_too() -> None:
-    (instant,) = Timeline.of([f"{A}_{B}.replacecommit"]).writes
-    assert first_overlap([("p", "f")], {instant: wrote(retired={"p": ("f",)})}) is not None
+    assert by_file_group(mine(("p", "f")), [completed(retired={"p": ("f",)})]) is not None
 
 
 def test_the_same_file_id_in_another_partition_is_another_group() -> None:
-    (instant,) = Timeline.of([f"{A}_{B}.commit"]).writes
-    assert first_overlap([("q", "f")], {instant: wrote(("p", "f"))}) is None
+    assert by_file_group(mine(("q", "f")), [completed(("p", "f"))]) is None
+
+
+def test_by_partition_two_new_groups_of_one_partition_conflict() -> None:
+    assert by_file_group(mine(("p", "f")), [completed(("p", "g"))]) is None
+    overlap = by_partition(mine(("p", "f")), [completed(("p", "g"), ("q", "h"))])
+    assert overlap is not None
+    assert overlap.file_groups == (("p", "g"),)
+    assert by_partition(mine(("p", "f")), [completed(("q", "f"))]) is None
+
+
+@pytest.mark.parametrize(
+    ("resolution", "me", "other", "conflicts"),
+    [
+        # A planned clustering wins over rows that come in, unless those are preferred.
+        (by_file_group, mine(("p", "f")), pending(("p", "f"), name="CLUSTER"), True),
+        (by_partition, mine(("p", "f")), pending(("p", "g"), name="CLUSTER"), True),
+        (prefer_writer, mine(("p", "f")), pending(("p", "f"), name="CLUSTER"), False),
+        # A table service gives way to a pending write, if writers are preferred.
+        (prefer_writer, mine(("p", "f"), name="CLUSTER"), pending(("p", "f")), True),
+        (prefer_writer, mine(("p", "f"), name="CLUSTER"), pending(("p", "g")), False),
+        (by_file_group, mine(("p", "f"), name="CLUSTER"), pending(("p", "f")), False),
+        # What is completed counts for everybody.
+        (prefer_writer, mine(("p", "f")), completed(("p", "f")), True),
+        (prefer_writer, mine(("p", "f"), name="CLUSTER"), completed(("p", "f")), True),
+    ],
+)
+def test_who_gives_way_to_what_is_pending(resolution: object, me: Operation, other: Operation, conflicts: bool) -> None:
+    assert (resolution(me, [other]) is not None) is conflicts
 
 
 GROUPS = st.frozensets(st.tuples(st.sampled_from("pq"), st.sampled_from("fgh")), min_size=1)
 
 
 @given(GROUPS, st.lists(GROUPS, max_size=4))
-def test_there_is_an_overlap_exactly_when_some_group_is_shared(
-    mine: frozenset[tuple[str, str]], others: list[frozenset[tuple[str, str]]]
-) -> None:
-    now = Timeline.of(f"{format_ms(n * 10)}_{format_ms(n * 10 + 5)}.commit" for n in range(len(others)))
-    found = first_overlap(mine, {i: wrote(*sorted(g)) for i, g in zip(now.writes, others, strict=True)})
-    assert (found is not None) == any(mine & groups for groups in others)
+def test_there_is_an_overlap_exactly_when_some_group_is_shared(my_groups: Groups, others: list[Groups]) -> None:
+    found = by_file_group(mine(*my_groups), [completed(*groups) for groups in others])
+    assert (found is not None) == any(my_groups & groups for groups in others)
+
+
+def test_a_conflict_with_a_restore_says_so_and_can_be_pickled() -> None:
+    error = WriteConflict(A, f"{B}_{C}.restore", ())
+    assert "took back what it had read" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_a_writer_is_dead_when_its_beat_is_older_than_the_tolerance_or_missing() -> None:
     settings = HeartbeatSettings(interval_s=60, misses=2)
     beats = {A: 1_000_000, B: 1_000_000 - 119_000, C: 1_000_000 - 121_000}
     assert dead([A, B, C, D], beats, 1_000_000, settings) == (C, D)
+
+
+def test_the_settings_of_a_jvm_writer_are_understood() -> None:
+    settings = TableSettings.from_hudi(
+        {
+            "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+            "hoodie.cleaner.policy.failed.writes": "LAZY",
+            "hoodie.write.lock.conflict.resolution.strategy": "org.apache.hudi.PreferWriterConflictResolutionStrategy",
+            "hoodie.client.heartbeat.interval_in_ms": "30000",
+            "hoodie.client.heartbeat.tolerable.misses": "3",
+            "hoodie.write.lock.storage.validity.timeout.secs": "120",
+            "hoodie.write.lock.storage.renew.interval.secs": "12",
+            "hoodie.write.lock.wait_time_ms": "5000",
+            "hoodie.table.name": "passed over",
+        }
+    )
+    assert settings.mode is Mode.OPTIMISTIC
+    assert settings.resolution is prefer_writer
+    assert settings.heartbeat == HeartbeatSettings(interval_s=30.0, misses=3)
+    assert (settings.lock.validity_s, settings.lock.renew_s, settings.lock.timeout_s) == (120, 12, 5)
+    assert not settings.is_eager
+
+
+def test_hudis_own_default_is_one_writer_that_cleans_eagerly() -> None:
+    settings = TableSettings.from_hudi({})
+    assert settings.mode is Mode.SINGLE_WRITER
+    assert settings.is_eager
+    assert not TableSettings.from_hudi({"hoodie.clean.failed.writes.policy": "lazy"}).is_eager
+    assert not TableSettings().is_eager
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}, "NON_BLOCKING"),
+        ({"hoodie.clean.failed.writes.policy": "NEVER"}, "NEVER"),
+        ({"hoodie.write.lock.conflict.resolution.strategy": "a.b.Mine"}, "a.b.Mine"),
+        ({"hoodie.client.heartbeat.interval_in_ms": "soon"}, "soon"),
+        (
+            {
+                "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+                "hoodie.clean.failed.writes.policy": "EAGER",
+            },
+            "EAGER would roll back live writers of hoodie.write.concurrency.mode",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_had_are_refused_by_name(options: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidSettings, match=named):
+        TableSettings.from_hudi(options)
+
+
+def test_many_writers_and_eager_cleaning_exclude_each_other() -> None:
+    with pytest.raises(InvalidSettings, match="EAGER"):
+        TableSettings(failed_writes=FailedWrites.EAGER)

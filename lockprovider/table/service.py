@@ -1,0 +1,83 @@
+"""What rollback, clean and restore share: a begin time of their own, and plan and completion under the lock.
+
+A plan is a file: whoever finds one whose executor is dead carries it out. So every step of an execution may be
+repeated, by anybody, at any time.
+
+Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from lockprovider import Lease
+from lockprovider.table.heartbeat import WriterHeartbeat, claim
+from lockprovider.table.instant import Action, Instant, State, after
+from lockprovider.table.layout import HEARTBEATS, TIMELINE
+from lockprovider.table.liveness import dead
+from lockprovider.table.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.manager import Table
+
+
+def claim_time(table: Table, now: Timeline) -> str:
+    """A begin time that no other action has or can get; `now` was listed under the lock.
+
+    Its heartbeat file is there from now on, and is to be removed after the completion.
+    """
+    begin = now.next_time(table.world.now_ms())
+    while claim(table.store, begin) is None:  # a writer begins now; it does not need the lock for that
+        begin = after(begin)
+    return begin
+
+
+@contextlib.contextmanager
+def beating(table: Table, now: Timeline) -> Iterator[str]:
+    """A begin time as by `claim_time`, with a heartbeat for as long as its executor lives."""
+    begin = now.next_time(table.world.now_ms())
+    while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
+        begin = after(begin)
+    try:
+        yield begin
+    finally:
+        heartbeat.stop()
+
+
+def put_plan(table: Table, begin: str, action: Action, plan: bytes) -> None:
+    """Put the requested and the inflight state on the timeline, under the lock."""
+    for state, data in ((State.REQUESTED, plan), (State.INFLIGHT, b"")):
+        name = Instant(begin, action, state).file_name
+        table.store.put_if_absent(f"{TIMELINE}/{name}", data, create_once=True).unwrap()
+
+
+def read_plan(table: Table, begin: str, action: Action) -> tuple[bytes, str]:
+    """The content and the name of a requested file.
+
+    Raises:
+        ObjectNotFound: it was removed meanwhile.
+    """
+    name = Instant(begin, action, State.REQUESTED).file_name
+    return table.store.read(f"{TIMELINE}/{name}").data, name
+
+
+def complete(table: Table, lease: Lease, begin: str, action: Action, data: bytes) -> str:
+    """Publish the completed state, under the lock; the completion time."""
+    completion = table.timeline().next_time(table.world.now_ms())
+    name = Instant(begin, action, State.COMPLETED, completion).file_name
+    lease.publish(f"{TIMELINE}/{name}", data)
+    return completion
+
+
+def dead_among(table: Table, pending: Iterable[str]) -> tuple[str, ...]:
+    """The begin times among `pending` whose writer or executor is dead, oldest first."""
+    suspects = sorted(pending)
+    if not suspects:
+        return ()
+    prefix = f"{HEARTBEATS}/"
+    entries = table.store.list(prefix)
+    beats_ms = {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in entries}
+    # The newest beat is the store's own clock a moment ago.
+    return dead(suspects, beats_ms, max(beats_ms.values(), default=0), table.settings.heartbeat)

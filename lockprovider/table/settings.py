@@ -1,0 +1,151 @@
+"""How a writer of a table behaves, by our names or by Hudi's own keys.
+
+Relations between settings are checked here, naming both sides.
+
+Source: Hudi `HoodieWriteConfig`, `HoodieCleanConfig`, `HoodieLockConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from lockprovider import InvalidSettings, LockSettings
+from lockprovider.table.conflict import Resolution, by_file_group, by_partition, prefer_writer
+from lockprovider.table.liveness import HeartbeatSettings
+
+MODE_KEY = "hoodie.write.concurrency.mode"
+FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
+RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
+_INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
+_MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
+_WAIT_KEY = "hoodie.write.lock.wait_time_ms"
+_VALIDITY_KEY = "hoodie.write.lock.storage.validity.timeout.secs"
+_RENEW_KEY = "hoodie.write.lock.storage.renew.interval.secs"
+_RESOLUTIONS: Mapping[str, Resolution] = {
+    "SimpleConcurrentFileWritesConflictResolutionStrategy": by_file_group,
+    "PreferWriterConflictResolutionStrategy": prefer_writer,
+}
+
+
+class Mode(str, Enum):
+    """How many writers the table has; Hudi's own words."""
+
+    SINGLE_WRITER = "single_writer"
+    OPTIMISTIC = "optimistic_concurrency_control"
+
+
+class FailedWrites(str, Enum):
+    """When what a failed writer left is rolled back.
+
+    LAZY: once its heartbeat is too old, by any other writer. EAGER: at the next write, whether its writer lives or not,
+    which is right only when there is no other writer.
+    """
+
+    LAZY = "LAZY"
+    EAGER = "EAGER"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """How a writer behaves; all writers of a table should agree on all of it but `resolution`.
+
+    Also with `single_writer` a commit takes the lock and checks for conflicts: should there be a second writer after
+    all, nothing that it committed is lost. What is NOT promised then: that its pending writes live, as `failed_writes`
+    is EAGER by default.
+
+    Attributes:
+        lock: the lease of the table lock.
+        heartbeat: when a writer counts as dead.
+        mode: `hoodie.write.concurrency.mode`.
+        failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
+        resolution: which others a write loses to (see `conflict`).
+
+    Raises:
+        InvalidSettings: EAGER together with several writers.
+    """
+
+    lock: LockSettings = field(default_factory=LockSettings)
+    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+    mode: Mode = Mode.OPTIMISTIC
+    failed_writes: FailedWrites | None = None
+    resolution: Resolution = by_file_group
+
+    def __post_init__(self) -> None:
+        if self.mode is Mode.OPTIMISTIC and self.failed_writes is FailedWrites.EAGER:
+            raise InvalidSettings(
+                f"{FAILED_KEYS[0]}=EAGER would roll back live writers of {MODE_KEY}={self.mode.value}: set it to LAZY"
+            )
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether every pending write of others is taken for failed."""
+        return (
+            self.failed_writes is FailedWrites.EAGER or self.failed_writes is None
+        ) and self.mode is Mode.SINGLE_WRITER
+
+    @classmethod
+    def from_hudi(cls, options: Mapping[str, str]) -> TableSettings:
+        """The settings that a JVM writer with these options has; keys that do not matter here are passed over.
+
+        The default mode is Hudi's own, `single_writer`.
+
+        Raises:
+            InvalidSettings: a value is unknown or cannot be had here; the message names key and value.
+        """
+        failed = next((options[key] for key in FAILED_KEYS if key in options), None)
+        return cls(
+            lock=_lock(options),
+            heartbeat=HeartbeatSettings(
+                interval_s=_number(options, _INTERVAL_KEY, 60_000) / 1000,
+                misses=round(_number(options, _MISSES_KEY, 2)),
+            ),
+            mode=_mode(options.get(MODE_KEY, Mode.SINGLE_WRITER.value)),
+            failed_writes=None if failed is None else _failed(failed),
+            resolution=_resolution(options.get(RESOLUTION_KEY)),
+        )
+
+
+def _mode(text: str) -> Mode:
+    try:
+        return Mode(text.strip().lower())
+    except ValueError:
+        known = ", ".join(mode.value for mode in Mode)
+        raise InvalidSettings(f"{MODE_KEY}={text} cannot be had for a copy-on-write table here: use {known}") from None
+
+
+def _failed(text: str) -> FailedWrites:
+    try:
+        return FailedWrites(text.strip().upper())
+    except ValueError:
+        raise InvalidSettings(
+            f"{FAILED_KEYS[0]}={text} would let files of failed writes become visible one day: use LAZY or EAGER"
+        ) from None
+
+
+def _resolution(name: str | None) -> Resolution:
+    if name is None:
+        return by_file_group
+    short = name.rpartition(".")[2]
+    if short == by_partition.__name__:
+        return by_partition
+    if short not in _RESOLUTIONS:
+        known = ", ".join((*_RESOLUTIONS, by_partition.__name__))
+        raise InvalidSettings(f"{RESOLUTION_KEY}={name} is not known here: use one of {known}")
+    return _RESOLUTIONS[short]
+
+
+def _lock(options: Mapping[str, str]) -> LockSettings:
+    return LockSettings(
+        validity_s=_number(options, _VALIDITY_KEY, 300),
+        renew_s=_number(options, _RENEW_KEY, 30),
+        timeout_s=_number(options, _WAIT_KEY, 60_000) / 1000,
+    )
+
+
+def _number(options: Mapping[str, str], key: str, default: float) -> float:
+    try:
+        return float(options.get(key, default))
+    except ValueError:
+        raise InvalidSettings(f"{key}={options[key]} is not a number") from None

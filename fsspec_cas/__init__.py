@@ -27,6 +27,7 @@ from fsspec_cas.errors import (
     VersionMismatch,
 )
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
+from fsspec_cas.proof import require_safe_for_locks
 from fsspec_cas.store import AsyncStore, Content, Info, Store
 from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
@@ -61,4 +62,5 @@ __all__ = [
     "VersionMismatch",
     "Won",
     "World",
+    "require_safe_for_locks",
 ]

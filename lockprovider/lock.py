@@ -29,6 +29,7 @@ from fsspec_cas import (
     Version,
     Won,
     World,
+    require_safe_for_locks,
 )
 from lockprovider import lease as machine
 from lockprovider import publish
@@ -93,6 +94,7 @@ class Lock:
         self._store = store
         self._world = world or Machine()
         self._on_lost = on_lost
+        self._store_is_safe = False
         self._be_new()
 
     def _be_new(self) -> None:
@@ -128,11 +130,23 @@ class Lock:
         if not self._turn.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
             raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
         try:
+            self.require_safe_store()
             self._wait_for_it(deadline)
             return self._begin()
         except BaseException:
             self._turn.release()
             raise
+
+    def require_safe_store(self) -> None:
+        """Refuse a store that ignores conditions; the first acquisition does it, and nothing is asked after it.
+
+        Raises:
+            NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` trusts it.
+            CasError: the store failed.
+        """
+        if self.settings.check_store and not self._store_is_safe:
+            require_safe_for_locks(self._store.below(folder) if (folder := _folder(self.path)) else self._store)
+        self._store_is_safe = True
 
     def stage(self, path: str, data: bytes) -> Pending:
         """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet."""

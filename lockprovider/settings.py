@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl
 
 from lockprovider.errors import InvalidSettings
@@ -42,12 +42,15 @@ class LockSettings:
         timeout_s: how long `lock()` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
         poll_s: the slowest pace at which a waiting client looks at the record
             (`hoodie.write.lock.wait_time_ms_between_retry`).
+        check_store: an S3 store that is not Amazon's has to show that it obeys conditions before it is trusted with a
+            lock: five requests, once in a process for each bucket.
     """
 
     validity_s: float = 300.0
     renew_s: float = 30.0
     timeout_s: float = 60.0
     poll_s: float = 1.0
+    check_store: bool = True
 
     def __post_init__(self) -> None:
         times = (self.validity_s, self.renew_s, self.poll_s, self.timeout_s)
@@ -135,14 +138,18 @@ def from_url(url: str) -> Options:
         return Options(url)
     pairs = parse_qsl(query, keep_blank_values=True)
     given = dict(pairs)
-    allowed = sorted((*_FIELDS, "on"))
+    allowed = sorted((*_FIELDS, "check_store", "on"))
     for name in given:
         if name not in allowed:
             raise InvalidSettings(f"{name!r} in {url!r} is no option of a lock; those are {', '.join(allowed)}")
     if len(given) < len(pairs):
         raise InvalidSettings(f"{url!r} gives an option twice: {query!r}")
     on = given.pop("on", None)
-    return Options(plain, _settings(given, _IN_URL) if given else None, on)
+    check = given.pop("check_store", None)
+    settings = _settings(given, _IN_URL) if given or check is not None else None
+    if settings is not None and check is not None:
+        settings = replace(settings, check_store=_truth(check))
+    return Options(plain, settings, on)
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
@@ -164,15 +171,15 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
 
 def _settings(given: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
     found = {field: _seconds(word, given[word.name]) for field, word in words.items() if word.name in given}
-    validity_s, renew_s = (found.get(field, _DEFAULTS[field]) for field in ("validity_s", "renew_s"))
-    validity, renew = (_said(field, words[field], given) for field in ("validity_s", "renew_s"))
+    validity_s, renew_s, timeout_s, poll_s = (found.get(field, _DEFAULTS[field]) for field in _FIELDS)
     if validity_s < _RENEWALS_PER_VALIDITY * renew_s:
+        validity, renew = (_said(field, words[field], given) for field in ("validity_s", "renew_s"))
         raise InvalidSettings(f"{validity} must be at least {_RENEWALS_PER_VALIDITY} x {renew}")
     for field, least_s in _LEAST_S.items():
         if found.get(field, least_s) < least_s:
             raise InvalidSettings(f"{_said(field, words[field], given)} must be at least {least_s:g} seconds")
     try:
-        return LockSettings(**found)
+        return LockSettings(validity_s, renew_s, timeout_s, poll_s)
     except InvalidSettings as error:
         written = ", ".join(_said(field, words[field], given) for field in found)
         raise InvalidSettings(f"{written}: {error}") from None
@@ -186,6 +193,12 @@ def _said(field: str, word: _Word, given: Mapping[str, object]) -> str:
     if word.name in given:
         return f"{word.name}={given[word.name]}"
     return f"{word.name}={_DEFAULTS[field] * word.per_s:g} (the default)"
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InvalidSettings(f"check_store={text!r} must be true or false")
+    return text == "true"
 
 
 def _seconds(word: _Word, value: object) -> float:

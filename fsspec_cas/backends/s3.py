@@ -186,6 +186,10 @@ class S3Backend:
 
         return await self._ask(prefix, send, _never, timeout_s)
 
+    async def endpoint(self) -> str:
+        """The URL that requests go to, as settings, environment and profile have it; nothing is sent."""
+        return str((await self._client()).meta.endpoint_url)
+
     def adapt(self) -> bool:
         """Quote the ETag in If-Match or not: Ceph 16, Spaces and Hetzner accept only the form they did not send.
 

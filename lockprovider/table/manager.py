@@ -140,9 +140,10 @@ class Table:
         """
         data = encode(spec.config())
         store = Store.from_url(url, storage_options)
+        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher)
+        table.lock.require_safe_store()
         if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
             raise TableExists(f"there is a table at {url!r} already; open it with Table.open")
-        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher)
         # So that no file of a failed first write can be older than the whole timeline, which would make it visible.
         table.transact(lambda txn: txn.add(()))
         return table
@@ -231,6 +232,7 @@ class Table:
 
     def transaction(self) -> Transaction:
         """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it."""
+        self._lock.require_safe_store()  # its begin is a conditional create already
         return Transaction(self)
 
     def transact(self, fn: Callable[[Transaction], object], *, retries: int = 0) -> CommitResult:

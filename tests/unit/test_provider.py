@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lockprovider
-from fsspec_cas import CasError, Store
+from fsspec_cas import CasError, NotSupported, Store
+from fsspec_cas.backends import Backend
+from fsspec_cas.proof import documented
 from lockprovider import (
     HUDI_LOCK_PATH,
     InvalidSettings,
     LeaseLost,
+    Lock,
     LockError,
     LockProvider,
     LockSettings,
@@ -22,6 +28,7 @@ from lockprovider import (
     NotAcquired,
     open_lock,
 )
+from lockprovider.table import Table, TableSpec
 
 VALIDITY = "hoodie.write.lock.storage.validity.timeout.secs"
 RENEW = "hoodie.write.lock.storage.renew.interval.secs"
@@ -121,6 +128,8 @@ def test_options_may_stand_behind_a_url() -> None:
     lock = open_lock("memory://t/able?validity_s=60&renew_s=2.5&timeout_s=0&poll_s=0.5&on=jobs/nightly.json")
     assert lock.settings == LockSettings(validity_s=60, renew_s=2.5, timeout_s=0, poll_s=0.5)
     assert lock.path == "jobs/nightly.json"
+    assert open_lock("memory://t/able?check_store=false").settings == LockSettings(check_store=False)
+    assert open_lock("memory://t/able?check_store=true").settings == LockSettings()
 
 
 def test_a_url_without_options_has_the_defaults() -> None:
@@ -139,6 +148,7 @@ def test_a_url_without_options_has_the_defaults() -> None:
         ("validity_s=5&renew_s=0.5", ["validity_s=5", "at least 10 seconds"]),
         ("renew_s=0.5", ["renew_s=0.5", "at least 1 seconds"]),
         ("timeout_s=-1", ["timeout_s=-1", "below zero"]),
+        ("check_store=maybe", ["check_store='maybe'", "true or false"]),
         ("on=", ["on=''", "jobs/nightly.json"]),
     ],
 )
@@ -312,3 +322,122 @@ def test_garbage_at_the_locks_path_is_an_error_and_not_a_lock_that_is_held(
 def test_a_url_that_cannot_be_opened_is_an_error_of_the_store() -> None:
     with pytest.raises(CasError):
         LockProvider.from_url("ftp://a/b")
+
+
+# -- stores that have to prove themselves ------------------------------------------------------------------------------
+
+
+class Asked:
+    """A backend that notes what it is asked for."""
+
+    blocking = False
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.name, self.capabilities = inner.name, inner.capabilities
+        self.asked: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        request = getattr(self.inner, name)
+        if name not in ("put", "get", "head", "delete"):
+            return request
+
+        async def send(path: str, *args: Any, **kwargs: Any) -> Any:
+            self.asked.append((name, path))
+            return await request(path, *args, **kwargs)
+
+        return send
+
+
+@pytest.fixture
+def bucket(seaweedfs):
+    """A bucket that no lock was ever kept in."""
+    name = f"fresh-{uuid.uuid4().hex[:8]}"
+    assert seaweedfs.raw("PUT", name).ok
+    return f"s3://{name}"
+
+
+def asked_of(url: str, options: dict[str, Any]) -> tuple[Store, Asked]:
+    inner = Store.from_url(url, options)
+    backend = Asked(inner.backend)
+    return Store(backend, inner.root), backend
+
+
+def test_the_first_lock_in_a_bucket_costs_five_more_requests_and_the_others_none(seaweedfs, bucket: str) -> None:
+    store, backend = asked_of(f"{bucket}/one", seaweedfs.storage_options)
+    with Lock(store).acquire():
+        pass
+    proof, lock = backend.asked[:-3], backend.asked[-3:]
+    assert [name for name, _ in proof] == ["put", "put", "put", "put", "delete"]
+    assert {path.rpartition("/")[0] for _, path in proof} == {f"{bucket.removeprefix('s3://')}/one/.hoodie/.locks"}
+    assert [name for name, _ in lock] == ["get", "put", "put"]
+    assert [entry.path for entry in store.list("")] == [HUDI_LOCK_PATH]
+
+    another, backend = asked_of(f"{bucket}/two", seaweedfs.storage_options)
+    for cycle in range(2):
+        with Lock(another).acquire():
+            pass
+        assert len(backend.asked) == 3 * (cycle + 1), "the bucket had been proved"
+
+
+def test_a_store_that_ignores_conditions_is_refused_before_anything_is_at_the_locks_path(negative_s3) -> None:
+    url, options = negative_s3.new_prefix(), negative_s3.storage_options
+    with pytest.raises(NotSupported, match="no lock can be kept in .* not refused"):
+        lockprovider.lock(url, storage_options=options)
+    assert Store.from_url(url, options).list("") == []
+
+
+def test_the_check_can_be_left_out(negative_s3) -> None:
+    url, options = negative_s3.new_prefix(), negative_s3.storage_options
+    with lockprovider.lock(f"{url}?check_store=false", storage_options=options):
+        assert [entry.path for entry in Store.from_url(url, options).list("")] == [HUDI_LOCK_PATH]
+
+
+def test_no_table_is_made_in_a_store_that_ignores_conditions(negative_s3) -> None:
+    url, options = negative_s3.new_prefix(), negative_s3.storage_options
+    spec = TableSpec("t", pa.schema([("id", pa.int64())]), record_keys=("id",))
+    with pytest.raises(NotSupported, match="no lock can be kept"):
+        Table.create(url, spec, storage_options=options)
+    assert Store.from_url(url, options).list("") == []
+
+
+def test_a_table_is_checked_before_its_first_transaction_and_not_again(seaweedfs, bucket: str) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    options = seaweedfs.storage_options
+    Table.create(f"{bucket}/made", TableSpec("t", schema, record_keys=("id",)), storage_options=options)
+    store, backend = asked_of(f"{bucket}/made", options)
+    table = Table(store, f"{bucket}/made", storage_options=options)
+    for _ in range(2):
+        table.transact(lambda txn: txn.add(()))
+    assert not [path for _, path in backend.asked if "cas-probe" in path]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("https://s3.amazonaws.com", True),
+        ("https://s3.eu-central-1.amazonaws.com", True),
+        ("https://s3.cn-north-1.amazonaws.com.cn", True),
+        ("https://bucket.vpce-1a2b.s3.us-east-1.vpce.amazonaws.com", True),
+        ("https://s3.amazonaws.com.example.org", False),
+        ("https://notamazonaws.com", False),
+        ("http://127.0.0.1:8333", False),
+        ("", False),
+    ],
+)
+def test_only_amazons_own_endpoints_need_no_proof(endpoint: str, expected: bool) -> None:
+    assert documented(endpoint) is expected
+
+
+def test_without_an_endpoint_of_its_own_an_s3_url_means_amazon_and_is_asked_nothing() -> None:
+    options = {"key": "k", "secret": "s", "client_kwargs": {"region_name": "eu-central-1"}}
+    store, backend = asked_of("s3://bucket/table", options)
+    Lock(store).require_safe_store()
+    assert backend.asked == []
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_memory_and_local_disk_are_asked_nothing(kind: str, tmp_path: Path) -> None:
+    store, backend = asked_of(str(tmp_path) if kind == "local" else f"memory://{uuid.uuid4().hex}", {})
+    Lock(store).require_safe_store()
+    assert backend.asked == []

@@ -29,6 +29,8 @@ PURE = {
     "lockprovider.errors": set(),
     "lockprovider.record": set(),
     "lockprovider.settings": set(),
+    "lockprovider.phrases": set(),
+    "lockprovider.sight": {"fsspec_cas"},
     "lockprovider.lease": {"fsspec_cas"},
     "lockprovider.waiting": set(),
     "lockprovider.table.errors": set(),
@@ -62,7 +64,7 @@ def _types_only(node: ast.AST) -> bool:
 
 
 def layer(module: str) -> int:
-    if module.startswith("lockprovider.demo") or module == "lockprovider.cli":
+    if module.startswith(("lockprovider.demo", "lockprovider.commands")) or module == "lockprovider.cli":
         return 4
     if module.startswith("lockprovider.table"):
         return 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 
@@ -25,15 +24,10 @@ def report(proof: Comparison | None = SAME, deaths: tuple[Death, ...] = ()) -> R
     return Report("t", tallies, deaths, proof, "hudi-rs", "no such file", "run.svg", 12.0)
 
 
-def test_options_with_dots_go_one_level_down():
-    pairs = [cli._option(t) for t in ("key=k", "client_kwargs.region_name=eu=1", "anon=true")]
-    assert cli.storage_options(pairs) == {"key": "k", "client_kwargs": {"region_name": "eu=1"}, "anon": True}
-
-
-@pytest.mark.parametrize("word", ["key", "=value", ""])
-def test_an_option_that_is_no_pair_is_refused(word):
-    with pytest.raises(argparse.ArgumentTypeError):
-        cli._option(word)
+@pytest.mark.parametrize("words", [["-o", "key"], ["--serve", "--url", "x"], ["--url", "nosuch://b/t"]])
+def test_what_keeps_it_from_starting_is_one_sentence(words, capsys):
+    assert cli.main(["demo", *words]) == 2
+    assert capsys.readouterr().err.startswith("lockprovider: ")
 
 
 def test_a_run_is_good_only_if_all_finished_and_the_proof_holds():

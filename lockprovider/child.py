@@ -1,0 +1,89 @@
+"""A command as a child process that does not outlive the lock it runs under.
+
+It leads a group of its own, so that what it starts is signalled with it; where it shares a terminal it stays in the
+terminal's group, to be able to read from it, and is signalled alone. A small shell beside it ends it when this process
+dies without a word (kill -9).
+
+Not promised: that anything ends it while this process is merely stopped (SIGSTOP), or on a machine that freezes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+# $1: a process, or a group by its negative number; $2: seconds between asking and forcing. End of file means that the
+# writer is gone; a line, that all is well.
+_GUARD = 'read -r _ && exit; kill -s TERM -- "$1" 2>/dev/null; sleep "$2"; kill -s KILL -- "$1" 2>/dev/null'
+_SIGNALLED = 128
+
+
+class Child:
+    """One running command; `on_end` is called from another thread as soon as it has ended."""
+
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], grace_s: float, on_end: Callable[[], None]
+    ) -> None:
+        self._grace_s = grace_s
+        self._on_end = on_end
+        self._own_group = not sys.stdin.isatty()
+        self._process = subprocess.Popen(  # noqa: S603 - running it is the purpose
+            words, env={**os.environ, **environment}, start_new_session=self._own_group
+        )
+        self._guard = self._start_guard()
+        self.ended = threading.Event()
+        threading.Thread(target=self._wait, name="command", daemon=True).start()
+
+    @property
+    def own_group(self) -> bool:
+        """Whether signals from the terminal do not reach it by themselves."""
+        return self._own_group
+
+    def send(self, number: int) -> None:
+        """Pass a signal on."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the second: macOS, for a group of zombies
+            if self._own_group:
+                os.killpg(self._process.pid, number)
+            else:
+                os.kill(self._process.pid, number)
+
+    def end(self) -> None:
+        """Ask it to end, and after the grace make it."""
+        self.send(signal.SIGTERM)
+        self.ended.wait(self._grace_s)
+        self.send(signal.SIGKILL)  # also what it has left behind
+        self.ended.wait()
+
+    def code(self) -> int:
+        """Its exit code once it has ended, 128 + N if signal N ended it; it is gone after this."""
+        self.ended.wait()
+        self._dismiss_guard()
+        status = self._process.wait()
+        return _SIGNALLED - status if status < 0 else status
+
+    def _start_guard(self) -> subprocess.Popen[bytes]:
+        target = f"-{self._process.pid}" if self._own_group else str(self._process.pid)
+        return subprocess.Popen(  # noqa: S603 - fixed words
+            ["/bin/sh", "-c", _GUARD, "guard", target, f"{self._grace_s:.3f}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _dismiss_guard(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.communicate(b"\n")
+
+    def _wait(self) -> None:
+        if hasattr(os, "waitid"):  # leaves it a zombie: as long as it is one, its number is nobody else's
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._process.wait()
+        self.ended.set()
+        self._on_end()

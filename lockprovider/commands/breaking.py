@@ -1,0 +1,79 @@
+"""`lockprovider break URL`: take the lock from a holder that will not give it back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from fsspec_cas import InvalidInput, Lost, Machine, Unknown, Won
+from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain
+from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
+from lockprovider.inspect import break_lock, look
+from lockprovider.sight import Sight, fields, lines
+
+_MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the holder
+renewed it in between, or somebody else took it, nothing is written.
+
+A holder that is alive goes on until its next renewal tells it. What it would publish through the lock is refused from
+then on; anything else that it writes is not stopped. Make sure that it is dead, or that you can bear this."""
+
+
+def add(commands: Commands) -> None:
+    """Register it."""
+    parser = add_command(commands, "break", _break, "Release a lock in the place of its holder.", more=_MORE)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--if-owner", metavar="OWNER", help="only if the record's owner is this one")
+    add_request_timeout(parser)
+
+
+def _break(arguments: Any) -> int:
+    at = place(arguments)
+    seen = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
+    record = seen.record
+    if record is None:
+        return _nothing_to_do(arguments, at, seen)
+    if arguments.if_owner not in (None, record.owner):
+        return _refused(arguments, seen, f"{at} is not owned by {arguments.if_owner} but by {record.owner}")
+    if record.expired:
+        return _nothing_to_do(arguments, at, seen)
+    if not arguments.yes and not _confirmed(at, seen):
+        return _refused(arguments, seen, "not confirmed")
+    return _break_seen(arguments, at, seen)
+
+
+def _break_seen(arguments: Any, at: Place, seen: Sight) -> int:
+    outcome = break_lock(at.store, at.path, seen, Machine().new_id(), timeout_s=arguments.timeout)
+    match outcome:
+        case Won():
+            _say(arguments, "broken", seen, f"broken: {at} is free; it was held by {seen.record and seen.record.owner}")
+            return DONE
+        case Lost():
+            return _refused(arguments, seen, f"the record of {at} has changed since it was shown; look again")
+        case Unknown(why=why):
+            _say(arguments, "unknown", seen, "")
+            complain("lockprovider", f"it is not known whether {at} was broken: {why}; run `lockprovider status`")
+            return UNKNOWN
+
+
+def _confirmed(at: Place, seen: Sight) -> bool:
+    if not sys.stdin.isatty():
+        raise InvalidInput("nobody is there to be asked; look with `lockprovider status` and add --yes")
+    shown = "\n".join([f"lock     {at}", *lines(seen)])
+    print(f"{shown}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _nothing_to_do(arguments: Any, at: Place, seen: Sight) -> int:
+    _say(arguments, "not_held", seen, f"not held: {at} is {seen.state}; nothing was written")
+    return DONE
+
+
+def _refused(arguments: Any, seen: Sight, why: str) -> int:
+    _say(arguments, "refused", seen, "")
+    complain("lockprovider", f"{why}; nothing was written")
+    return REFUSED
+
+
+def _say(arguments: Any, outcome: str, seen: Sight, plain: str) -> None:
+    if plain or arguments.json:
+        say(arguments, {"outcome": outcome, "seen": fields(seen)}, plain)

@@ -1,0 +1,83 @@
+"""`lockprovider demo`: three PySpark pipelines share one table, with a proof and a picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fsspec_cas import CasError
+from fsspec_cas.command import BAD_INPUT, DONE, INTERRUPTED, REFUSED, add_storage_options, complain, storage_options
+from lockprovider.commands.place import Commands
+
+FAST_MONTHS = (1, 2, 3)
+
+
+def add(commands: Commands) -> None:
+    """Register it."""
+    demo: argparse.ArgumentParser = commands.add_parser(
+        "demo",
+        help="three PySpark pipelines share one table, with a proof and a picture",
+        description="Three PySpark pipelines write one Hudi table of real flights at the same time; then an "
+        "independent reader proves that no row was lost, and the run is drawn.",
+        epilog="exit codes: 0 done and proved; 1 a row is missing or a pipeline failed; 2 it could not start, nothing "
+        "was written; 130 interrupted",
+    )
+    demo.add_argument("--url", help="where the table is: a folder, or s3://BUCKET/FOLDER (default: a new folder)")
+    add_storage_options(demo)
+    demo.add_argument("--serve", action="store_true", help="start an S3 server on loopback and use it")
+    demo.add_argument("--fast", action="store_true", help="three months instead of twelve")
+    demo.add_argument("--out", type=Path, metavar="FILE.svg", help="where the picture goes")
+    demo.add_argument("--json", action="store_true", help="print the report as JSON")
+    demo.add_argument("--debug", action="store_true", help="show where an error came from")
+    demo.set_defaults(run=_demo)
+
+
+def _demo(chosen: Any) -> int:
+    try:
+        return _run_demo(chosen)
+    except ImportError as missing:
+        return _refuse(f"{missing.name or missing} is not installed: `pip install 'fsspec-cas[demo]'`")
+    except KeyboardInterrupt:
+        complain("lockprovider", "interrupted; everything it had started was ended")
+        return INTERRUPTED
+
+
+def _run_demo(chosen: Any) -> int:
+    from lockprovider.demo.errors import CannotStart  # noqa: PLC0415 - only when asked for
+    from lockprovider.demo.target import check_modules  # noqa: PLC0415
+
+    if chosen.serve and chosen.url:
+        return _refuse("--serve starts a store of its own: leave out --url")
+    try:
+        check_modules()
+        return _demo_with_modules(chosen)
+    except CannotStart as reason:
+        return _refuse(str(reason))
+
+
+def _demo_with_modules(chosen: Any) -> int:
+    from lockprovider.demo import conductor, flights, report  # noqa: PLC0415 - seconds of import below
+    from lockprovider.demo.serve import SeaweedFS  # noqa: PLC0415
+    from lockprovider.table.engines.java import NoJava  # noqa: PLC0415
+    from lockprovider.table.errors import TableError  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        url, options = chosen.url, storage_options(chosen)
+        if chosen.serve:
+            server = stack.enter_context(SeaweedFS())
+            url, options = f"s3://{server.bucket}/flights", server.storage_options
+        months = FAST_MONTHS if chosen.fast else flights.ALL_MONTHS
+        try:
+            result = conductor.run(conductor.Settings(url, options, months, chosen.out))
+        except (NoJava, CasError, TableError) as reason:
+            return _refuse(str(reason))
+        print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else report.text(result))
+        return DONE if result.ok else REFUSED
+
+
+def _refuse(sentence: str) -> int:
+    complain("lockprovider", sentence)
+    return BAD_INPUT

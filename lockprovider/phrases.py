@@ -1,0 +1,29 @@
+"""Times and spans in words, for people."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+_MINUTE_S, _HOUR_S = 60, 3600
+
+
+def moment(at_ms: int) -> str:
+    """Epoch ms as a UTC time; a number that is no time of this calendar is shown as it is."""
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, tz=timezone.utc)
+    except (OverflowError, OSError, ValueError):
+        return f"{at_ms} (epoch ms)"
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d} UTC"
+
+
+def span(ms: int) -> str:
+    """A duration: 250 ms, 12.3 s, 4 min 10 s, 2 h 5 min."""
+    seconds = abs(ms) / 1000
+    sign = "-" if ms < 0 else ""
+    if seconds < 1:
+        return f"{ms} ms"
+    if seconds < _MINUTE_S:
+        return f"{sign}{seconds:.1f} s"
+    if seconds < _HOUR_S:
+        return f"{sign}{int(seconds // _MINUTE_S)} min {int(seconds % _MINUTE_S)} s"
+    return f"{sign}{int(seconds // _HOUR_S)} h {int(seconds % _HOUR_S // _MINUTE_S)} min"

@@ -1,0 +1,472 @@
+"""The command `lockprovider` about locks, typed as a user types it: processes, exit codes, signals, terminals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from faults.proxy import FaultProxy
+
+from fsspec_cas import Store
+from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings
+
+COMMAND = str(Path(sys.executable).with_name("lockprovider"))
+LIMIT_S = 120
+SHORT = ("--validity", "10", "--renew", "0.2")
+
+
+def command(*arguments, stdin="", env=None, code=None):
+    """One command to its end. It never shows a traceback."""
+    done = subprocess.run(
+        [COMMAND, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+    assert "Traceback" not in done.stderr
+    if code is not None:
+        assert done.returncode == code, done
+    return done
+
+
+@contextlib.contextmanager
+def started(*arguments, **how):
+    """A command in the background, which never outlives the test."""
+    process = subprocess.Popen(
+        [COMMAND, *map(str, arguments)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **how
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def sentence(done):
+    """The error: one line, from us."""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("lockprovider: ")
+    return lines[0]
+
+
+class At:
+    """A URL, what goes behind it, and another road to the record."""
+
+    def __init__(self, url, options=()):
+        self.url = url
+        self.words = [url, *options]
+        self.store = Store.from_url(url, json.loads(options[1]) if options else None)
+
+    def record(self):
+        return LockRecord.decode(self.store.read(HUDI_LOCK_PATH).data)
+
+
+def server_at(server, endpoint=None):
+    options = server.storage_options if endpoint is None else server.options_for(endpoint)
+    return At(server.new_prefix(), ["--storage-options", json.dumps(options)])
+
+
+@pytest.fixture
+def local(tmp_path):
+    return At(str(tmp_path / "table"))
+
+
+@pytest.fixture(params=["local", "seaweedfs"])
+def at(request):
+    if request.param == "local":
+        return request.getfixturevalue("local")
+    return server_at(request.getfixturevalue("seaweedfs"))
+
+
+@pytest.fixture
+def held(at):
+    """A holder in this process."""
+    with Lock(at.store, settings=LockSettings(validity_s=60, renew_s=0.5)).acquire() as lease:
+        yield lease
+
+
+def until(check):
+    """Wait for what must happen; generous, for the machine may be busy."""
+    pause = threading.Event()
+    for _ in range(int(LIMIT_S / 0.05)):
+        if found := check():
+            return found
+        pause.wait(0.05)
+    raise AssertionError(f"it did not happen within {LIMIT_S} s")
+
+
+def alive(pid):
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def break_it(at, *words):
+    """Break the lock of a living holder; a renewal may come in between, then again."""
+    return until(lambda: (done := command("break", "--yes", *words, *at.words)).returncode != 1 and done)
+
+
+# Who holds it
+
+
+def test_status_tells_the_life_of_a_lock(at):
+    assert json.loads(command("status", "--json", *at.words, code=0).stdout)["state"] == "absent"
+    with Lock(at.store).acquire() as lease:
+        said = json.loads(command("status", "--json", *at.words, code=0).stdout)
+        assert (said["state"], said["owner"], said["epoch"]) == ("held", lease.owner, lease.epoch)
+        assert (said["pid"], said["clock"]) == (os.getpid(), "store")
+        words = command("status", *at.words, code=0).stdout
+        assert f"owner    {lease.owner}\n" in words
+        assert f"epoch    {lease.epoch}\n" in words
+    assert "released" in command("status", *at.words, code=0).stdout
+
+
+def test_status_reads_what_jvm_hudi_wrote(local):
+    local.store.put_if_absent(HUDI_LOCK_PATH, b'{"expired":false,"validUntil":1000,"owner":"j-1"}').unwrap()
+    said = json.loads(command("status", "--json", *local.words, code=0).stdout)
+    assert (said["state"], said["owner"], said["host"], said["epoch"]) == ("lapsed", "j-1", None, 0)
+    assert "lapsed" in command("status", *local.words, code=0).stdout
+
+
+def test_a_lock_without_a_table_is_on_any_object(local):
+    with Lock(local.store, "jobs/nightly.json").acquire() as lease:
+        for words in ([local.url, "--on", "jobs/nightly.json"], [f"file://{local.url}?on=jobs/nightly.json"]):
+            said = json.loads(command("status", "--json", *words, code=0).stdout)
+            assert (said["owner"], said["path"]) == (lease.owner, "jobs/nightly.json")
+    both = command("status", f"file://{local.url}?on=a", "--on", "b", code=2)
+    assert "keep one" in sentence(both)
+
+
+# Breaking it
+
+
+def test_break_frees_a_held_lock_and_says_so_once(at, held):
+    said = json.loads(break_it(at, "--json").stdout)
+    assert (said["outcome"], said["seen"]["owner"]) == ("broken", held.owner)
+    assert at.record().expired
+    until(held.lost.is_set)
+    assert json.loads(command("break", "--yes", "--json", *at.words, code=0).stdout)["outcome"] == "not_held"
+
+
+def test_break_if_owner_spares_everybody_else(at, held):
+    done = command("break", "--yes", "--if-owner", "somebody", *at.words, code=1)
+    assert held.owner in sentence(done)
+    assert not at.record().expired
+    break_it(at, "--if-owner", held.owner)
+    assert at.record().expired
+
+
+def test_break_of_what_is_not_there_or_no_record_writes_nothing(local):
+    assert "absent" in command("break", "--yes", *local.words, code=0).stdout
+    assert local.store.list("") == []
+    local.store.put_if_absent(HUDI_LOCK_PATH, b"precious").unwrap()
+    assert "not a lock record" in sentence(command("break", "--yes", *local.words, code=2))
+    assert local.store.read(HUDI_LOCK_PATH).data == b"precious"
+
+
+def test_break_does_not_go_ahead_where_nobody_can_be_asked(local):
+    with Lock(local.store).acquire():
+        assert "--yes" in sentence(command("break", *local.words, code=2))
+        assert not local.record().expired
+
+
+class Terminal:
+    """A process that has a terminal, typed at from here."""
+
+    def __init__(self, *words):
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            os.execv(words[0], list(words))  # noqa: S606
+        self.shown = ""
+
+    def read_until(self, text):
+        while text not in self.shown:
+            self.shown += self._more() or pytest.fail(f"{text!r} is not in {self.shown!r}")
+
+    def write(self, text):
+        os.write(self.master, text.encode())
+
+    def ends(self):
+        while more := self._more():
+            self.shown += more
+        os.close(self.master)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _more(self):
+        try:
+            return os.read(self.master, 4096).decode()
+        except OSError:  # Linux: the other side is closed
+            return ""
+
+
+@pytest.mark.parametrize(("answer", "code"), [("yes\n", 0), ("no\n", 1)])
+def test_break_shows_the_record_and_asks(local, answer, code):
+    with Lock(local.store).acquire() as lease:
+        terminal = Terminal(COMMAND, "break", local.url)
+        terminal.read_until("Type yes:")
+        assert lease.owner in terminal.shown
+        terminal.write(answer)
+        assert terminal.ends() == code
+        assert local.record().expired is (code == 0)
+
+
+def test_break_refuses_when_the_record_changed_while_it_was_looked_at(local):
+    with Lock(local.store).acquire() as lease:
+        terminal = Terminal(COMMAND, "break", local.url)
+        terminal.read_until("Type yes:")
+        assert lease.renew()
+        terminal.write("yes\n")
+        assert terminal.ends() == 1
+        assert "has changed" in terminal.shown
+        assert not local.record().expired
+        lease.check()
+
+
+# Watching it
+
+
+def test_watch_prints_what_happens_as_it_happens(at):
+    with started("watch", "--json", "--every", "0.05", *at.words, stdout=subprocess.PIPE) as watching:
+
+        def next_line():
+            return json.loads(watching.stdout.readline())
+
+        assert next_line()["what"] == "absent"
+        lock = Lock(at.store, settings=LockSettings(validity_s=100, renew_s=10))
+        lease = lock.acquire()
+        line = next_line()
+        assert (line["what"], line["owner"], line["epoch"]) == ("acquired", lease.owner, lease.epoch)
+        lease.renew()
+        assert next_line()["what"] == "renewed"
+        lease.release()
+        assert next_line()["what"] == "released"
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(LIMIT_S) == 130
+
+
+def test_watch_tells_a_lapse_and_ends_when_told_to(local):
+    local.store.put_if_absent(HUDI_LOCK_PATH, b'{"expired":false,"validUntil":1000,"owner":"j-1"}').unwrap()
+    done = command("watch", "--every", "0.01", "--for", "0.1", *local.words, code=0)
+    assert done.stdout.count("lapsed") == 1
+
+
+def test_a_watch_of_a_quiet_lock_moves_no_bodies(seaweedfs):
+    at = server_at(seaweedfs)
+    at.store.put_if_absent(HUDI_LOCK_PATH, b'{"expired":true,"validUntil":1000,"owner":"j-1"}').unwrap()
+    with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
+        words = ["--storage-options", json.dumps(seaweedfs.options_for(proxy.endpoint))]
+        command("watch", at.url, *words, "--every", "0.02", "--for", "1", code=0)
+        answers = [status for method, _, status in proxy.delivered if method == "GET"]
+    assert len(answers) > 2
+    assert answers[0] == 200
+    assert set(answers[1:]) == {304}
+
+
+# Running under it
+
+
+def test_run_holds_the_lock_while_the_command_runs(at):
+    inside = f"'{COMMAND}' status --json {' '.join(map(repr, at.words))}; echo $LOCKPROVIDER_EPOCH; cat"
+    done = command("run", *at.words, "--", "sh", "-c", inside, stdin="from outside", code=0)
+    first, epoch, rest = done.stdout.split("\n", 2)
+    assert json.loads(first)["state"] == "held"
+    assert json.loads(first)["epoch"] == int(epoch)
+    assert rest == "from outside"
+    assert at.record().expired
+    assert at.record().epoch == int(epoch)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -TERM $$"], 128 + signal.SIGTERM),
+        (["no-such-command-at-all"], 127),
+        (["/"], 126),
+    ],
+)
+def test_run_passes_the_exit_code_on_and_gives_the_lock_back(local, words, code):
+    command("run", *local.words, "--", *words, code=code)
+    assert local.record().expired
+
+
+def test_run_says_in_json_what_it_came_to(local):
+    done = command("run", "--json", *local.words, "--", "sh", "-c", "echo out; exit 3", code=3)
+    assert done.stdout == "out\n"
+    said = json.loads(done.stderr)
+    assert (said["outcome"], said["code"], said["epoch"]) == ("ended", 3, local.record().epoch)
+
+
+def test_run_does_not_start_the_command_without_the_lock(at, held):
+    done = command("run", *at.words, "--timeout", "0.2", "--", "echo", "ran", code=122)
+    assert done.stdout == ""
+    assert held.owner in sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "{url}"], "no command"),
+        (["run", "{url}", "--validity", "5", "--renew", "1", "--", "echo", "ran"], "renew"),
+        (["run", "nosuch://x/y", "--", "echo", "ran"], "nosuch"),
+        (["run", "{url}", "-o", "nonsense", "--", "echo", "ran"], "KEY=VALUE"),
+    ],
+)
+def test_what_keeps_run_from_starting_is_125(local, words, says):
+    done = command(*(word.replace("{url}", local.url) for word in words), code=125)
+    assert says in sentence(done)
+    assert done.stdout == ""
+
+
+# Leaves its own pid and that of a child in a file once both are up, and is deaf to TERM if told so.
+_FAMILY = """
+{deaf}
+sleep 1000 & child=$!
+echo $$ $child > '{file}.tmp'; mv '{file}.tmp' '{file}'
+while :; do wait; done
+"""
+
+
+def family(file, *, deaf=False):
+    return ["sh", "-c", _FAMILY.format(file=file, deaf="trap '' TERM" if deaf else "")]
+
+
+def pids(file):
+    return [int(word) for word in until(lambda: file.exists() and file.read_text().split())]
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["", "deaf to TERM"])
+def test_the_command_is_killed_with_its_children_when_the_lock_is_broken(at, tmp_path, deaf):
+    with started("run", *at.words, *SHORT, "--grace", "1", "--", *family(tmp_path / "pids", deaf=deaf)) as running:
+        there = pids(tmp_path / "pids")
+        break_it(at)
+        _, said = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 123, said
+    assert "is lost" in said
+    assert not any(map(alive, there))
+
+
+def test_a_lease_that_is_taken_over_ends_the_command(local, tmp_path):
+    with started("run", *local.words, *SHORT, "--", *family(tmp_path / "pids")) as running:
+        there = pids(tmp_path / "pids")
+        theirs = LockRecord("other", 2**42, expired=False, epoch=2**42).encode()
+        local.store.update(HUDI_LOCK_PATH, lambda _: theirs)
+        _, said = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 123, said
+    assert not any(map(alive, there))
+    assert local.record().owner == "other", "not released in the other's place"
+
+
+def test_signals_reach_the_command_and_its_answer_is_the_exit_code(local, tmp_path):
+    up, file = tmp_path / "up", tmp_path / "got"
+    script = f"trap 'echo usr1 >> {file}' USR1; trap 'echo term >> {file}; exit 9' TERM; touch {up}"
+    script += "; while :; do sleep 0.05; done"
+    with started("run", *local.words, "--", "sh", "-c", script) as running:
+        until(up.exists)
+        running.send_signal(signal.SIGUSR1)
+        until(file.exists)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(LIMIT_S) == 9
+    assert file.read_text().split() == ["usr1", "term"]
+    assert local.record().expired
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_it_waits_ends_the_wait_and_leaves_the_holder_alone(local, number):
+    with Lock(local.store).acquire() as lease:
+        before = local.store.read(HUDI_LOCK_PATH).data
+        with started("run", *local.words, "--", "echo", "ran", stdout=subprocess.PIPE) as waiting:
+            until(lambda: handles(waiting.pid, number))
+            waiting.send_signal(number)
+            out, said = waiting.communicate(timeout=LIMIT_S)
+        assert waiting.returncode == 128 + number
+        assert out == ""
+        assert said == f"lockprovider: interrupted by {number.name}\n"
+        assert local.store.read(HUDI_LOCK_PATH).data == before
+        lease.check()
+
+
+def handles(pid, number):
+    """Whether the process has a handler for the signal."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    caught = int(line.split()[1], 16)
+    return caught >> (signal.SIGUSR1 - 1) & 1 and caught >> (number - 1) & 1
+
+
+def test_a_killed_run_takes_its_command_with_it_and_the_lock_lapses_to_the_next(at, tmp_path):
+    lease = ("--validity", "3", "--renew", "0.3", "--grace", "0.2")
+    with started("run", *at.words, *lease, "--", *family(tmp_path / "pids", deaf=True)) as running:
+        there = pids(tmp_path / "pids")
+        running.kill()
+        running.wait(LIMIT_S)
+    until(lambda: not any(map(alive, there)))
+    left = at.record()
+    assert not left.expired, "nobody released it"
+    done = command("run", *at.words, "--timeout", LIMIT_S, "--", "echo", "next", code=0)
+    assert done.stdout == "next\n"
+    assert at.record().epoch > left.epoch
+    assert at.record().holder.since_ms > left.valid_until_ms + 500
+
+
+def test_a_command_in_a_terminal_can_read_from_it_and_gets_its_ctrl_c_once(local, tmp_path):
+    script = (
+        f"read -r line; echo got $line; trap 'echo int >> {tmp_path}/got; exit 5' INT; echo ready; sleep 1000 & wait"
+    )
+    terminal = Terminal(COMMAND, "run", local.url, "--", "sh", "-c", script)
+    terminal.write("typed\n")
+    terminal.read_until("got typed")
+    terminal.read_until("ready")
+    terminal.write("\x03")
+    assert terminal.ends() == 5
+    assert (tmp_path / "got").read_text() == "int\n"
+    assert local.record().expired
+
+
+def test_what_nohup_ignores_stays_ignored(local, tmp_path):
+    up, go = tmp_path / "up", tmp_path / "go"
+    script = f"touch {up}; while [ ! -e {go} ]; do sleep 0.05; done; exit 4"
+    words = ["nohup", COMMAND, "run", local.url, "--", "sh", "-c", script]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        until(up.exists)
+        running.send_signal(signal.SIGHUP)
+        go.touch()
+        running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 4
+
+
+# All of them
+
+
+def test_no_server_and_a_wrong_option_are_one_sentence(seaweedfs):
+    away = json.dumps(seaweedfs.options_for("http://127.0.0.1:1"))
+    for words in (["status"], ["break", "--yes"]):
+        done = command(*words, "s3://bucket/x", "--storage-options", away, "--timeout", "1", code=4)
+        assert "127.0.0.1:1" in sentence(done)
+    assert "KEY=VALUE" in sentence(command("status", "s3://bucket/x", "-o", "nonsense", code=2))
+
+
+def test_options_come_from_the_environment_too(seaweedfs):
+    url = seaweedfs.new_prefix()
+    aws = {"AWS_ACCESS_KEY_ID": seaweedfs.key, "AWS_SECRET_ACCESS_KEY": seaweedfs.secret}
+    aws |= {"AWS_ENDPOINT_URL": seaweedfs.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+    assert json.loads(command("status", "--json", url, env=aws, code=0).stdout)["state"] == "absent"
+
+
+def test_every_command_has_its_exit_codes_in_its_help():
+    for name in ("status", "break", "watch", "run"):
+        assert "exit codes:" in command(name, "--help", code=0).stdout
+    assert "exit codes:" in command("--help", code=0).stdout

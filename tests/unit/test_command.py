@@ -1,0 +1,72 @@
+"""Storage options on a command line, and errors as exit codes."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from fsspec_cas import CasError, InvalidInput, NotSupported, OutcomeUnknown, Unavailable
+from fsspec_cas.command import add_storage_options, run, storage_options
+
+
+def parsed(*words):
+    parser = argparse.ArgumentParser()
+    add_storage_options(parser)
+    return parser.parse_args(words)
+
+
+def test_options_with_dots_go_below_and_win_over_json():
+    words = ["--storage-options", '{"key": "a", "anon": false}', "-o", "key=k", "-o", "anon=true"]
+    words += ["-o", "client_kwargs.region_name=eu=1", "-o", "client_kwargs.verify=null", "-o", "a.b.c=7", "-o", "l=[1]"]
+    assert storage_options(parsed(*words)) == {
+        "key": "k",
+        "anon": True,
+        "client_kwargs": {"region_name": "eu=1", "verify": None},
+        "a": {"b": {"c": "7"}},
+        "l": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    "words", [["-o", "key"], ["-o", "=value"], ["-o", ""], ["-o", "a=1", "-o", "a.b=2"], ["--storage-options", "[1]"]]
+)
+def test_what_cannot_be_understood_is_refused(words):
+    with pytest.raises(InvalidInput):
+        storage_options(parsed(*words))
+
+
+class Ours(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OutcomeUnknown("x"), 3),
+        (Unavailable("x"), 4),
+        (NotSupported("x"), 5),
+        (CasError("x"), 2),
+        (FileNotFoundError("x"), 2),
+        (KeyboardInterrupt(), 130),
+        (Ours("x"), 42),
+        (ZeroDivisionError("x"), 2),
+    ],
+)
+def test_an_error_is_one_sentence_and_a_code(error, code, capsys):
+    def fail(_):
+        raise error
+
+    known = run("program", parsed(), fail, lambda error: 42 if isinstance(error, Ours) else None)
+    assert known == code
+    said = capsys.readouterr().err
+    assert said.startswith("program: ")
+    assert said.count("\n") == 1
+
+
+def test_debug_shows_where_it_came_from():
+    def fail(_):
+        raise CasError("x")
+
+    with pytest.raises(CasError):
+        run("program", argparse.Namespace(debug=True), fail, lambda _: None)

@@ -8,6 +8,7 @@
     |-- InvalidRecords       fix the rows
     |-- WriteConflict        read a fresh snapshot and do the work again
     |-- Aborted              this attempt is over; begin a new one
+    |-- AlreadyCommitted     go on with the next batch
     `-- Corrupt              repair or restore the named file
 
 Every message names the bad value and the next step.
@@ -67,6 +68,10 @@ class WriteConflict(TableError):
         return (
             f"instant {self.instant} lost to {self.lost_to}: both wrote {groups}; read a fresh snapshot and try again"
         )
+
+
+class AlreadyCommitted(TableError):
+    """This batch of this stream is in the table already; nothing was written again."""
 
 
 class Aborted(TableError):

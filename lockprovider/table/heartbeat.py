@@ -59,11 +59,29 @@ class WriterHeartbeat:
         self._thread.start()
         return True
 
-    def stop(self) -> None:
-        """Stop beating, and remove the file: the instant is completed or gone."""
+    def resume(self) -> bool:
+        """Beat for an instant that another process of this writer began; False if its file is gone: it is over.
+
+        Raises:
+            CasError: the store failed.
+        """
+        try:
+            self._version = self._store.head(self._path).version
+        except FileNotFoundError:
+            return False
+        self._once()
+        self._thread.start()
+        return not self._removed
+
+    def leave(self) -> None:
+        """Stop beating; another process of this writer goes on with the instant."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def stop(self) -> None:
+        """Stop beating, and remove the file: the instant is completed or gone."""
+        self.leave()
         self._store.delete(self._path)
 
     def _beat(self) -> None:

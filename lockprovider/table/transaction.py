@@ -26,7 +26,7 @@ from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import rollback
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.conflict import Operation, completed_since, undone_since
-from lockprovider.table.errors import Aborted, InvalidRecords, WriteConflict
+from lockprovider.table.errors import Aborted, AlreadyCommitted, InvalidRecords, WriteConflict
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import TIMELINE, markers_dir, parse_marker
@@ -37,6 +37,7 @@ from lockprovider.table.metadata import (
     encode_commit,
     encode_replace_pending,
 )
+from lockprovider.table.once import Once, committed_in
 from lockprovider.table.pending import pending_writes, planned_services
 from lockprovider.table.properties import TableConfig, check_writable
 from lockprovider.table.timeline import Timeline
@@ -86,6 +87,25 @@ class Transaction:
         self._stats: tuple[WriteStat, ...] | None = None
         self._markers: tuple[str, ...] = ()
         self._over = False
+        self._once: Once | None = None
+
+    @classmethod
+    def resume(cls, table: Table, begin: str) -> Transaction:
+        """Take up an instant that another process of the same writer began, to commit it or to roll it back.
+
+        Its snapshot is of now: for writes that only add file groups. A replacecommit replaces all there are now.
+
+        Raises:
+            Aborted: it is not pending any more.
+        """
+        txn = cls(table)
+        heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+        if not txn.timeline.is_pending(begin) or not heartbeat.resume():
+            raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
+        if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
+            txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
+        txn._begin, txn._heartbeat = begin, heartbeat
+        return txn
 
     @property
     def schema_json(self) -> str | None:
@@ -105,6 +125,16 @@ class Transaction:
     def begin(self) -> str:
         """The begin time; empty until something is written."""
         return self._begin
+
+    def exactly_once(self, once: Once) -> None:
+        """Say which batch of a stream this is; the commit carries it, and is refused if another one did before.
+
+        Raises:
+            AlreadyCommitted: it is in the table; `commit` looks again, under the lock.
+        """
+        self._once = once
+        self.extra.update(once.note())
+        self._check_once(self.timeline)
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
@@ -151,6 +181,7 @@ class Transaction:
         Raises:
             WriteConflict: a commit that completed since the snapshot touched the same file groups.
             Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
+            AlreadyCommitted: this batch was committed before, see `exactly_once`.
             InvalidRecords: nothing was written.
         """
         if self._stats is None:
@@ -161,7 +192,7 @@ class Transaction:
         staged = self.table.lock.stage(f"{TIMELINE}/{self._begin}", data)
         try:
             completion, waited_s = self._commit_under_lock(staged, self._stats)
-        except (WriteConflict, Aborted):
+        except (WriteConflict, Aborted, AlreadyCommitted):
             with contextlib.suppress(CasError):
                 self.table.lock.unstage(staged)
             raise
@@ -253,6 +284,7 @@ class Transaction:
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         self._check_alive(now)
+        self._check_once(now)
         self._check_conflicts(now, stats)
         completion = now.next_time(self.table.world.now_ms())
         name = Instant(self._begin, self._action, State.COMPLETED, completion).file_name
@@ -272,6 +304,11 @@ class Transaction:
             raise Aborted("a restore of the table is not finished; finish it (restore it again), then begin again")
         if self.table.config() != self.config:
             raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
+
+    def _check_once(self, now: Timeline) -> None:
+        done = None if self._once is None else committed_in(self.table, now, self._once)
+        if done is not None:
+            raise AlreadyCommitted(f"{self._once} is in {done.file_name} already; nothing was written again")
 
     def _check_conflicts(self, now: Timeline, stats: tuple[WriteStat, ...]) -> None:
         table, mine = self.table, self._as_operation(stats)

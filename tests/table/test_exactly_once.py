@@ -1,0 +1,74 @@
+"""A batch that is committed again, in order or at the same time, is in the table once; an instant can change hands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
+
+from lockprovider.table import Table, Transaction
+from lockprovider.table.engines import arrow
+from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.errors import Aborted, AlreadyCommitted
+from lockprovider.table.once import SINK_KEY, Once, last_batch
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+
+
+def begun(table: Table, once: Once, id_: int) -> Transaction:
+    txn = table.transaction()
+    txn.exactly_once(once)
+    arrow.write(txn, upserts=rows((id_, "a", id_)))
+    return txn
+
+
+def test_a_batch_that_comes_again_is_refused_and_the_next_one_is_not(table: Table) -> None:
+    begun(table, Once("orders", 7), 1).commit()
+    upsert(table, (5, "b", 5))
+    for batch in (7, 6):
+        with pytest.raises(AlreadyCommitted, match=f"batch {batch} of stream orders is in 2"):
+            begun(table, Once("orders", batch), 2)
+    begun(table, Once("orders", 8), 3).commit()
+    begun(table, Once("payments", 0), 4).commit()
+    assert content(table) == by_hudi_rs(table.url) == {(n, p, n) for n, p in ((1, "a"), (5, "b"), (3, "a"), (4, "a"))}
+    assert table.history()[-1].extra[SINK_KEY] == '{"payments": "0"}'
+
+
+def test_of_two_writers_of_one_batch_at_the_same_time_one_commits(table: Table) -> None:
+    first, second = begun(table, Once("orders", 0), 1), begun(table, Once("orders", 0), 2)
+    first.commit()
+    with pytest.raises(AlreadyCommitted):
+        second.commit()
+    second.rollback()
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
+    assert orphans(Path(table.url)) == set()
+
+
+@pytest.mark.parametrize("text", ['{"orders": "x"}', "[]", "no json", '{"others": "1"}'])
+def test_other_peoples_notes_are_no_batches_of_ours(text: str) -> None:
+    assert last_batch({SINK_KEY: text}, "orders") is None
+
+
+def test_an_instant_begun_by_one_process_is_committed_by_another(table: Table) -> None:
+    begins = table.transaction()
+    writer = GroupWriter.of(begins, table.schema())
+    plain, keys, _ = writer.keyed(rows((1, "a", 1)))
+    stat = writer.insert("a", plain, keys, "0-0-0")
+    commits = Transaction.resume(Table.open(table.url, settings=SETTINGS), begins.begin)
+    commits.add([stat])
+    commits.commit()
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
+    with pytest.raises(Aborted, match="not pending any more"):
+        Transaction.resume(table, begins.begin)
+
+
+def test_an_instant_that_others_rolled_back_cannot_be_taken_up(table: Table) -> None:
+    begins = table.transaction()
+    begins.start()
+    begins.rollback()
+    with pytest.raises(Aborted, match=f"instant {begins.begin} is not pending any more"):
+        Transaction.resume(table, begins.begin)

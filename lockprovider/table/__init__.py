@@ -9,6 +9,7 @@ Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` run
 from lockprovider.table.errors import (
     Aborted,
     Corrupt,
+    HistoryGone,
     InvalidRecords,
     TableError,
     TableExists,
@@ -22,10 +23,11 @@ from lockprovider.table.liveness import HeartbeatSettings
 from lockprovider.table.manager import Commit, Table, TableSpec
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.transaction import CommitResult, Transaction
-from lockprovider.table.view import FileSlice, Snapshot
+from lockprovider.table.view import AsOf, FileSlice, Snapshot
 
 __all__ = [
     "Aborted",
+    "AsOf",
     "Commit",
     "CommitResult",
     "Corrupt",
@@ -33,6 +35,7 @@ __all__ = [
     "FailedWrites",
     "FileSlice",
     "HeartbeatSettings",
+    "HistoryGone",
     "InvalidRecords",
     "Mode",
     "Snapshot",

@@ -9,6 +9,7 @@
     |-- WriteConflict        read a fresh snapshot and do the work again
     |-- Aborted              this attempt is over; begin a new one
     |-- AlreadyCommitted     go on with the next batch
+    |-- HistoryGone          ask for a later time
     `-- Corrupt              repair or restore the named file
 
 Every message names the bad value and the next step.
@@ -59,12 +60,12 @@ class WriteConflict(TableError):
 
     def __str__(self) -> str:
         """One sentence with the next step."""
-        groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
         if not self.file_groups:
             return (
                 f"instant {self.instant} lost to {self.lost_to}, which took back what it had read; "
                 "read a fresh snapshot and try again"
             )
+        groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
         return (
             f"instant {self.instant} lost to {self.lost_to}: both wrote {groups}; read a fresh snapshot and try again"
         )
@@ -76,6 +77,10 @@ class AlreadyCommitted(TableError):
 
 class Aborted(TableError):
     """This instant can no longer be completed: its heartbeat expired, it was rolled back, or the table changed."""
+
+
+class HistoryGone(TableError):
+    """The table cannot be read at that time: its files were cleaned, or it was not there yet."""
 
 
 class Corrupt(TableError):

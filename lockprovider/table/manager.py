@@ -13,8 +13,9 @@ Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), tab
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ import pyarrow as pa
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Won, World
 from fsspec_cas.retry import delay_s
 from lockprovider import Lock
+from lockprovider.table import history, reading
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.errors import InvalidRecords, TableExists, TableNotFound, WriteConflict
 from lockprovider.table.events import Event, Kind, Watcher, nobody
@@ -32,7 +34,7 @@ from lockprovider.table.properties import TableConfig, check_readable, encode, p
 from lockprovider.table.settings import TableSettings
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.transaction import CommitResult, Transaction
-from lockprovider.table.view import Snapshot, snapshot
+from lockprovider.table.view import AsOf, Snapshot, snapshot
 
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
@@ -203,10 +205,47 @@ class Table:
         entries = self.store.list(prefix)
         return Timeline.of(entry.path.removeprefix(prefix) for entry in entries)
 
-    def snapshot(self, timeline: Timeline | None = None) -> Snapshot:
-        """The completed rows as of `timeline` (default: now)."""
-        as_of = timeline or self.timeline()
-        return snapshot(as_of, self.data_files(), self._replaced(as_of))
+    def snapshot(self, timeline: Timeline | None = None, *, as_of: str | datetime | AsOf | None = None) -> Snapshot:
+        """The completed rows of `timeline` (default: now), or of a moment before it.
+
+        Raises:
+            HistoryGone: that moment cannot be read (any more).
+        """
+        now = timeline or self.timeline()
+        if as_of is not None:
+            return history.snapshot_at(self, now, AsOf.of(as_of))
+        return snapshot(now, self.data_files(), self._replaced(now))
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+        as_of: str | datetime | AsOf | None = None,
+    ) -> pa.Table:
+        """The rows, now or as of a moment.
+
+        Args:
+            columns: all without Hudi's own, or these (which may be Hudi's).
+            filter: a pyarrow expression or its list of tuples; files and row groups without such rows are not read.
+            partitions: paths of partitions, as folders are named.
+            as_of: 17 digits of UTC or an aware datetime, of completion; see `AsOf` for begin times.
+
+        Raises:
+            InvalidInput: a column or time that does not exist, a filter that does not fit.
+            HistoryGone: that moment cannot be read (any more).
+        """
+        return reading.to_table(self, self._plan(columns, filter, partitions, as_of))
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+        as_of: str | datetime | AsOf | None = None,
+    ) -> pa.RecordBatchReader:
+        """As `to_arrow`, batch by batch: the memory of one row group of one file, whatever the table's size."""
+        return reading.to_reader(self, self._plan(columns, filter, partitions, as_of))
 
     def data_files(self) -> list[Entry]:
         """Everything in the table's folder that is not Hudi's own bookkeeping, whether part of a snapshot or not."""
@@ -269,6 +308,17 @@ class Table:
     def tell(self, kind: Kind, begin: str, **detail: object) -> None:
         """Tell the watcher."""
         self._watcher(Event(kind, self.world.now_ms(), begin, detail))
+
+    def _plan(
+        self,
+        columns: Sequence[str] | None,
+        where: reading.Where,
+        partitions: Iterable[str] | None,
+        as_of: str | datetime | AsOf | None,
+    ) -> reading.Scan:
+        seen = self.snapshot(as_of=as_of)
+        schema = self.schema(seen.timeline)
+        return reading.plan(seen, schema, self.config(), columns=columns, where=where, partitions=partitions)
 
     def _replaced(self, timeline: Timeline) -> dict[str, frozenset[str]]:
         """The file groups that completed replacecommits retired, by partition."""

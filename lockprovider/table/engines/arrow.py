@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.engines.base import GroupWriter, Place, plain_columns
+from lockprovider.table.engines.base import GroupWriter, Place
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.files import conform
 from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.transaction import Transaction
@@ -35,15 +35,18 @@ class _Changes:
 
 
 def read(
-    source: Table | Transaction, columns: Sequence[str] | None = None, partitions: Iterable[str] | None = None
+    source: Table | Transaction,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
+    filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
 ) -> pa.Table:
-    """The rows of the latest snapshot, or of a transaction's own; without Hudi's meta columns unless named."""
-    table = source.table if isinstance(source, Transaction) else source
-    snapshot = source.snapshot if isinstance(source, Transaction) else source.snapshot()
-    wanted = plain_columns(table.schema(snapshot.timeline), None if columns is None else list(columns))
-    place = Place.of(table)
-    parts = [conform(place.read(s.path, wanted.names), wanted) for s in snapshot.within(partitions)]
-    return pa.concat_tables(parts) if parts else wanted.empty_table()
+    """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
+    if isinstance(source, Table):
+        return source.to_arrow(columns, filter, partitions)
+    table = source.table
+    schema = table.schema(source.timeline)
+    scan = reading.plan(source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions)
+    return reading.to_table(table, scan)
 
 
 def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:

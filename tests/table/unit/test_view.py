@@ -1,9 +1,14 @@
 from __future__ import annotations
 
-from fsspec_cas import Entry
-from lockprovider.table.instant import format_ms
+from datetime import datetime, timezone
+
+import pytest
+
+from fsspec_cas import Entry, InvalidInput
+from lockprovider.table.instant import Instant, format_ms
+from lockprovider.table.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import snapshot
+from lockprovider.table.view import AsOf, lost, rewound, snapshot
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
 
@@ -53,3 +58,43 @@ def test_a_view_can_be_narrowed_to_partitions() -> None:
     assert found is not None
     assert found.path == f"p/f-0_0-0-0_{A}.parquet"
     assert seen.slice_of("p", "g-0") is None
+
+
+def test_rewound_a_write_that_was_not_done_is_pending_and_its_files_are_not_seen() -> None:
+    now = Timeline.of(
+        [f"{A}.commit.requested", f"{A}.inflight", f"{A}_{D}.commit", f"{B}_{C}.commit", f"{C}_{D}.clean"]
+    )
+    then = rewound(now, AsOf(C).includes)
+    assert [i.begin for i in then.writes] == [B]
+    assert [i.file_name for i in then.instants if i.action.value == "clean"] == [f"{C}_{D}.clean"]
+    files_ = files(f"p/f-0_0-0-0_{A}.parquet", f"p/g-0_0-0-0_{B}.parquet")
+    assert [s.begin for s in snapshot(then, files_).slices] == [B], "the file of A is not an archived one's"
+    assert [s.begin for s in snapshot(rewound(now, AsOf(A, "begin").includes), files_).slices] == [A]
+
+
+def test_a_time_is_17_digits_or_a_datetime_and_the_last_moment_of_a_second_is_part_of_it() -> None:
+    assert AsOf.of("20240229120000").time == "20240229120000999"
+    assert AsOf.of(datetime(2024, 2, 29, 12, 0, 0, 1999, tzinfo=timezone.utc)) == AsOf("20240229120000001")
+    assert AsOf.of(AsOf("20240229120000", "begin")) == AsOf("20240229120000999", "begin")
+    with pytest.raises(InvalidInput, match="'20240230120000000' is not a time"):
+        AsOf.of("20240230120000000")
+
+
+def wrote(begin: str, *stats: tuple[str, str | None], replaced: tuple[str, ...] = ()) -> tuple[Instant, CommitMetadata]:
+    """A later write of partition p: (file id, its slice before)."""
+    found = tuple(WriteStat(f, f"p/{f}_0-0-0_{begin}.parquet", "p", prev_commit=before) for f, before in stats)
+    (instant,) = Timeline.of([f"{begin}_{begin}.commit"]).instants
+    return instant, CommitMetadata({"p": found}, "UPSERT", replaced={"p": replaced} if replaced else {})
+
+
+def test_what_a_later_write_replaced_must_be_there() -> None:
+    seen = snapshot(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
+    assert lost(seen, [wrote(C, ("f-0", B)), wrote(B, ("f-0", A), ("new-0", None))]) == frozenset()
+    assert lost(seen, [wrote(B, ("g-0", A))]) == {("p", "g-0")}
+    assert lost(seen, [wrote(C, ("f-0", B))]) == {("p", "f-0")}, "the slice there is older than the one replaced"
+
+
+def test_a_group_that_was_ended_later_must_be_there_unless_it_was_made_later_too() -> None:
+    seen = snapshot(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
+    assert lost(seen, [wrote(C, replaced=("f-0", "new-0")), wrote(B, ("new-0", None))]) == frozenset()
+    assert lost(seen, [wrote(C, replaced=("g-0",))]) == {("p", "g-0")}

@@ -73,6 +73,10 @@ class WriterHeartbeat:
         self._thread.start()
         return not self._removed
 
+    def accompany(self) -> None:
+        """Beat, from half an interval on, for an instant whose writer is another process: while it works, so do I."""
+        self._thread.start()
+
     def leave(self) -> None:
         """Stop beating; another process of this writer goes on with the instant."""
         self._stop.set()

@@ -199,6 +199,11 @@ class Transaction:
         self._clean_up()
         return self._result(completion, conflicts, waited_s, self._stats)
 
+    def leave(self) -> None:
+        """Let go of the instant: another process of this writer has taken it up, or nobody will."""
+        if self._heartbeat is not None:
+            self._heartbeat.leave()
+
     def rollback(self) -> None:
         """Remove everything this transaction wrote; nothing of it was visible.
 

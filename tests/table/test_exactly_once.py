@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
-from lockprovider.table import Table, Transaction
+from fsspec_cas import Machine
+from lockprovider.table import HeartbeatSettings, Table, Transaction
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.errors import Aborted, AlreadyCommitted
+from lockprovider.table.heartbeat import WriterHeartbeat, claim
+from lockprovider.table.layout import heartbeat_path
 from lockprovider.table.once import SINK_KEY, Once, last_batch
 
 
@@ -72,3 +75,21 @@ def test_an_instant_that_others_rolled_back_cannot_be_taken_up(table: Table) -> 
     begins.rollback()
     with pytest.raises(Aborted, match=f"instant {begins.begin} is not pending any more"):
         Transaction.resume(table, begins.begin)
+
+
+def test_a_process_that_works_for_an_instant_keeps_it_alive_until_it_leaves(table: Table) -> None:
+    settings, begin, world = HeartbeatSettings(interval_s=0.1), "20260101000000000", Machine()
+    assert claim(table.store, begin) is not None
+
+    def beat() -> object:
+        return table.store.head(heartbeat_path(begin)).version
+
+    before = beat()
+    helper = WriterHeartbeat(table.store, begin, settings, world)
+    helper.accompany()
+    deadline = world.monotonic_s() + 60
+    while beat() == before:
+        assert world.monotonic_s() < deadline, "it never beat"
+        world.sleep(0.05)
+    helper.leave()
+    assert beat() == beat(), "the file must stay: the instant goes on"

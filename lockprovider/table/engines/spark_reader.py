@@ -1,0 +1,200 @@
+"""The data source's reading half: a snapshot, or what changed between two completion times, one Spark task a file.
+
+A stream's offset is a completion time: commits are seen in the order in which they became visible, so one that began
+early and finished late is not missed. Each batch has the changed rows as they were at its end; deletes are not told.
+
+Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fsspec_cas import InvalidInput
+from lockprovider.table import reading
+from lockprovider.table import schema as hudi_schema
+from lockprovider.table.engines.base import Place
+from lockprovider.table.engines.spark_options import Options
+from lockprovider.table.engines.sql_where import parse
+from lockprovider.table.files import conform
+from lockprovider.table.instant import Instant
+from lockprovider.table.manager import Table
+from lockprovider.table.timeline import Timeline
+from lockprovider.table.view import time_text
+
+_OFFSET = "completion"
+_START = ""  # before every completion time
+_ROWS_PER_BATCH = 1 << 14
+
+
+@dataclass
+class FilePart(InputPartition):
+    """What one task reads: the rows of a scan that are in its one slice."""
+
+    place: Place
+    scan: reading.Scan
+
+    def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
+        """The rows, exactly as Spark expects them."""
+        target = to_arrow_schema(schema, timezone="UTC")
+        found = reading.read_slice(self.place, self.scan, self.scan.slices[0])
+        yield from conform(found, target).to_batches(max_chunksize=_ROWS_PER_BATCH)
+
+
+def parts(table: Table, scan: reading.Scan) -> list[FilePart]:
+    """A scan, cut into tasks."""
+    place = Place(table.url, table.storage_options)
+    return [FilePart(place, replace(scan, slices=(one,))) for one in scan.slices]
+
+
+def snapshot_scan(table: Table, options: Options, columns: Sequence[str], as_of: str | None) -> reading.Scan:
+    """The files of a snapshot that have rows the options ask for."""
+    seen = table.snapshot(as_of=as_of)
+    schema = table.schema(seen.timeline)
+    return reading.plan(
+        seen, schema, table.config(), columns=columns, where=_where(options, schema), partitions=options.partitions
+    )
+
+
+def changes_scan(table: Table, options: Options, columns: Sequence[str], begin: str, end: str) -> reading.Scan | None:
+    """The rows that commits completed in `(begin, end]` inserted or changed, as they were at `end`; None: no commit."""
+    made = [i for i in table.timeline().writes if begin < (i.completion or "") <= end]
+    if not made:
+        return None
+    begins = pa.array([instant.begin for instant in made])
+    changed = pc.field(hudi_schema.COMMIT_TIME).isin(begins)
+    seen = table.snapshot(as_of=made[-1].completion)
+    schema = table.schema(seen.timeline)
+    where = _where(options, schema)
+    scan = reading.plan(
+        seen,
+        schema,
+        table.config(),
+        columns=columns,
+        where=changed if where is None else changed & where,
+        partitions=options.partitions,
+    )
+    written = {instant.begin for instant in made}
+    return replace(scan, slices=tuple(one for one in scan.slices if one.begin in written))
+
+
+def latest(timeline: Timeline) -> str:
+    """The completion time of the last write; before every time if there is none."""
+    return max((instant.completion or _START for instant in timeline.writes), default=_START)
+
+
+def _where(options: Options, schema: pa.Schema) -> Any:
+    return None if options.filter is None else parse(options.filter, hudi_schema.with_meta(schema))
+
+
+class BatchReader(DataSourceReader):
+    """Reads a snapshot as of `pinned`, or what changed between `begin` and `end`."""
+
+    def __init__(self, options: Options, pinned: str | None, schema: StructType) -> None:
+        self._options = options
+        self._pinned = pinned
+        self._schema = schema
+
+    def partitions(self) -> list[FilePart]:
+        """One a file."""
+        options, table, columns = self._options, self._options.open(), self._schema.names
+        if options.begin is None and options.end is None:
+            return parts(table, snapshot_scan(table, options, columns, self._pinned))
+        begin = _START if options.begin is None else time_text(options.begin)
+        end = latest(table.timeline()) if options.end is None else time_text(options.end)
+        scan = changes_scan(table, options, columns, begin, end)
+        return [] if scan is None else parts(table, scan)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one file."""
+        # Of no partitions at all Spark makes one without a value.
+        return partition.batches(self._schema) if isinstance(partition, FilePart) else iter(())
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the table's commits in the order of their completion."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._table: Table | None = None
+        self._target: str | None = None
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """Where a new query starts: its checkpoint knows better from then on."""
+        match self._options.starting:
+            case "earliest":
+                return {_OFFSET: _START}
+            case "latest":
+                return {_OFFSET: latest(self._opened().timeline())}
+            case time:
+                return {_OFFSET: time_text(time)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Commits count as files here: Spark knows no other limits."""
+        limit = self._options.max_commits
+        return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Go no further than to what is there now."""
+        self._target = latest(self._opened().timeline())
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """The completion time up to which the next batch reads."""
+        done = self._completed_after(start[_OFFSET])
+        if isinstance(limit, ReadMaxFiles):
+            done = done[: limit.max_files]
+        return {_OFFSET: done[-1].completion or _START} if done else start
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[FilePart]:
+        """One a file; the same for the same offsets, as long as the files are there."""
+        table = self._opened()
+        scan = changes_scan(table, self._options, self._schema.names, start[_OFFSET], end[_OFFSET])
+        return [] if scan is None else parts(table, scan)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one file."""
+        return partition.batches(self._schema) if isinstance(partition, FilePart) else iter(())
+
+    def __getstate__(self) -> tuple[Options, StructType]:
+        return (self._options, self._schema)
+
+    def __setstate__(self, state: tuple[Options, StructType]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def _opened(self) -> Table:
+        if self._table is None:
+            self._table = self._options.open()
+        return self._table
+
+    def _completed_after(self, start: str) -> list[Instant]:
+        table = self._opened()
+        until = latest(table.timeline())
+        if until <= start:
+            return []
+        # A listing of several pages is not one moment: of two commits the earlier may be missing. What had completed
+        # when the first listing ended is whole in a second one.
+        until = until if self._target is None else min(until, self._target)
+        return [instant for instant in table.timeline().writes if start < (instant.completion or _START) <= until]
+
+
+def checked_times(options: Options) -> None:
+    """Refuse times that are none, before a query is planned.
+
+    Raises:
+        InvalidInput: `begin`, `end` or `as_of` is no time, or `end` is before `begin`.
+    """
+    begin, end = (None if time is None else time_text(time) for time in (options.begin, options.end))
+    if options.as_of is not None:
+        time_text(options.as_of)
+    if begin is not None and end is not None and end < begin:
+        raise InvalidInput(f"end {end} is before begin {begin}; give the earlier one as begin")

@@ -1,0 +1,80 @@
+"""The data source `hudi_cas`: reads, appends, overwrites and SQL through temporary views, with hudi-rs as the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, upsert
+
+from lockprovider.table import Table
+from lockprovider.table.engines.hudi_cas import register
+
+TRIPLE = "id long, part string, value long"
+ROWS = {(1, "a", 1), (2, "a", 2), (3, "b", 3)}
+
+
+@pytest.fixture
+def table(spark: Any, tmp_path: Path) -> Table:
+    register(spark)
+    made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(made, *ROWS)
+    return made
+
+
+def load(spark: Any, table: Table, **options: str) -> set[tuple[Any, ...]]:
+    return {tuple(row) for row in spark.read.format("hudi_cas").options(**options).load(table.url).collect()}
+
+
+def test_a_dataframe_is_appended_in_one_commit(spark: Any, table: Table) -> None:
+    frame = spark.createDataFrame([(n, "ab"[n % 2], n) for n in range(10, 20)], TRIPLE).repartition(3)
+    before = len(table.history())
+    frame.write.format("hudi_cas").mode("append").save(table.url)
+    expected = ROWS | {(n, "ab"[n % 2], n) for n in range(10, 20)}
+    assert load(spark, table) == content(table) == by_hudi_rs(table.url) == expected
+    assert [commit.operation for commit in table.history()[before:]] == ["INSERT"]
+    assert table.timeline().pending_writes == ()
+
+
+def test_options_narrow_a_read(spark: Any, table: Table) -> None:
+    assert load(spark, table, columns="value, id", filter="part = 'a' and value >= 2") == {(2, 2)}
+    assert load(spark, table, partitions="b") == {(3, "b", 3)}
+    with pytest.raises(Exception, match="'colour' is no column"):
+        load(spark, table, filter="colour = 1")
+    with pytest.raises(Exception, match="fliter"):
+        load(spark, table, fliter="id = 1")
+
+
+def test_the_past_and_what_changed_since_can_be_read(spark: Any, table: Table) -> None:
+    loaded = spark.read.format("hudi_cas").load(table.url)
+    first = table.history()[-1].completion
+    second = upsert(table, (2, "a", 20), (4, "c", 4)).completion
+    upsert(table, (5, "c", 5))
+    assert {tuple(row) for row in loaded.collect()} == ROWS, "a DataFrame is the table as of its loading"
+    assert load(spark, table, as_of=first) == ROWS
+    assert load(spark, table, begin=first, end=second) == {(2, "a", 20), (4, "c", 4)}
+    assert load(spark, table, begin=first) == {(2, "a", 20), (4, "c", 4), (5, "c", 5)}
+    assert load(spark, table, begin=second, columns="id") == {(5,)}
+    assert load(spark, table, begin="20990101000000000") == set()
+
+
+def test_sql_reads_and_writes_through_a_view(spark: Any, table: Table) -> None:
+    spark.sql(f"create or replace temporary view numbers using hudi_cas options (path '{table.url}')")
+    assert spark.sql("select sum(value) from numbers where part = 'a'").first()[0] == 3
+    spark.sql("insert into numbers values (7, 'd', 7)")
+    assert content(table) == by_hudi_rs(table.url) == ROWS | {(7, "d", 7)}
+    spark.sql("insert overwrite numbers select id, part, value * 10 from numbers where id = 1")
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 10)}
+    assert table.history()[-1].operation == "INSERT_OVERWRITE_TABLE"
+
+
+def test_a_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
+    rows = spark.createDataFrame([(9, "a", 9), (None, "b", 1)], TRIPLE).repartition(2)
+    with pytest.raises(Exception, match="null or empty"):
+        rows.write.format("hudi_cas").mode("append").save(table.url)
+    with pytest.raises(Exception, match="are not on both sides"):
+        rows.withColumnRenamed("value", "other").write.format("hudi_cas").mode("append").save(table.url)
+    assert table.timeline().pending_writes == ()
+    assert orphans(Path(table.url)) == set()
+    assert content(table) == by_hudi_rs(table.url) == ROWS

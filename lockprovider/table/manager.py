@@ -13,9 +13,10 @@ Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from lockprovider.table import history, reading
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.errors import InvalidRecords, TableExists, TableNotFound, WriteConflict
 from lockprovider.table.events import Event, Kind, Watcher, nobody
+from lockprovider.table.incoming import Rows
 from lockprovider.table.instant import Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.metadata import CommitMetadata, decode_commit
@@ -269,6 +271,50 @@ class Table:
             self._metadata[name] = decode_commit(self.store.read(f"{TIMELINE}/{name}").data, name)
         return self._metadata[name]
 
+    def append(self, rows: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+        """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
+
+        A column that is missing becomes null. NOT checked: that the keys are new to the table; if they may not be,
+        `upsert`. Two appends never conflict. `extra` goes into the commit's metadata.
+
+        Raises:
+            InvalidRecords: a key is null or comes twice in `rows`, a column is not the table's, a value does not fit.
+            UnsupportedSchema: a column of another type than the table's; the message names it.
+            Aborted: others took this writer for dead.
+        """
+        result: CommitResult = _arrow_engine().append(self, rows, retries=retries, extra=extra)
+        return result
+
+    def upsert(
+        self,
+        rows: Rows,
+        *,
+        deletes: Rows | None = None,
+        retries: int = 0,
+        extra: Mapping[str, str] | None = None,
+    ) -> CommitResult:
+        """Insert rows, or replace them where their key is in the same partition; and delete the keys in `deletes`.
+
+        The rows have all columns of the table. Of several with one key the one with the highest value in the ordering
+        field counts, without that field the last; in the table too the higher one stays. A key in both is deleted.
+
+        Raises:
+            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a missing column is refused.
+        """
+        result: CommitResult = _arrow_engine().upsert(self, rows, deletes=deletes, retries=retries, extra=extra)
+        return result
+
+    def delete(self, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+        """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
+
+        Raises:
+            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidRecords: a key is null, or a key or partition column is missing.
+        """
+        result: CommitResult = _arrow_engine().delete(self, keys, retries=retries, extra=extra)
+        return result
+
     def transaction(self) -> Transaction:
         """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it."""
         self._lock.require_safe_store()  # its begin is a conditional create already
@@ -328,3 +374,8 @@ class Table:
                 for partition, file_ids in self.metadata_of(instant).replaced.items():
                     retired[partition] = retired.get(partition, frozenset()) | frozenset(file_ids)
         return retired
+
+
+def _arrow_engine() -> Any:
+    """The engine of this process's own rows; engines are built on tables, so it comes last."""
+    return import_module("lockprovider.table.engines.arrow")

@@ -1,13 +1,15 @@
 """pyarrow: rows in this process, for pandas, polars, DuckDB and plain Python.
 
-    table.transact(lambda txn: engine.write(txn, upserts=pa.Table.from_pandas(frame, preserve_index=False)))
+    table.append(frame); table.upsert(frame, retries=5); table.delete(frame[["id", "city"]])
+    table.transact(lambda txn: engine.write(txn, upserts=rows, deletes=keys))
 
-Not promised: a bound on memory; `write` holds the changes and one file group at a time, `read` all that it returns.
+Memory: an append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`) and all keys; the others hold the
+changes and one file group at a time, `read` all that it returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,11 +19,13 @@ from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.engines.base import GroupWriter, Place
 from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
 from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
-from lockprovider.table.transaction import Transaction
+from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import FileSlice
 
+ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
 _TASK = "0-0-0"  # one task, one stage, one attempt
 
 
@@ -32,6 +36,63 @@ class _Changes:
     rows: pa.Table
     keys: pa.Array
     deletes: pa.Array
+
+
+# -- one call, one transaction -----------------------------------------------------------------------------------------
+
+
+def append(table: Table, rows: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+    """Add rows with new keys, without looking whether they are there: see `Table.append`."""
+    stream = as_stream(rows)
+    if retries and isinstance(stream, pa.RecordBatchReader):
+        raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
+    return _transact(table, lambda txn: insert(txn, stream), retries, extra)
+
+
+def upsert(
+    table: Table,
+    rows: Rows,
+    *,
+    deletes: Rows | None = None,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+) -> CommitResult:
+    """Insert rows or replace them by key, and delete keys: see `Table.upsert`."""
+    changes, gone = as_table(rows), None if deletes is None else as_table(deletes)
+
+    def run(txn: Transaction) -> None:
+        schema = txn.table.schema(txn.timeline)
+        check_columns(changes.schema, schema, schema.names)
+        write(txn, changes, None if gone is None else _named(txn, gone))
+
+    return _transact(table, run, retries, extra)
+
+
+def delete(table: Table, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+    """Delete rows by key: see `Table.delete`."""
+    gone = as_table(keys)
+    return _transact(table, lambda txn: write(txn, deletes=_named(txn, gone)), retries, extra)
+
+
+def _transact(
+    table: Table, fn: Callable[[Transaction], None], retries: int, extra: Mapping[str, str] | None
+) -> CommitResult:
+    def run(txn: Transaction) -> None:
+        txn.extra.update(extra or {})
+        fn(txn)
+
+    return table.transact(run, retries=retries)
+
+
+def _named(txn: Transaction, keys: pa.Table) -> pa.Table:
+    """The columns that tell a row's key and partition."""
+    named = list(dict.fromkeys((*txn.config.record_keys, *txn.config.partition_fields)))
+    found = keys.select([name for name in named if name in keys.column_names])
+    check_columns(found.schema, txn.table.schema(txn.timeline), named)
+    return found
+
+
+# -- inside a transaction ----------------------------------------------------------------------------------------------
 
 
 def read(
@@ -65,6 +126,54 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
     for partition, changes in _by_partition(writer, upserts, deletes):
         stats += _write_partition(txn, writer, partition, changes)
     txn.add(stats)
+
+
+def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
+    """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
+
+    Raises:
+        InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
+    """
+    schema = txn.table.schema(txn.timeline)
+    check_columns(rows.schema, schema, (*txn.config.record_keys, *txn.config.partition_fields))
+    txn.operation = "INSERT"
+    writer = GroupWriter.of(txn, schema)
+    stats: list[WriteStat] = []
+    seen: dict[str, list[pa.Array]] = {}
+    for part in _in_parts(rows):
+        plain, keys, homes = writer.keyed(part)
+        for partition in sorted(pc.unique(homes).to_pylist()):
+            here = pc.equal(homes, partition)
+            mine = keys.filter(here)
+            seen.setdefault(partition, []).append(mine)
+            stats.append(writer.insert(partition, plain.filter(here), mine, _TASK))
+    for partition, keys_there in seen.items():
+        _check_unique(pa.chunked_array(keys_there), partition)
+    txn.add(stats)
+
+
+def _in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """The rows in tables of about as many as go into one file."""
+    batches: list[pa.RecordBatch] = []
+    source = rows.to_batches(max_chunksize=ROWS_PER_FILE) if isinstance(rows, pa.Table) else rows
+    for batch in source:
+        batches.append(batch)
+        if sum(one.num_rows for one in batches) >= ROWS_PER_FILE:
+            yield pa.Table.from_batches(batches, rows.schema)
+            batches = []
+    if batches:
+        yield pa.Table.from_batches(batches, rows.schema)
+
+
+def _check_unique(keys: pa.ChunkedArray, partition: str) -> None:
+    if pc.count_distinct(keys).as_py() == len(keys):
+        return
+    counts = pc.value_counts(keys)
+    twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+    raise InvalidRecords(
+        f"record key {twice!r} comes more than once in partition {partition!r}; append takes each key once, "
+        "drop the others or use upsert"
+    )
 
 
 def _by_partition(

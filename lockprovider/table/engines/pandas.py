@@ -1,0 +1,46 @@
+"""pandas: DataFrames in, DataFrames out.
+
+    engine.append(table, frame)
+    frame = engine.read(table, filter=pc.field("city") == "ulm")
+
+Rows come in as `lockprovider.table.incoming` says: the index is dropped, NaN is null. They go out with pandas' nullable
+types for integers and booleans, so that no integer turns into a float where one is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from lockprovider.table import reading
+from lockprovider.table.engines import arrow
+from lockprovider.table.engines.arrow import append, delete, upsert
+from lockprovider.table.manager import Table
+from lockprovider.table.transaction import Transaction
+
+_NULLABLE = {
+    pa.bool_(): pd.BooleanDtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+}
+
+
+def read(
+    source: Table | Transaction,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
+    filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+) -> pd.DataFrame:
+    """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
+    return to_frame(arrow.read(source, columns, partitions, filter))
+
+
+def to_frame(rows: pa.Table) -> Any:
+    """A DataFrame of rows, as `read` makes it."""
+    return rows.to_pandas(types_mapper=_NULLABLE.get)
+
+
+__all__ = ["append", "delete", "read", "to_frame", "upsert"]

@@ -43,6 +43,7 @@ PURE = {
     "lockprovider.table.liveness": set(),
 }
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
+    "lockprovider.table.retention": set(),
 
 
 def imports(path: Path, *, at_run_time_only: bool = False) -> set[str]:

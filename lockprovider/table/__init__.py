@@ -21,6 +21,7 @@ from lockprovider.table.errors import (
 from lockprovider.table.events import Event, Watcher
 from lockprovider.table.liveness import HeartbeatSettings
 from lockprovider.table.manager import Commit, Table, TableSpec
+from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, FileSlice, Snapshot
@@ -37,6 +38,9 @@ __all__ = [
     "HeartbeatSettings",
     "HistoryGone",
     "InvalidRecords",
+    "KeepCommits",
+    "KeepHours",
+    "KeepVersions",
     "Mode",
     "Snapshot",
     "Table",

@@ -15,6 +15,9 @@ Kind = Literal[
     "conflict",  # another commit touched the same file groups first; this instant will be rolled back
     "rolled_back",  # an instant (own or a dead writer's) and its files were removed
     "lock_released",  # the lock is free again
+    "cleaned",  # files that no reader needs any more were removed
+    "savepoint",  # a commit's files are kept from now on
+    "restored",  # later commits were taken back
     "retry",  # the transaction starts over from a fresh snapshot
 ]
 

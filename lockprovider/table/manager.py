@@ -24,8 +24,9 @@ import pyarrow as pa
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Won, World
 from fsspec_cas.retry import delay_s
 from lockprovider import Lock
-from lockprovider.table import history, reading
+from lockprovider.table import clean, history, reading, restore, savepoint
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.clean import CleanResult
 from lockprovider.table.errors import InvalidRecords, TableExists, TableNotFound, WriteConflict
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.incoming import Rows
@@ -33,6 +34,9 @@ from lockprovider.table.instant import Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.metadata import CommitMetadata, decode_commit
 from lockprovider.table.properties import TableConfig, check_readable, encode, parse
+from lockprovider.table.restore import RestoreResult
+from lockprovider.table.retention import Policy
+from lockprovider.table.service_metadata import Savepoint
 from lockprovider.table.settings import TableSettings
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.transaction import CommitResult, Transaction
@@ -345,6 +349,26 @@ class Table:
             except BaseException:
                 txn.rollback()
                 raise
+
+    def clean(self, policy: Policy | None = None) -> tuple[CleanResult, ...]:
+        """Remove files that no reader needs any more (default: none but what the last 10 commits need); see `clean`."""
+        return clean.clean(self, policy)
+
+    def savepoint(self, instant: str | None = None, *, user: str = "", comment: str = "") -> str:
+        """Keep the files of a commit (default: the last) from being cleaned; its begin time. See `savepoint.save`."""
+        return savepoint.save(self, instant, user=user, comment=comment)[0]
+
+    def savepoints(self) -> dict[str, Savepoint]:
+        """All savepoints by the begin time of their commit."""
+        return savepoint.savepoints(self, self.timeline())
+
+    def delete_savepoint(self, instant: str) -> bool:
+        """Give a savepoint's files free to be cleaned; False if there is no such savepoint."""
+        return savepoint.delete(self, instant)
+
+    def restore(self, instant: str) -> RestoreResult:
+        """Take back every commit that completed after the one that began at `instant`; see `restore`."""
+        return restore.restore(self, instant)
 
     @property
     def lock(self) -> Lock:

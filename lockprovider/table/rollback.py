@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, ObjectNotFound
 from lockprovider import Lease, LockError
-from lockprovider.table import service
+from lockprovider.table import restore, service
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import TIMELINE, heartbeat_path, markers_dir, parse_base_file
 from lockprovider.table.metadata import (
@@ -39,11 +39,14 @@ def clean_dead(table: Table, timeline: Timeline, me: str) -> None:
 
     A cleaner that cannot get through leaves the work to the next one. With EAGER settings all of them count as dead.
     """
-    suspects = {*timeline.pending_writes, *timeline.pending_rollbacks} - {me}
+    restores = timeline.pending(Action.RESTORE)
+    suspects = {*timeline.pending_writes, *timeline.pending_rollbacks, *restores} - {me}
     eager = table.settings.is_eager
     with contextlib.suppress(CasError, LockError):
         for begin in sorted(suspects) if eager else dead_among(table, suspects):
-            if begin in timeline.pending_rollbacks:
+            if begin in restores:
+                restore.finish_dead(table, begin)
+            elif begin in timeline.pending_rollbacks:
                 _finish(table, begin)
             else:
                 roll_back(table, begin, only_if_dead=not eager)
@@ -61,7 +64,7 @@ def roll_back(table: Table, begin: str, *, only_if_dead: bool = False) -> None:
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
-        _execute(table, lease, now, begin)
+        _execute(table, lease, now, begin, fenced=only_if_dead)
     table.tell("rolled_back", begin)
 
 
@@ -75,14 +78,15 @@ def _finish(table: Table, planned: str) -> None:
     with table.lock.acquire() as lease:
         now = table.timeline()
         if planned in now.pending_rollbacks:
-            _execute(table, lease, now, _plan(table, planned).victim)
+            _execute(table, lease, now, _plan(table, planned).victim, fenced=True)
 
 
-def _execute(table: Table, lease: Lease, now: Timeline, victim: str) -> None:
+def _execute(table: Table, lease: Lease, now: Timeline, victim: str, *, fenced: bool) -> None:
+    """`fenced`: the victim is another's, who may wake up and commit once our lease has lapsed."""
     files = files_of(table, victim)
     planned = _planned_for(table, now, victim)
     plan = _plan(table, planned) if planned else RollbackPlan(victim, _action(now, victim), _requests(table, files))
-    begin = planned or _plan_it(table, now, plan)
+    begin = planned or _plan_it(table, now, plan, lease if fenced else None)
     for path in files:
         table.store.delete(path)
     for entry in table.store.list(f"{markers_dir(victim)}/"):
@@ -107,9 +111,9 @@ def _requests(table: Table, files: tuple[str, ...]) -> tuple[RollbackRequest, ..
     )
 
 
-def _plan_it(table: Table, now: Timeline, plan: RollbackPlan) -> str:
+def _plan_it(table: Table, now: Timeline, plan: RollbackPlan, lease: Lease | None) -> str:
     begin = service.claim_time(table, now)
-    service.put_plan(table, begin, Action.ROLLBACK, encode_rollback_plan(plan))
+    service.put_plan(table, begin, Action.ROLLBACK, encode_rollback_plan(plan), lease)
     return begin
 
 

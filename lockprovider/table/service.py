@@ -9,9 +9,10 @@ Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from fsspec_cas import CasError
 from lockprovider import Lease
 from lockprovider.table.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.instant import Action, Instant, State, after
@@ -43,14 +44,24 @@ def beating(table: Table, now: Timeline) -> Iterator[str]:
     try:
         yield begin
     finally:
-        heartbeat.stop()
+        with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
+            heartbeat.stop()
 
 
-def put_plan(table: Table, begin: str, action: Action, plan: bytes) -> None:
-    """Put the requested and the inflight state on the timeline, under the lock."""
-    for state, data in ((State.REQUESTED, plan), (State.INFLIGHT, b"")):
-        name = Instant(begin, action, state).file_name
-        table.store.put_if_absent(f"{TIMELINE}/{name}", data, create_once=True).unwrap()
+def put_plan(table: Table, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
+    """Put the requested and the inflight state on the timeline, under the lock.
+
+    With a `lease` it cannot happen after somebody else took over: so what was found out under the lock is still true
+    when the plan is there, and what is done by the plan later needs no lock. None: the plan is true anyway.
+    """
+    requested, inflight = (
+        f"{TIMELINE}/{Instant(begin, action, s).file_name}" for s in (State.REQUESTED, State.INFLIGHT)
+    )
+    if lease is None:
+        table.store.put_if_absent(requested, plan, create_once=True).unwrap()
+    else:
+        lease.publish(requested, plan)
+    table.store.put_if_absent(inflight, b"", create_once=True).unwrap()
 
 
 def read_plan(table: Table, begin: str, action: Action) -> tuple[bytes, str]:
@@ -71,13 +82,23 @@ def complete(table: Table, lease: Lease, begin: str, action: Action, data: bytes
     return completion
 
 
+def dead_plans(table: Table, now: Timeline, action: Action) -> tuple[str, ...]:
+    """The begin times of pending plans whose executor is dead; one without a heartbeat has as long as one with it."""
+    planned = now.pending(action)
+    entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
+    made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
+    return _dead(table, planned, made_ms) if planned else ()
+
+
 def dead_among(table: Table, pending: Iterable[str]) -> tuple[str, ...]:
     """The begin times among `pending` whose writer or executor is dead, oldest first."""
     suspects = sorted(pending)
-    if not suspects:
-        return ()
+    return _dead(table, suspects, {}) if suspects else ()
+
+
+def _dead(table: Table, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
     prefix = f"{HEARTBEATS}/"
     entries = table.store.list(prefix)
     beats_ms = {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in entries}
     # The newest beat is the store's own clock a moment ago.
-    return dead(suspects, beats_ms, max(beats_ms.values(), default=0), table.settings.heartbeat)
+    return dead(suspects, {**made_ms, **beats_ms}, max(beats_ms.values(), default=0), table.settings.heartbeat)

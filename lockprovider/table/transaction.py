@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Won
 from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
-from lockprovider.table import rollback
+from lockprovider.table import restore, rollback
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.conflict import Operation, completed_since, undone_since
 from lockprovider.table.errors import Aborted, AlreadyCommitted, InvalidRecords, WriteConflict
@@ -288,6 +288,8 @@ class Transaction:
         done = now.written_at(self._begin)
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
+        if restore.finish_left(self.table, now):
+            now = self.table.timeline()
         self._check_alive(now)
         self._check_once(now)
         self._check_conflicts(now, stats)
@@ -306,7 +308,7 @@ class Transaction:
         if rollback.is_planned(self.table, now, begin):
             raise Aborted(f"a rollback of instant {begin} is planned; begin again")
         if now.pending(Action.RESTORE):
-            raise Aborted("a restore of the table is not finished; finish it (restore it again), then begin again")
+            raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         if self.table.config() != self.config:
             raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 

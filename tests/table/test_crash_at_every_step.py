@@ -77,11 +77,16 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
     return True
 
 
-def let_time_pass(folder: Path) -> None:
-    """As if hours had gone by: the dead process's lease has lapsed and its heartbeats are old."""
+def let_the_lease_lapse(folder: Path) -> None:
+    """As if its holder had not renewed it for long."""
     lock = folder / ".hoodie" / ".locks" / "table_lock.json"
     if lock.exists():
         lock.write_text(json.dumps(json.loads(lock.read_text()) | {"validUntil": 0}))
+
+
+def let_time_pass(folder: Path) -> None:
+    """As if hours had gone by: the dead process's lease has lapsed and its heartbeats are old."""
+    let_the_lease_lapse(folder)
     for beat in (folder / ".hoodie" / ".heartbeat").glob("*"):
         os.utime(beat, (1, 1))
 

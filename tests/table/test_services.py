@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from table.services import overwrite, timeline_names
-from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
+from table.test_crash_at_every_step import Died, DiesAtStep, let_the_lease_lapse, let_time_pass
 
-from lockprovider.table import Aborted, InvalidRecords, Mode, Table, TableSettings, WriteConflict
+from fsspec_cas import Store
+from lockprovider import InvalidSettings, LeaseLost
+from lockprovider.table import Aborted, HistoryGone, InvalidRecords, Mode, Table, TableSettings, WriteConflict, rollback
+from lockprovider.table.clean import would_clean
 from lockprovider.table.conflict import prefer_writer
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.metadata import decode_commit, one_record
+from lockprovider.table.instant import Action
+from lockprovider.table.metadata import decode_commit, one_record, read_one
+from lockprovider.table.retention import KeepCommits, KeepVersions
 
 
 @pytest.fixture
@@ -205,3 +213,332 @@ def test_two_single_writers_by_mistake_lose_no_commit(table: Table) -> None:
         mine.commit()
     mine.rollback()
     assert same(table) == {(1, "a", 10)}
+
+
+def test_a_cleaner_whose_lease_lapsed_rolls_back_no_writer_that_came_back(
+    table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had found the writer dead, and then it was paused itself; meanwhile the writer committed."""
+    upsert(table, (1, "a", 1))
+    slow = table.transaction()
+    engine.write(slow, upserts=rows((2, "b", 2)))
+    table.transaction().start()  # its fresh heartbeat shows how late it is
+    heartbeat = folder / ".hoodie" / ".heartbeat" / slow.begin
+    heartbeat.rename(folder / "aside")  # as after a long silence
+    look, paused = rollback.files_of, []
+
+    def pause(*asked: Any) -> tuple[str, ...]:
+        if not paused:
+            paused.append(asked)
+            (folder / "aside").rename(heartbeat)
+            let_the_lease_lapse(folder)
+            slow.commit()
+        return look(*asked)
+
+    monkeypatch.setattr(rollback, "files_of", pause)
+    cleaner = Table.open(table.url, settings=SETTINGS)
+    with pytest.raises(LeaseLost):
+        rollback.roll_back(cleaner, slow.begin, only_if_dead=True)
+    assert paused
+    assert same(table) == {(1, "a", 1), (2, "b", 2)}
+    assert table.timeline().pending_rollbacks == ()
+
+
+# --- clean ----------------------------------------------------------------------------------------------------------
+
+
+def old_and_new(table: Table, versions: int = 4) -> list[str]:
+    """The begin times of commits that each rewrite partition a; b is written once."""
+    first = upsert(table, (1, "a", 0), (2, "b", 0)).instant
+    return [first, *(upsert(table, (1, "a", number)).instant for number in range(1, versions))]
+
+
+def test_a_clean_removes_what_no_reader_needs_and_says_so_as_hudi_does(table: Table, folder: Path) -> None:
+    begins = old_and_new(table)
+    before = same(table)
+    (done,) = table.clean(KeepVersions(1))
+    assert {name.rpartition("_")[2].removesuffix(".parquet") for name in done.files["a"]} == set(begins[:-1])
+    assert same(table) == before == {(1, "a", 3), (2, "b", 0)}
+    assert len(data_files(folder)) == 2
+    names = timeline_names(folder)
+    assert {
+        f"{done.instant}.clean.requested",
+        f"{done.instant}.clean.inflight",
+        f"{done.instant}_{done.completion}.clean",
+    } <= names
+    timeline = folder / ".hoodie" / "timeline"
+    plan = read_one((timeline / f"{done.instant}.clean.requested").read_bytes(), "plan")
+    assert [info["filePath"] for info in plan["filePathsToBeDeletedPerPartition"]["a"]] == [
+        f"{folder}/a/{name}" for name in done.files["a"]
+    ]
+    metadata = read_one((timeline / f"{done.instant}_{done.completion}.clean").read_bytes(), "clean")
+    assert metadata["totalFilesDeleted"] == 3
+    assert metadata["partitionMetadata"]["a"]["policy"] == "KEEP_LATEST_FILE_VERSIONS"
+    assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
+
+
+def test_a_clean_with_nothing_to_do_leaves_nothing(table: Table, folder: Path) -> None:
+    old_and_new(table)
+    names = timeline_names(folder)
+    assert table.clean(KeepCommits(50)) == ()
+    assert timeline_names(folder) == names
+    assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
+    assert would_clean(table, KeepVersions(1)).paths
+    assert timeline_names(folder) == names
+
+
+def test_a_policy_that_keeps_nothing_is_refused(table: Table, folder: Path) -> None:
+    old_and_new(table)
+    before = data_files(folder)
+    for policy in (KeepCommits(0), KeepVersions(0)):
+        with pytest.raises(InvalidSettings, match="keep nothing"):
+            table.clean(policy)
+    assert data_files(folder) == before
+
+
+def test_by_commits_the_table_can_be_read_as_of_each_that_is_kept_and_not_before(table: Table) -> None:
+    old_and_new(table, versions=5)
+    table.clean(KeepCommits(2))
+    for commit, value in zip(table.history()[-2:], (3, 4), strict=True):
+        assert (1, "a", value) in {tuple(row.values()) for row in table.to_arrow(as_of=commit.completion).to_pylist()}
+    with pytest.raises(HistoryGone):
+        table.to_arrow(as_of=table.history()[1].completion)
+
+
+def test_a_clean_takes_the_files_of_overwritten_partitions(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1), (2, "b", 2))
+    overwrite(table, ["a"], (3, "a", 3))
+    assert len(data_files(folder)) == 3
+    table.clean(KeepCommits(1))
+    assert len(data_files(folder)) == 3  # the overwrite is the last commit: the one before it can still be read
+    upsert(table, (4, "c", 4))
+    table.clean(KeepCommits(1))
+    assert len(data_files(folder)) == 3
+    assert same(table) == {(2, "b", 2), (3, "a", 3), (4, "c", 4)}
+
+
+def test_a_clean_takes_what_a_task_wrote_after_its_instant_was_rolled_back(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1))
+    late = table.transaction()
+    engine.write(late, upserts=rows((2, "b", 2)))
+    (path,) = {path for path in data_files(folder) if late.begin in path}
+    data = (folder / path).read_bytes()
+    late.rollback()
+    (folder / path).write_bytes(data)
+    assert orphans(folder) == {path}
+    table.clean(KeepCommits(10))
+    assert orphans(folder) == set()
+    assert same(table) == {(1, "a", 1)}
+
+
+def test_a_clean_spares_what_a_writer_at_work_has_read(table: Table) -> None:
+    upsert(table, (1, "a", 1))
+    slow = table.transaction()
+    slow.start()
+    for value in range(2, 5):
+        upsert(table, (1, "a", value))
+    table.clean(KeepVersions(1))
+    engine.write(slow, upserts=rows((1, "a", 100)))  # reads the slice of its snapshot
+    with pytest.raises(WriteConflict):
+        slow.commit()
+    slow.rollback()
+    assert same(table) == {(1, "a", 4)}
+
+
+def test_a_plan_is_left_to_its_cleaner_while_that_lives_and_finished_by_the_next_one_after(
+    table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_and_new(table)
+    dead = Table.open(table.url, settings=SETTINGS)
+    monkeypatch.setattr(dead.store, "delete", _fails)
+    with pytest.raises(OSError, match="pulled"):
+        dead.clean(KeepVersions(1))
+    (planned,) = table.timeline().pending(Action.CLEAN)
+    heartbeat = folder / ".hoodie" / ".heartbeat" / planned
+    heartbeat.touch()  # as if it lived
+    assert table.clean(KeepVersions(1)) == ()
+    os.utime(heartbeat, (1, 1))
+    (done,) = table.clean(KeepVersions(1))
+    assert done.instant == planned
+    assert table.timeline().pending(Action.CLEAN) == ()
+    assert len(data_files(folder)) == 2
+    assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
+    assert same(table) == {(1, "a", 3), (2, "b", 0)}
+
+
+def _fails(*_: object, **__: object) -> None:
+    raise OSError("the plug was pulled")
+
+
+# --- savepoints -----------------------------------------------------------------------------------------------------
+
+
+def test_a_savepoint_keeps_its_commit_readable_until_it_is_deleted(table: Table, folder: Path) -> None:
+    begins = old_and_new(table)
+    assert table.savepoint(begins[1], user="me", comment="before the move") == begins[1]
+    table.clean(KeepVersions(1))
+    kept = {commit.instant: commit.completion for commit in table.history()}[begins[1]]
+    assert (1, "a", 1) in {tuple(row.values()) for row in table.to_arrow(as_of=kept).to_pylist()}
+    (made,) = table.savepoints().values()
+    assert (made.user, made.comment) == ("me", "before the move")
+    assert f"{begins[1]}.savepoint.inflight" in timeline_names(folder)
+    assert same(table) == {(1, "a", 3), (2, "b", 0)}
+    assert table.delete_savepoint(begins[1])
+    assert not table.delete_savepoint(begins[1])
+    assert not [name for name in timeline_names(folder) if "savepoint" in name]
+    table.clean(KeepVersions(1))
+    assert len(data_files(folder)) == 2
+    assert same(table) == {(1, "a", 3), (2, "b", 0)}
+
+
+def test_a_savepoint_of_what_was_cleaned_or_never_was_is_refused(table: Table, folder: Path) -> None:
+    begins = old_and_new(table)
+    table.clean(KeepVersions(1))
+    before = timeline_names(folder)
+    with pytest.raises(HistoryGone, match="cleaned"):
+        table.savepoint(begins[1])
+    with pytest.raises(HistoryGone, match="no completed commit"):
+        table.savepoint("20200101000000000")
+    assert timeline_names(folder) == before
+    assert table.savepoint() == begins[-1]
+    assert table.savepoint() == begins[-1]
+    assert len(table.savepoints()) == 1
+
+
+def test_a_savepoint_that_needs_files_of_a_planned_clean_is_refused(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins = old_and_new(table)
+    dead = Table.open(table.url, settings=SETTINGS)
+    monkeypatch.setattr(dead.store, "delete", _fails)
+    with pytest.raises(OSError, match="pulled"):
+        dead.clean(KeepVersions(1))
+    with pytest.raises(HistoryGone, match="about to remove"):
+        table.savepoint(begins[1])
+    with pytest.raises(HistoryGone, match="about to remove"):
+        table.restore(begins[1])
+    assert same(table) == {(1, "a", 3), (2, "b", 0)}
+
+
+# --- restore --------------------------------------------------------------------------------------------------------
+
+
+def test_a_restore_takes_back_what_came_after_and_the_table_goes_on(table: Table, folder: Path) -> None:
+    begins = old_and_new(table)
+    overwrite(table, ["b"], (7, "b", 7))
+    table.savepoint(begins[1])
+    table.clean(KeepVersions(1))
+    result = table.restore(begins[1])
+    assert len(result.taken_back) == 3
+    assert same(table) == {(1, "a", 1), (2, "b", 0)}
+    assert orphans(folder) == set()
+    assert not [name for name in timeline_names(folder) if name.startswith(result.taken_back)]
+    assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
+    (done,) = (folder / ".hoodie" / "timeline").glob(f"{result.instant}_*.restore")
+    metadata = read_one(done.read_bytes(), done.name)
+    assert metadata["instantsToRollback"] == list(result.taken_back)
+    assert {info["action"] for info in metadata["restoreInstantInfo"]} == {"commit", "replacecommit"}
+    upsert(table, (1, "a", 50))
+    assert same(table) == {(1, "a", 50), (2, "b", 0)}
+    assert table.restore(table.history()[-1].instant).taken_back == ()
+
+
+def test_a_writer_that_had_read_what_was_taken_back_gives_way(table: Table) -> None:
+    begins = old_and_new(table)
+    reader = table.transaction()
+    table.restore(begins[0])
+    engine.write(reader, upserts=rows((9, "c", 9)))
+    with pytest.raises(WriteConflict, match="took back what it had read"):
+        reader.commit()
+    reader.rollback()
+    assert same(table) == {(1, "a", 0), (2, "b", 0)}
+
+
+def test_a_writer_that_was_pending_is_rolled_back_with_the_rest(table: Table, folder: Path) -> None:
+    begins = old_and_new(table)
+    writer = table.transaction()
+    engine.write(writer, upserts=rows((9, "c", 9)))
+    table.restore(begins[0])
+    with pytest.raises(Aborted, match="rolled back"):
+        writer.commit()
+    writer.rollback()
+    assert same(table) == {(1, "a", 0), (2, "b", 0)}
+    assert orphans(folder) == set()
+
+
+def test_a_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path) -> None:
+    begins = old_and_new(table)
+    table.savepoint(begins[2])
+    with pytest.raises(HistoryGone, match="savepoints; delete those"):
+        table.restore(begins[1])
+    table.clean(KeepVersions(1))
+    names, files = timeline_names(folder), data_files(folder)
+    with pytest.raises(HistoryGone):
+        table.restore("20200101000000000")
+    table.delete_savepoint(begins[2])
+    with pytest.raises(HistoryGone, match="cleaned"):
+        table.restore(begins[1])
+    assert data_files(folder) == files
+    assert timeline_names(folder) == {name for name in names if "savepoint" not in name}
+
+
+# --- a service that dies at any step --------------------------------------------------------------------------------
+
+FAR_TOO_MANY = 200
+STATES = [{(1, "a", number), (2, "b", 0)} for number in range(4)]
+
+
+def serve(kind: str, table: Table, target: str) -> None:
+    if kind == "clean":
+        table.clean(KeepVersions(1))
+    elif kind == "savepoint":
+        table.savepoint(target)
+    elif kind == "delete":
+        table.delete_savepoint(target)
+    else:
+        table.restore(target)
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@pytest.mark.parametrize("kind", ["clean", "savepoint", "delete", "restore"])
+def test_whatever_the_last_request_of_a_service_was_the_next_one_finishes_it(
+    tmp_path: Path, kind: str, applied: bool
+) -> None:
+    template = tmp_path / "template"
+    begins = old_and_new(Table.create(str(template), SPEC, settings=SETTINGS))
+    if kind == "delete":
+        Table.open(str(template)).savepoint(begins[1])
+    died = 0
+    for step in range(1, FAR_TOO_MANY):
+        folder = tmp_path / str(step)
+        shutil.copytree(template, folder)
+        backend = DiesAtStep(step, applied=applied)
+        try:
+            serve(kind, Table(Store(backend, str(folder)), str(folder), settings=SETTINGS), begins[1])
+        except Died:
+            died += 1
+        else:
+            break
+        after = backend.asked[-1]
+        now = by_hudi_rs(str(folder))
+        assert now in (STATES[1:] if kind == "restore" else STATES[3:]), f"a torn table after {after}"
+        let_time_pass(folder)
+        table = Table.open(str(folder), settings=SETTINGS)
+        upsert(table, (9, "c", 9), retries=3)
+        later = by_hudi_rs(str(folder))
+        assert later == content(table) == now | {(9, "c", 9)} or kind == "restore", f"rows were lost after {after}"
+        assert now == STATES[3] or (later - {(9, "c", 9)}) == STATES[1], f"a restore was not finished after {after}"
+        table.clean(KeepCommits(10))
+        if kind == "clean":
+            table.clean(KeepVersions(1))
+            assert len(data_files(folder)) == 3, f"not cleaned after {after}"
+        if kind in ("savepoint", "delete"):
+            serve(kind, table, begins[1])
+            assert (begins[1] in table.savepoints()) == (kind == "savepoint"), after
+        assert table.timeline().pending(Action.CLEAN, Action.RESTORE, Action.ROLLBACK) == (), after
+        assert table.timeline().pending_writes == (), after
+        assert orphans(folder) == set(), f"orphans after {after}"
+        assert by_hudi_rs(str(folder)) == later
+    else:
+        pytest.fail("the service never ended")
+    assert died > 5

@@ -1,0 +1,162 @@
+"""Clean: remove the files that no reader within the retention needs (`retention` decides which).
+
+    plan      under the table lock, as a file: `.clean.requested`
+    execute   without the lock: the named files are deleted, which may be repeated, by anybody
+    complete  under the lock
+
+A cleaner that dies leaves its plan to the next one. Files that a savepoint needs are not planned; and a savepoint is
+refused that needs files of a plan.
+
+Source: Hudi `CleanPlanActionExecutor`, `CleanActionExecutor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockprovider import InvalidSettings
+from lockprovider.table import service
+from lockprovider.table.instant import Action
+from lockprovider.table.layout import META, checked_path, heartbeat_path, join
+from lockprovider.table.properties import check_writable
+from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy, removable
+from lockprovider.table.savepoint import savepoints
+from lockprovider.table.service_metadata import (
+    CleanMetadata,
+    CleanPlan,
+    decode_clean_plan,
+    encode_clean,
+    encode_clean_plan,
+)
+from lockprovider.table.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.manager import Table
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """One completed clean: the files it removed, names by partition."""
+
+    instant: str
+    completion: str
+    policy: str
+    files: Mapping[str, tuple[str, ...]]
+
+
+def clean(table: Table, policy: Policy | None = None) -> tuple[CleanResult, ...]:
+    """Finish what dead cleaners have planned, then clean; nothing to remove leaves nothing on the timeline.
+
+    While another cleaner is at work, this one does nothing.
+
+    Raises:
+        InvalidSettings: the policy would keep nothing.
+        UnsupportedTable: the table cannot be written here.
+        NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
+    """
+    check_writable(table.config())
+    finished = finish_dead(table)
+    with contextlib.ExitStack() as alive:
+        with table.lock.acquire() as lease:
+            paths, now = _listed(table)
+            plan = planned(table, policy or KeepCommits(), paths, now)
+            if now.pending(Action.CLEAN) or not plan.files:
+                return finished
+            begin = alive.enter_context(service.beating(table, now))
+            service.put_plan(table, begin, Action.CLEAN, encode_clean_plan(plan, table.url.rstrip("/")), lease)
+        mine = _carry_out(table, begin, plan)
+        return finished if mine is None else (*finished, mine)
+
+
+def would_clean(table: Table, policy: Policy | None = None) -> CleanPlan:
+    """What `clean` would plan now; nothing is written.
+
+    Raises:
+        InvalidSettings: the policy would keep nothing.
+    """
+    return planned(table, policy or KeepCommits(), *_listed(table))
+
+
+def finish_dead(table: Table) -> tuple[CleanResult, ...]:
+    """Carry out the plans whose cleaners are dead."""
+    now = table.timeline()
+    if not now.pending(Action.CLEAN):
+        return ()
+    with service.beating(table, now):
+        left = service.dead_plans(table, now, Action.CLEAN)
+        done = (_carry_out(table, begin, read_plan(table, begin)) for begin in left)
+        return tuple(result for result in done if result is not None)
+
+
+def read_plan(table: Table, begin: str) -> CleanPlan:
+    """The plan of a clean that is not completed.
+
+    Raises:
+        Corrupt: it cannot be understood.
+    """
+    return decode_clean_plan(*service.read_plan(table, begin, Action.CLEAN))
+
+
+def planned(table: Table, policy: Policy, paths: tuple[str, ...], now: Timeline) -> CleanPlan:
+    """What a clean at `now` removes; `paths` were listed before."""
+    _check(policy)
+    kept = savepoints(table, now)
+    found = removable(
+        policy,
+        now,
+        paths,
+        now_ms=table.world.now_ms(),
+        replaced_by=_replaced_by(table, now),
+        protected=frozenset(path for savepoint in kept.values() for path in savepoint.paths),
+    )
+    last = max((instant.begin for instant in now.writes), default="")
+    earliest = None if found.earliest is None else (found.earliest.begin, found.earliest.action.value)
+    return CleanPlan(policy.name, found.files, earliest, last, tuple(sorted(kept)))
+
+
+def _listed(table: Table) -> tuple[tuple[str, ...], Timeline]:
+    """The files first: a file whose instant is on no later timeline is nobody's."""
+    paths = tuple(entry.path for entry in table.data_files())
+    return paths, table.timeline()
+
+
+def _check(policy: Policy) -> None:
+    match policy:
+        case KeepCommits(least) | KeepVersions(least):
+            fine = least >= 1
+        case KeepHours(least):
+            fine = least >= 0
+    if not fine:
+        raise InvalidSettings(
+            f"{policy} would keep nothing to read: keep one commit or version, or zero hours, at least"
+        )
+
+
+def _replaced_by(table: Table, now: Timeline) -> dict[tuple[str, str], str]:
+    replaced: dict[tuple[str, str], str] = {}
+    for instant in now.writes:
+        if instant.action is Action.REPLACECOMMIT:
+            for partition, file_ids in table.metadata_of(instant).replaced.items():
+                replaced |= dict.fromkeys(((partition, file_id) for file_id in file_ids), instant.begin)
+    return replaced
+
+
+def _carry_out(table: Table, begin: str, plan: CleanPlan) -> CleanResult | None:
+    """None if somebody else completed it."""
+    started_s = table.world.monotonic_s()
+    for partition, names in plan.files.items():
+        if checked_path(partition).partition("/")[0] != META:
+            for name in names:
+                table.store.delete(join(partition, name))
+    took_ms = round((table.world.monotonic_s() - started_s) * 1000)
+    with table.lock.acquire() as lease:
+        if begin not in table.timeline().pending(Action.CLEAN):
+            return None
+        data = encode_clean(CleanMetadata(begin, plan, time_taken_ms=took_ms))
+        completion = service.complete(table, lease, begin, Action.CLEAN, data)
+    table.store.delete(heartbeat_path(begin))
+    table.tell("cleaned", begin, files=len(plan.paths))
+    return CleanResult(begin, completion, plan.policy, plan.files)

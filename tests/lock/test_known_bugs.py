@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import fsspec
 import pytest
+from simulate.histories import Clock as SimClock
+from simulate.network import Network, Weather
+from simulate.scheduler import Crew, Process, Scheduler
 from simulate.town import FOR_LONG, SETTINGS, SOON_S, Client, Clock, Town, commits
 
 from fsspec_cas import CasError, Store, StoreError
 from fsspec_cas.answer import Applied, ReadAnswer, Seen, Unchanged, WriteAnswer
+from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from fsspec_cas.version import Condition, Version
-from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, LockSettings, NotAcquired
+from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, NotAcquired
 from lockprovider.heartbeat import Heartbeat
 
 
@@ -505,6 +511,42 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
     assert told == ["its heartbeat failed"]
     with pytest.raises(LeaseLost, match="its heartbeat failed"):
         lease.check()
+
+
+@pytest.mark.parametrize("steady", [False, True], ids=["with jitter", "the wrong twin: a constant pause"])
+def test_t77_a_hundred_contenders_do_not_march_in_step(steady: bool) -> None:
+    """Hudi's waiters sleep for a constant time: all of them ask at the same moment, and again a second later."""
+    crew = Crew()
+    scheduler = Scheduler(7, crew)
+    looks: list[float] = []
+    writes: list[str] = []
+
+    def told(operation: str, _path: str, result: str) -> None:
+        looks.append(scheduler.now_s) if operation == "get" else writes.append(result)
+
+    def contend(name: str) -> None:
+        clock = SimClock(scheduler, name)
+        if steady:
+            clock.random = lambda: 0.999  # type: ignore[method-assign]
+        network = Network(MemoryBackend(fsspec.filesystem("memory")), scheduler, Weather(), told)
+        lock = Lock(Store(network, f"/herd/{id(looks)}", world=clock), settings=SETTINGS, world=clock)
+        with lock.acquire(1000):
+            clock.sleep(0.5)
+
+    with scheduler.in_place_of_threads():
+        for n in range(100):
+            scheduler.spawn(Process(str(n)), lambda n=n: contend(str(n)), str(n))
+        scheduler.run()
+        assert scheduler.end() == []
+    crew.dismiss()
+    assert scheduler.errors == []
+    # In the time when all are waiting: how many of a second's looks fall into its busiest 50 ms?
+    busiest = max(Counter(int(at * 20) for at in looks if 2 < at < 12).values())
+    assert (busiest > 60) is steady, busiest
+    if not steady:
+        assert busiest < 40
+        refused = writes.count("Denied")
+        assert refused < 100 * 3, "each hand-over is a brawl"
 
 
 def test_t78_a_renewal_that_is_turned_away_is_sent_again_soon(town: Town) -> None:

@@ -1,0 +1,116 @@
+"""The lock with one part done wrong, each as somebody does it somewhere; every one breaks a promise in some history."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from model.twins import CLOCKS, PUBLISHING
+
+from fsspec_cas import OutcomeUnknown
+from lockprovider import Lease, Lock, PublishUnknown
+from lockprovider import lease as machine
+from simulate.histories import START_S, History
+from simulate.network import Network
+
+Wrong = contextlib.AbstractContextManager[Any]
+_LOCK = import_module("lockprovider.lock")
+
+
+def _step(twin: Callable[..., Any]) -> Callable[[], Wrong]:
+    wrong = SimpleNamespace(**{**vars(machine), "step": twin})
+    return lambda: mock.patch.object(_LOCK, "machine", wrong)
+
+
+def _timed(twin: Callable[..., Any]) -> Callable[[], Wrong]:
+    """A twin that is told the time of the history it is in."""
+
+    @contextlib.contextmanager
+    def patched() -> Iterator[None]:
+        histories: list[History] = []
+        begin = History.__init__
+
+        def note(self: History, *given: Any) -> None:
+            begin(self, *given)
+            histories[:] = [self]
+
+        def step(me: Any, state: Any, event: Any) -> Any:
+            return twin(me, state, event, START_S + histories[0].scheduler.now_s)
+
+        with mock.patch.object(History, "__init__", note), _step(step)():
+            yield
+
+    return patched
+
+
+def _checks_then_writes(lease: Lease, path: str, data: bytes) -> None:
+    """Terraform, and every lock without a fence."""
+    lease.check()
+    try:
+        lease._lock._store.put_if_absent(path, data).unwrap()
+    except OutcomeUnknown as error:
+        raise PublishUnknown(str(error)) from error
+
+
+def _does_not_look(lease: Lease, pending: Any, answer: Any) -> None:
+    """A lease that ended while its commit was on the way: "so it was not written"."""
+    lease._learn(answer or machine.Ended("it had ended before"))
+    raise lease._lost("it has ended")
+
+
+async def _put_whatever_is_there(
+    network: Network, path: str, data: bytes, condition: Any, write_id: str, *, timeout_s: float
+) -> Any:
+    """A store that ignores the conditions of what is written."""
+    seen = await network._inner.head(path, timeout_s=timeout_s)
+    condition = getattr(seen, "version", condition)
+    return network._ask(
+        "put", path, lambda: network._inner.put(path, data, condition, write_id, timeout_s=timeout_s), timeout_s
+    )
+
+
+class _NoTurns:
+    """The threads of one client do not wait for each other."""
+
+    def acquire(self, timeout: float = -1) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Nothing was taken."""
+
+
+@contextlib.contextmanager
+def _no_turns() -> Iterator[None]:
+    be_new = Lock._be_new
+
+    def be(lock: Lock) -> None:
+        be_new(lock)
+        lock._turn = _NoTurns()  # type: ignore[assignment]
+
+    with mock.patch.object(Lock, "_be_new", be):
+        yield
+
+
+_OF_PUBLISHING = (
+    "a take-over drops the pending publish",
+    "a take-over adopts without rolling forward",
+    "the owner in the record is enough",
+    "a pending publish blocks the next holder",
+    "a released record counts as held",
+)
+
+WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
+    **{name: (PUBLISHING[name][0], _step(PUBLISHING[name][1].step)) for name in _OF_PUBLISHING},
+    **{name: ("one", _timed(twin)) for name, twin in CLOCKS.items()},
+    "a publish is a check and a write": ("fence", lambda: mock.patch.object(Lease, "publish", _checks_then_writes)),
+    "a lease that ended is taken for not written": (
+        "truth",
+        lambda: mock.patch.object(Lease, "_settle", _does_not_look),
+    ),
+    "the store ignores conditions": ("", lambda: mock.patch.object(Network, "put", _put_whatever_is_there)),
+    "the threads of a client do not take turns": ("", _no_turns),
+}

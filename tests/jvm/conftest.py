@@ -1,0 +1,46 @@
+"""JVM Hudi, where it can be had; a test that cannot have it is skipped and says why."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jvm.artifacts import Missing, compiled, jars, tool
+from jvm.clients import JARS, SOURCES, JvmLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from servers.seaweedfs import SeaweedFS
+
+
+@pytest.fixture(scope="session")
+def lock_classpath(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The released lock provider, and the program that speaks for it."""
+    try:
+        tool("java"), tool("javac")
+        released = jars("hudi-lock-1.2.0", JARS)
+        return [compiled(SOURCES, released, tmp_path_factory.mktemp("classes")), *released]
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def start_jvm(
+    lock_classpath: list[Path], seaweedfs: SeaweedFS, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], JvmLocks]]:
+    """A function that starts a JVM of its own, for tests that kill it."""
+    with ExitStack() as started:
+        logs = tmp_path_factory.mktemp("jvm")
+        yield lambda: started.enter_context(
+            JvmLocks(lock_classpath, seaweedfs, logs / f"{len(list(logs.iterdir()))}.log")
+        )
+
+
+@pytest.fixture(scope="session")
+def jvm(start_jvm: Callable[[], JvmLocks]) -> JvmLocks:
+    """A JVM that all tests may share."""
+    return start_jvm()

@@ -60,15 +60,21 @@ def clean(table: Table, policy: Policy | None = None) -> tuple[CleanResult, ...]
     check_writable(table.config())
     finished = finish_dead(table)
     with contextlib.ExitStack() as alive:
-        with table.lock.acquire() as lease:
-            paths, now = _listed(table)
-            plan = planned(table, policy or KeepCommits(), paths, now)
-            if now.pending(Action.CLEAN) or not plan.files:
-                return finished
-            begin = alive.enter_context(service.beating(table, now))
-            service.put_plan(table, begin, Action.CLEAN, encode_clean_plan(plan, table.url.rstrip("/")), lease)
-        mine = _carry_out(table, begin, plan)
+        scheduled = _schedule(table, policy or KeepCommits(), alive)
+        mine = None if scheduled is None else _carry_out(table, *scheduled)
         return finished if mine is None else (*finished, mine)
+
+
+def _schedule(table: Table, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
+    """The begin time, that beats until `alive` ends, and the plan; None if there is nothing to do."""
+    with table.lock.acquire() as lease:
+        paths, now = _listed(table)
+        plan = planned(table, policy, paths, now)
+        if now.pending(Action.CLEAN) or not plan.files:
+            return None
+        begin = alive.enter_context(service.beating(table, now))
+        service.put_plan(table, begin, Action.CLEAN, encode_clean_plan(plan, table.url.rstrip("/")), lease)
+    return begin, plan
 
 
 def would_clean(table: Table, policy: Policy | None = None) -> CleanPlan:

@@ -8,8 +8,11 @@ with lockprovider.lock("s3://bucket/table") as lease:
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
+from lockprovider.aio import Acquiring, AsyncLease, AsyncLock
 from lockprovider.errors import (
     InvalidSettings,
     LeaseLost,
@@ -19,12 +22,14 @@ from lockprovider.errors import (
     PublishUnknown,
 )
 from lockprovider.lock import Lease, Lock, OnLost
-from lockprovider.provider import LockProvider, open_lock
+from lockprovider.provider import LockProvider, locate, open_lock
 from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord, Pending
 from lockprovider.settings import LockSettings
 
 __all__ = [
     "HUDI_LOCK_PATH",
+    "AsyncLease",
+    "AsyncLock",
     "Holder",
     "InvalidSettings",
     "Lease",
@@ -38,6 +43,7 @@ __all__ = [
     "NotAcquired",
     "Pending",
     "PublishUnknown",
+    "async_lock",
     "lock",
     "open_lock",
 ]
@@ -64,3 +70,30 @@ def lock(
     """
     found = open_lock(url, on=on, settings=settings, storage_options=storage_options, on_lost=on_lost)
     return found.acquire(timeout_s)
+
+
+def async_lock(
+    url: str,
+    *,
+    on: str | None = None,
+    timeout_s: float | None = None,
+    settings: LockSettings | None = None,
+    storage_options: dict[str, Any] | None = None,
+    on_lost: OnLost | None = None,
+) -> Acquiring:
+    """The same for tasks: `async with lockprovider.async_lock(url) as lease:`, or `lease = await ...`.
+
+    `on_lost` is called on the event loop. See `lockprovider.aio` for what a cancellation does.
+
+    Raises (when awaited or entered):
+        NotAcquired: it was held by others for `timeout_s` seconds (default 60).
+        InvalidSettings: an option does not fit.
+        CasError: the URL or the store failed.
+    """
+    find = partial(locate, url, on=on, settings=settings, storage_options=storage_options)
+
+    async def take() -> AsyncLease:
+        place = await asyncio.to_thread(find)
+        return await AsyncLock(place.store, place.path, place.settings, on_lost=on_lost).acquire(timeout_s)
+
+    return Acquiring(take)

@@ -378,6 +378,7 @@ class Lease:
         self.lost = threading.Event()
         self._why = ""
         self._telling = threading.Lock()
+        self._told_too: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
         self._lock = lock
@@ -484,6 +485,14 @@ class Lease:
             atexit.unregister(self._at_exit)
             self._lock.end(self)
 
+    def when_lost(self, call: OnLost) -> None:
+        """Call it once the lease is lost, from whatever thread finds out; at once if that is known already."""
+        with self._telling:
+            if not self.lost.is_set():
+                self._told_too.append(call)
+                return
+        call(self._why)
+
     def again(self) -> Lease:
         """The same lease for an inner `acquire` of the same thread.
 
@@ -555,8 +564,9 @@ class Lease:
                 return
             self._why = ended.why
             self.lost.set()
-        if self._on_lost is not None:
-            self._on_lost(ended.why)
+        for call in (self._on_lost, *self._told_too):
+            if call is not None:
+                call(ended.why)
 
     def _at_exit(self) -> None:
         with contextlib.suppress(CasError, LockError):

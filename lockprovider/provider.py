@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -27,6 +28,26 @@ from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.settings import LockSettings, Options, from_config, from_url
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a lock is, and what was said about it there."""
+
+    store: Store
+    path: str
+    settings: LockSettings | None
+
+
+def locate(
+    url: str,
+    *,
+    on: str | None = None,
+    settings: LockSettings | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> Place:
+    """What `open_lock` opens."""
+    return _place(from_url(url), on, settings, storage_options)
 
 
 def open_lock(
@@ -40,13 +61,14 @@ def open_lock(
     """A client of the lock at `url`; nothing is asked of the store yet.
 
     `on` is the lock object's path below `url` (default: Hudi's). Options may stand behind the URL instead:
-    `s3://bucket/folder?on=jobs/nightly.json&validity_s=60&renew_s=5&timeout_s=10&poll_s=0.5`.
+    `s3://bucket/folder?on=jobs/nightly.json&validity_s=60&renew_s=5&timeout_s=10&poll_s=0.5&check_store=false`.
 
     Raises:
         InvalidSettings: an option is unknown, does not fit, or is given in both places and differs.
         CasError: the URL cannot be opened.
     """
-    return _open(from_url(url), on, settings, storage_options, on_lost)
+    place = locate(url, on=on, settings=settings, storage_options=storage_options)
+    return Lock(place.store, place.path, place.settings, on_lost=on_lost)
 
 
 class LockProvider:
@@ -94,7 +116,8 @@ class LockProvider:
             InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.
             CasError: the base path cannot be opened.
         """
-        return cls(_open(from_config(config), None, None, storage_options, on_lost))
+        place = _place(from_config(config), None, None, storage_options)
+        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost))
 
     def try_lock(self, timeout_s: float = 0.0) -> bool:
         """Take the lock, waiting at most `timeout_s` seconds for others; False if they still hold it then.
@@ -164,18 +187,14 @@ class LockProvider:
         self.close()
 
 
-def _open(
-    options: Options,
-    on: str | None,
-    settings: LockSettings | None,
-    storage_options: dict[str, Any] | None,
-    on_lost: OnLost | None,
-) -> Lock:
+def _place(
+    options: Options, on: str | None, settings: LockSettings | None, storage_options: dict[str, Any] | None
+) -> Place:
     asked = _one_of("on", options.on, on)
     path = HUDI_LOCK_PATH if asked is None else asked
     _check_path(path)
-    store = Store.from_url(options.url, storage_options)
-    return Lock(store, path, _one_of("settings", options.settings, settings), on_lost=on_lost)
+    chosen = _one_of("settings", options.settings, settings)
+    return Place(Store.from_url(options.url, storage_options), path, chosen)
 
 
 def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:

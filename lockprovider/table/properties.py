@@ -254,6 +254,11 @@ def check_writable(config: TableConfig) -> None:
             raise UnsupportedTable(f"table {config.name!r}: {sentence}")
 
 
+def faults(config: TableConfig) -> tuple[str, ...]:
+    """Every reason why the table cannot be read or written here, each with the next step; none if it can."""
+    return tuple(sentence for bad, sentence in (*_reading_faults(config), *_writing_faults(config)) if bad)
+
+
 def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
     yield (
         config.version not in READABLE_VERSIONS,

@@ -1,0 +1,136 @@
+"""Looks a table over: what is wrong with it, and how to mend it. Reads only; `health` judges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError, Entry, ObjectNotFound
+from lockprovider import LockRecord, MalformedRecord
+from lockprovider.table.errors import Corrupt, TableNotFound
+from lockprovider.table.health import Facts, Finding, examine
+from lockprovider.table.instant import Action, Instant, format_ms
+from lockprovider.table.layout import (
+    HEARTBEATS,
+    LOCK,
+    MARKERS,
+    METADATA_TABLE,
+    PROPERTIES,
+    PROPERTIES_BACKUP,
+    TIMELINE,
+)
+from lockprovider.table.liveness import dead
+from lockprovider.table.metadata import CommitMetadata, decode_rollback
+from lockprovider.table.properties import TableConfig, parse
+from lockprovider.table.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.manager import Table
+
+Report = tuple[tuple[str, str, tuple[Finding, ...]], ...]
+
+
+def diagnose(table: Table) -> Report:
+    """Every check with what it found; a table that cannot be opened can be looked at.
+
+    Raises:
+        TableNotFound: there is neither a properties file nor a timeline.
+        CasError: the store failed.
+    """
+    return examine(look(table))
+
+
+def look(table: Table) -> Facts:
+    """Everything that the checks need; nothing is written.
+
+    Raises:
+        TableNotFound: there is neither a properties file nor a timeline.
+    """
+    store = table.store
+    files = tuple(table.data_files())  # before the timeline: then a file without an instant never gets one
+    prefix = f"{TIMELINE}/"
+    entries = {entry.path.removeprefix(prefix): entry for entry in store.list(prefix)}
+    timeline = Timeline.of(entries)
+    plain, backup = _read(table, PROPERTIES), _read(table, PROPERTIES_BACKUP)
+    if plain is None and backup is None and not timeline.instants:
+        raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
+    beats = {entry.path.rpartition("/")[2]: entry for entry in store.list(f"{HEARTBEATS}/")}
+    fault, note = _lock(table)
+    return Facts(
+        properties=_parsed(plain if plain is not None else backup),
+        timeline=timeline,
+        entries=entries,
+        files=files,
+        commits={instant: _commit(table, instant) for instant in timeline.writes},
+        markers=tuple(entry.path for entry in store.list(f"{MARKERS}/")),
+        beats=tuple(beats),
+        victims=_victims(table, timeline),
+        dead=_dead(table, timeline, entries, beats),
+        metadata_table=bool(store.list(f"{METADATA_TABLE}/")),
+        lone_backup=plain is None and backup is not None,
+        both=plain is not None and backup is not None,
+        lock_fault=fault,
+        lock_note=note,
+    )
+
+
+def _read(table: Table, path: str) -> bytes | None:
+    try:
+        return table.store.read(path).data
+    except ObjectNotFound:
+        return None
+
+
+def _parsed(data: bytes | None) -> TableConfig | str:
+    if data is None:
+        return "there is no hoodie.properties"
+    try:
+        return parse(data)
+    except Corrupt as error:
+        return str(error)
+
+
+def _commit(table: Table, instant: Instant) -> CommitMetadata | str:
+    try:
+        return table.metadata_of(instant)
+    except (Corrupt, ObjectNotFound) as error:
+        return str(error)
+
+
+def _victims(table: Table, timeline: Timeline) -> frozenset[str]:
+    found: set[str] = set()
+    for instant in timeline.instants:
+        if instant.action is Action.ROLLBACK and instant.is_completed:
+            try:
+                name = instant.file_name
+                done = decode_rollback(table.store.read(f"{TIMELINE}/{name}").data, name)
+                found |= {begin for begin, _ in done.victims}
+            except (Corrupt, CasError):
+                continue  # readers do not need it
+    return frozenset(found)
+
+
+def _dead(table: Table, timeline: Timeline, entries: dict[str, Entry], beats: dict[str, Entry]) -> frozenset[str]:
+    """By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it."""
+    services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
+    beats_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
+    beats_ms |= {begin: entry.modified_ms or 0 for begin, entry in beats.items()}
+    now_ms = max(table.world.now_ms(), *beats_ms.values(), 0)
+    return frozenset(dead((*timeline.pending_writes, *services), beats_ms, now_ms, table.settings.heartbeat))
+
+
+def _is_of(name: str, begins: tuple[str, ...]) -> bool:
+    return name.partition(".")[0] in begins and name.endswith(".requested")
+
+
+def _lock(table: Table) -> tuple[str, str]:
+    """What is wrong with the lock record, and what is good to know."""
+    data = _read(table, LOCK)
+    if data is None:
+        return "", ""
+    try:
+        record = LockRecord.decode(data)
+    except MalformedRecord as error:
+        return str(error), ""
+    if record.pending is not None:
+        return "", f"a commit was decided and is not applied yet ({record.pending.path}): the next holder does it"
+    return "", "" if record.expired else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"

@@ -113,52 +113,52 @@ class BatchWriter(DataSourceArrowWriter):
     """One write is one commit: new file groups, or (mode overwrite) all that the table has."""
 
     def __init__(self, shipment: Shipment) -> None:
-        self._shipment = shipment
+        self.shipment = shipment
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """In a task."""
-        return self._shipment.write(iterator)
+        return self.shipment.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of its own, after all tasks."""
-        group = self._shipment.group
+        group = self.shipment.group
         if group is not None:
-            self._shipment.commit(group.begin, _stats(messages))
+            self.shipment.commit(group.begin, _stats(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of its own, after a failure; tasks may still be running, and remove what they write after it."""
         del messages
-        if self._shipment.group is not None:
-            self._shipment.abort(self._shipment.group.begin)
+        if self.shipment.group is not None:
+            self.shipment.abort(self.shipment.group.begin)
 
     def __getstate__(self) -> Shipment:
-        self._shipment.begin()
-        return self._shipment
+        self.shipment.begin()
+        return self.shipment
 
     def __setstate__(self, state: Shipment) -> None:
-        self._shipment = state
+        self.shipment = state
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Each batch is one commit that carries the stream's id and the batch's; one that comes again is not committed."""
 
     def __init__(self, shipment: Shipment) -> None:
-        self._shipment = shipment
+        self.shipment = shipment
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """In a task."""
-        return self._shipment.write(iterator)
+        return self.shipment.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """In a process of its own, after all tasks of a batch."""
         written = _written(messages)
         if not written:
             return
-        stream = self._shipment.options.stream_id or written[0].stream
+        stream = self.shipment.options.stream_id or written[0].stream
         if stream is None:
             raise InvalidInput("Spark did not tell the query's id: give the option stream_id, one for each query")
         try:
-            self._shipment.commit(written[0].begin, _stats(messages), Once(stream, batchId))
+            self.shipment.commit(written[0].begin, _stats(messages), Once(stream, batchId))
         except AlreadyCommitted:
             return  # by the run before, which died before Spark noted it
 
@@ -166,18 +166,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """In a process of its own, after a failure. Of a batch that no task finished the next writer cleans up."""
         del batchId
         for begin in {one.begin for one in _written(messages)}:
-            self._shipment.abort(begin)
+            self.shipment.abort(begin)
 
     def __getstate__(self) -> Shipment:
-        txn = self._shipment.begin()
+        txn = self.shipment.begin()
         if txn is not None:
             give_up = threading.Timer(_PLANNED_S, txn.leave)
             give_up.daemon = True
             give_up.start()
-        return self._shipment
+        return self.shipment
 
     def __setstate__(self, state: Shipment) -> None:
-        self._shipment = state
+        self.shipment = state
 
 
 def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:

@@ -1,0 +1,110 @@
+"""Streams out of one table into others: nothing missing, nothing twice, also after kill -9 at the worst moment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
+
+from lockprovider.table import Table
+from lockprovider.table.engines import arrow
+from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines.hudi_cas import register
+from lockprovider.table.engines.spark_stream import batches
+from lockprovider.table.once import SINK_KEY
+
+RUN_S = 300
+SCRIPT = Path(__file__).with_name("streaming_child.py")
+
+
+def made(folder: Path) -> Table:
+    return Table.create(str(folder), SPEC, settings=SETTINGS)
+
+
+def batches_in(table: Table) -> list[int]:
+    notes = [json.loads(commit.extra.get(SINK_KEY, "{}")) for commit in table.history()]
+    return [int(number) for note in notes for number in note.values()]
+
+
+def forget_last_batch(checkpoint: Path) -> None:
+    """What kill -9 between our commit and Spark's leaves: the batch is in the table, and Spark does not know."""
+    last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink()
+
+
+def test_a_stream_follows_a_table_and_takes_each_change_once(spark: Any, tmp_path: Path) -> None:
+    register(spark)
+    source, sink = made(tmp_path / "source"), made(tmp_path / "sink")
+    late = source.transaction()  # begins first, finishes last
+    arrow.write(late, upserts=rows((9, "z", 9)))
+    upsert(source, (1, "a", 1), (2, "b", 2))
+
+    def change(txn: Any, changed: Any) -> None:
+        engine.write(txn, upserts=changed.where("value >= 0"), deletes=changed.where("value < 0"))
+
+    def run() -> None:
+        stream = spark.readStream.format("hudi_cas").load(source.url)
+        sunk = stream.writeStream.foreachBatch(batches(sink, change)).trigger(availableNow=True)
+        assert sunk.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(RUN_S)
+
+    run()
+    assert content(sink) == by_hudi_rs(sink.url) == {(1, "a", 1), (2, "b", 2)}
+    forget_last_batch(tmp_path / "checkpoint")
+    upsert(source, (1, "a", -1), (3, "c", 3))
+    late.commit()
+    run()
+    assert content(sink) == by_hudi_rs(sink.url) == {(2, "b", 2), (3, "c", 3), (9, "z", 9)}
+    assert batches_in(sink) == [0, 1]
+
+
+def test_a_stream_is_appended_and_a_batch_that_comes_again_is_not(spark: Any, tmp_path: Path) -> None:
+    register(spark)
+    source, sink = made(tmp_path / "source"), made(tmp_path / "sink")
+    upsert(source, (1, "a", 1), (2, "b", 2))
+
+    def run() -> None:
+        stream = spark.readStream.format("hudi_cas").option("max_commits", "2").load(source.url)
+        sunk = stream.writeStream.format("hudi_cas").outputMode("append").trigger(availableNow=True)
+        assert sunk.option("checkpointLocation", str(tmp_path / "checkpoint")).start(sink.url).awaitTermination(RUN_S)
+
+    run()
+    forget_last_batch(tmp_path / "checkpoint")
+    upsert(source, (3, "c", 3))
+    run()
+    assert content(sink) == by_hudi_rs(sink.url) == {(1, "a", 1), (2, "b", 2), (3, "c", 3)}
+    assert batches_in(sink) == [0, 1]
+    assert orphans(Path(sink.url)) == set()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sink", ["format", "foreach"])
+def test_a_stream_killed_between_its_commit_and_sparks_writes_nothing_twice(tmp_path: Path, sink: str) -> None:
+    source, table = made(tmp_path / "source"), made(tmp_path / "sink")
+    for number in range(2):
+        upsert(source, (number, "ab"[number], number))
+
+    def run(*more: str) -> int:
+        command = [sys.executable, str(SCRIPT), str(tmp_path), sink, *more]
+        with subprocess.Popen(command, start_new_session=True) as child:
+            try:
+                return child.wait(RUN_S)
+            finally:
+                child.kill()
+
+    assert run("kill") == -signal.SIGKILL
+    commits = tmp_path / "checkpoint" / "commits"
+    assert (commits / "0").exists(), "Spark did not note the batch before"
+    assert not (commits / "1").exists(), "it was not killed before Spark noted the batch"
+    assert batches_in(table) == [0, 1], "the batch was not committed before the kill"
+    assert run() == 0
+    assert content(table) == by_hudi_rs(table.url) == {(0, "a", 0), (1, "b", 1)}
+    assert batches_in(table) == [0, 1, 2]
+    assert orphans(Path(table.url)) == set()
+    assert table.timeline().pending_writes == ()

@@ -6,9 +6,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from servers.base import ServerError
 
+from jvm import spark as jvm_spark
 from jvm.artifacts import Missing, compiled, jars, tool
 from jvm.clients import JARS, SOURCES, JvmLocks
+from jvm.spark import HudiSpark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,3 +47,34 @@ def start_jvm(
 def jvm(start_jvm: Callable[[], JvmLocks]) -> JvmLocks:
     """A JVM that all tests may share."""
     return start_jvm()
+
+
+@pytest.fixture(scope="session")
+def start_hudi(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], HudiSpark]]:
+    """A function that starts a Spark driver with JVM Hudi, for tests that kill it."""
+    config = request.config
+    if "jvm" not in config.getoption("markexpr") and not any("::" in argument for argument in config.args):
+        pytest.skip("JVM Hudi in Spark is not tested: its 410 MB are fetched only when asked for by `pytest -m jvm`")
+    try:
+        tool("java")
+        folder, released = jvm_spark.pyspark(), jars("hudi-spark-1.2.0", jvm_spark.JARS)
+        spark_jars = sorted((folder / "pyspark" / "jars").glob("*.jar"))
+        ours = compiled(SOURCES, [*released, *spark_jars], tmp_path_factory.mktemp("classes"))
+    except (Missing, ServerError) as reason:
+        pytest.skip(str(reason))
+    server = request.getfixturevalue("seaweedfs")
+    with ExitStack() as started:
+
+        def start() -> HudiSpark:
+            log = tmp_path_factory.mktemp("spark") / "driver.log"
+            return started.enter_context(HudiSpark(folder, [ours, *released], server, log))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def hudi(start_hudi: Callable[[], HudiSpark]) -> HudiSpark:
+    """The driver that all tests may share."""
+    return start_hudi()

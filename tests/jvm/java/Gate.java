@@ -1,0 +1,16 @@
+package jvm;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+
+/** A row that is not read before a file is there: by it a test holds a Spark writer between its begin and its files. */
+public final class Gate {
+  private Gate() {}
+
+  public static String pass(String file) throws InterruptedException {
+    while (!Files.exists(Path.of(file))) {
+      Thread.sleep(20);
+    }
+    return file;
+  }
+}

@@ -1,0 +1,157 @@
+"""Released JVM Hudi in the Spark that it supports: another Python environment and process, told what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from servers.install import from_pypi
+
+from jvm.artifacts import HUDI, joined
+from jvm.clients import environment
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from servers.s3 import S3Server
+    from typing_extensions import Self
+
+PYSPARK = "3.5.7"
+_HADOOP, _SDK = "3.3.4", "1.12.262"
+# 80 MB, and 7 MB for S3; PySpark itself is 320 MB.
+JARS = (
+    f"org.apache.hudi:hudi-spark3.5-bundle_2.12:{HUDI}",
+    f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
+    *(f"com.amazonaws:aws-java-sdk-{part}:{_SDK}" for part in ("core", "s3", "kms", "sts", "dynamodb")),
+)
+MAIN = Path(__file__).parent / "spark_main.py"
+ANSWER_S = 600.0
+
+# What a Spark writer must be told to share a table with others; the README says the same.
+SHARED = {
+    "hoodie.write.auto.upgrade": "false",
+    "hoodie.metadata.enable": "false",
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+}
+
+
+def pyspark() -> Path:
+    """A folder for PYTHONPATH with the PySpark that Hudi supports."""
+    return from_pypi("pyspark", PYSPARK)
+
+
+class HudiError(RuntimeError):
+    """What JVM Hudi raised."""
+
+
+class HudiSpark:
+    """One Spark driver. One thread at a time may ask it."""
+
+    def __init__(self, folder: Path, classpath: list[Path], server: S3Server, log: Path) -> None:
+        self.log = log
+        self._conf = _conf(classpath, server, log.parent)
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        with log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, str(MAIN)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env=os.environ | environment(server) | {"PYTHONPATH": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"},
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        try:
+            self._ask({"conf": self._conf})
+        except BaseException:
+            self.kill9()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill9()
+
+    def read(self, url: str, columns: list[str], **options: str) -> list[tuple[Any, ...]]:
+        """All rows, as JVM Hudi sees them."""
+        rows = self._ask({"do": "read", "url": url, "columns": columns, "options": options})
+        return [tuple(row) for row in rows]
+
+    def write(
+        self, url: str, schema: str, rows: list[tuple[Any, ...]], options: dict[str, str], gate: Path | None = None
+    ) -> None:
+        """Write these rows; with a `gate`, between begin and data files it waits until that file is there."""
+        given = {"schema": schema, "rows": rows, "options": options, "gate": None if gate is None else str(gate)}
+        self._ask({"do": "write", "url": url, **given})
+
+    def kill9(self) -> None:
+        """End driver and JVM as a power cut would."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _ask(self, call: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(call) + "\n")
+        self._process.stdin.flush()
+        line = self._answers.get(timeout=ANSWER_S)
+        if line is None:
+            raise HudiError(f"the driver ended with {self._process.wait()}:\n{self.log.read_text()[-4000:]}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise HudiError(f"{answer['error']}\n{answer['all']}")
+        return answer["ok"]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put(None)
+
+
+def _conf(classpath: list[Path], server: S3Server, folder: Path) -> dict[str, str]:
+    s3a = {
+        "impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "endpoint": server.endpoint,
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+        "access.key": server.key,
+        "secret.key": server.secret,
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    }
+    return {
+        "spark.driver.extraClassPath": joined(classpath),
+        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:+UseSerialGC",
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+        "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+        "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        **{f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()},
+        "spark.hadoop.fs.s3.impl": s3a["impl"],
+    }

@@ -1,0 +1,79 @@
+"""Run under the PySpark that JVM Hudi supports: reads and writes tables as told on stdin, a line of JSON each.
+
+Nothing of the project is imported here: it is another Python environment.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import os
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.types import Row
+
+
+def main() -> None:
+    asked = json.loads(sys.stdin.readline())
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in asked["conf"].items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    answer({"ok": "ready"})
+    for line in sys.stdin:
+        call = json.loads(line)
+        try:
+            answer({"ok": CALLS[call.pop("do")](spark, **call)})
+        except Exception as error:  # noqa: BLE001 (told to the test)
+            answer({"error": str(getattr(error, "java_exception", None) or error), "all": repr(error)[:20_000]})
+    os._exit(0)  # closing stdin is killing it: nothing is cleaned up
+
+
+def answer(told: dict[str, Any]) -> None:
+    ANSWERS.write(json.dumps(told) + "\n")
+    ANSWERS.flush()
+
+
+def read(spark: SparkSession, url: str, columns: list[str], options: dict[str, str]) -> list[list[Any]]:
+    frame = spark.read.format("hudi").options(**options).load(url)
+    return [[plain(row[name]) for name in columns] for row in frame.collect()]
+
+
+def write(
+    spark: SparkSession, url: str, *, schema: str, rows: list[list[Any]], options: dict[str, str], gate: str | None
+) -> str:
+    frame = spark.createDataFrame([tuple(row) for row in rows], schema)
+    if gate is not None:
+        passed = functions.expr(f"java_method('jvm.Gate', 'pass', '{gate}')")
+        frame = frame.where(passed.isNotNull())
+    frame.write.format("hudi").options(**options).mode("append").save(url)
+    return ""
+
+
+def plain(value: Any) -> Any:  # noqa: PLR0911 (a table)
+    """As JSON has it: numbers with a scale as text, times as ISO, maps as sorted pairs."""
+    if isinstance(value, Row):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return sorted([plain(key), plain(each)] for key, each in value.items())
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, (dt.date, dt.datetime)):
+        return value.isoformat()
+    return value
+
+
+CALLS = {"read": read, "write": write}
+# Whatever a library prints is no answer.
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+if __name__ == "__main__":
+    main()

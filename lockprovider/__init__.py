@@ -22,6 +22,7 @@ from lockprovider.errors import (
     PublishUnknown,
 )
 from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.metrics import Counters, Measure, OnMetric
 from lockprovider.provider import LockProvider, locate, open_lock
 from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord, Pending
 from lockprovider.settings import LockSettings
@@ -30,6 +31,7 @@ __all__ = [
     "HUDI_LOCK_PATH",
     "AsyncLease",
     "AsyncLock",
+    "Counters",
     "Holder",
     "InvalidSettings",
     "Lease",
@@ -40,6 +42,7 @@ __all__ = [
     "LockRecord",
     "LockSettings",
     "MalformedRecord",
+    "Measure",
     "NotAcquired",
     "Pending",
     "PublishUnknown",
@@ -57,19 +60,21 @@ def lock(
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
     on_lost: OnLost | None = None,
+    on_metric: OnMetric | None = None,
 ) -> Lease:
     """Take the lock of the table (or any folder) at `url`; use it as `with lockprovider.lock(url) as lease:`.
 
     `on` is the lock object's path below `url`; the default is Hudi's, so JVM Hudi writers and this one exclude each
-    other. `on_lost` is called from the heartbeat's thread. Options may stand behind the URL: see `open_lock`.
+    other. `on_lost` is called from the heartbeat's thread; `on_metric` gets what `lockprovider.metrics` lists. Options
+    may stand behind the URL: see `open_lock`.
 
     Raises:
         NotAcquired: it was held by others for `timeout_s` seconds (default 60).
         InvalidSettings: an option does not fit.
         CasError: the URL or the store failed.
     """
-    found = open_lock(url, on=on, settings=settings, storage_options=storage_options, on_lost=on_lost)
-    return found.acquire(timeout_s)
+    place = locate(url, on=on, settings=settings, storage_options=storage_options)
+    return Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric).acquire(timeout_s)
 
 
 def async_lock(
@@ -80,6 +85,7 @@ def async_lock(
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
     on_lost: OnLost | None = None,
+    on_metric: OnMetric | None = None,
 ) -> Acquiring:
     """The same for tasks: `async with lockprovider.async_lock(url) as lease:`, or `lease = await ...`.
 
@@ -94,6 +100,7 @@ def async_lock(
 
     async def take() -> AsyncLease:
         place = await asyncio.to_thread(find)
-        return await AsyncLock(place.store, place.path, place.settings, on_lost=on_lost).acquire(timeout_s)
+        found = AsyncLock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric)
+        return await found.acquire(timeout_s)
 
     return Acquiring(take)

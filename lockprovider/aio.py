@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from fsspec_cas import CasError, Machine, Store, World
 from lockprovider.errors import LeaseLost, NotAcquired
 from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.metrics import OnMetric
 from lockprovider.record import HUDI_LOCK_PATH, Pending
 from lockprovider.settings import LockSettings
 from lockprovider.threads import Attempt, Stoppable, finish, on_loop
@@ -38,7 +39,10 @@ T = TypeVar("T")
 
 
 class AsyncLock:
-    """One client of one lock, for the tasks of one event loop at a time."""
+    """One client of one lock, for the tasks of one event loop at a time.
+
+    `on_lost` is called on the loop, `on_metric` in whatever thread has a number to tell.
+    """
 
     def __init__(
         self,
@@ -48,10 +52,11 @@ class AsyncLock:
         *,
         world: World | None = None,
         on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
     ) -> None:
         self.path = path
         self._world = Stoppable(world or Machine())
-        self._lock = Lock(store, path, settings, world=self._world)
+        self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric)
         self._on_lost = on_lost
         self._turn = Turn(path)
         self._lease: AsyncLease | None = None

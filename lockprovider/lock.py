@@ -65,6 +65,7 @@ from lockprovider.lease import (
     Writing,
     settle_commit,
 )
+from lockprovider.metrics import OnMetric, Recorder, Step
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord, Pending
 from lockprovider.settings import GRACE_MS, LockSettings
 from lockprovider.waiting import next_look_s
@@ -88,12 +89,14 @@ class Lock:
         *,
         world: World | None = None,
         on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
     ) -> None:
         self.path = path
         self.settings = settings or LockSettings()
         self._store = store
         self._world = world or Machine()
         self._on_lost = on_lost
+        self._on_metric = on_metric
         self._store_is_safe = False
         self._be_new()
 
@@ -104,6 +107,7 @@ class Lock:
         self._seen: tuple[LockRecord, Version] | None = None
         self._at_hand: tuple[Pending, bytes] | None = None
         self._tried: set[Pending] = set()
+        self.metrics = Recorder(self._on_metric, self._world)
         self._one_step = threading.RLock()  # the machine takes one event at a time
         self._turn = threading.Lock()  # one thread of this client at a time wants or has the lock
         self._lease: Lease | None = None
@@ -126,7 +130,11 @@ class Lock:
         mine = self._lease
         if mine is not None and mine.thread is threading.current_thread():
             return mine.again()
-        deadline = self._world.monotonic_s() + (self.settings.timeout_s if timeout_s is None else timeout_s)
+        with self.metrics.acquisition():
+            return self._acquire(self.settings.timeout_s if timeout_s is None else timeout_s)
+
+    def _acquire(self, timeout_s: float) -> Lease:
+        deadline = self._world.monotonic_s() + timeout_s
         if not self._turn.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
             raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
         try:
@@ -306,7 +314,9 @@ class Lock:
     def _feed(self, event: Event) -> Busy | Told | Ended | None:
         """Feed one event and do what the machine asks for, until it asks for nothing more."""
         while True:
-            self._state, effect = machine.step(self._me, self._state, event)
+            before = self._state
+            self._state, effect = machine.step(self._me, before, event)
+            self.metrics.stepped(self._me, Step(before, event, self._state, effect))
             match effect:
                 case ReadRecord():
                     event = self._read()
@@ -341,6 +351,7 @@ class Lock:
         except BaseException:
             self._state, _ = machine.step(self._me, self._state, PutFailed())  # looked at when next asked
             raise
+        self.metrics.wrote(self._state, outcome)
         if isinstance(outcome, Won):
             self._seen = (effect.record, outcome.version)
             return PutWon(outcome.version)
@@ -473,7 +484,8 @@ class Lease:
         atexit.unregister(self._at_exit)
         self._heartbeat.stop()
         try:
-            self._lock.give_back()
+            with self._lock.metrics.release():
+                self._lock.give_back()
         finally:
             self._lock.end(self)
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from fsspec_cas import Store
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired
 from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.metrics import OnMetric
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.settings import LockSettings, Options, from_config, from_url
 
@@ -57,6 +58,7 @@ def open_lock(
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
     on_lost: OnLost | None = None,
+    on_metric: OnMetric | None = None,
 ) -> Lock:
     """A client of the lock at `url`; nothing is asked of the store yet.
 
@@ -68,7 +70,7 @@ def open_lock(
         CasError: the URL cannot be opened.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
-    return Lock(place.store, place.path, place.settings, on_lost=on_lost)
+    return Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric)
 
 
 class LockProvider:
@@ -88,6 +90,7 @@ class LockProvider:
         on: str | None = None,
         settings: LockSettings | None = None,
         on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
     ) -> LockProvider:
         """The provider of the table (or any folder) at `url`; see `open_lock` for the options behind it.
 
@@ -95,7 +98,8 @@ class LockProvider:
             InvalidSettings: see `open_lock`.
             CasError: the URL cannot be opened.
         """
-        return cls(open_lock(url, on=on, settings=settings, storage_options=storage_options, on_lost=on_lost))
+        place = locate(url, on=on, settings=settings, storage_options=storage_options)
+        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric))
 
     @classmethod
     def from_config(
@@ -104,6 +108,7 @@ class LockProvider:
         storage_options: dict[str, Any] | None = None,
         *,
         on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
     ) -> LockProvider:
         """The provider that a Hudi writer's config asks for, with Hudi's names, defaults and bounds.
 
@@ -117,7 +122,7 @@ class LockProvider:
             CasError: the base path cannot be opened.
         """
         place = _place(from_config(config), None, None, storage_options)
-        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost))
+        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric))
 
     def try_lock(self, timeout_s: float = 0.0) -> bool:
         """Take the lock, waiting at most `timeout_s` seconds for others; False if they still hold it then.

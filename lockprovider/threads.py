@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable
@@ -72,7 +73,7 @@ class Attempt:
         self.thread.shutdown(wait=False)
 
 
-class Cancelled(Exception):
+class Cancelled(concurrent.futures.CancelledError):
     """The task that waited is gone."""
 
 

@@ -10,6 +10,7 @@ by less than the grace plus the margin.
     Idle        TryLock                   Reading     ReadRecord, or straight PutRecord on the own released record
     Reading     no record                 Writing     PutRecord if absent
                 released, lapsed, own     Writing     PutRecord if match; `pending` is copied, the epoch rises
+                the same, others' turn    Idle        Busy, and how many go first
                 another's, valid          Idle        Busy
     Writing     won, took, no pending     Held        Acquired
                 won, took, pending        Rolling     Apply
@@ -33,6 +34,10 @@ The deadline counts from BEFORE the request was sent, on the monotonic clock: co
 appear. A lapsed lease is `Lost` for its holder even if nobody took it yet. A renewal follows the wall clock forward but
 never back: `validUntil` stays as far ahead as the monotonic clock says since the acquisition, so a step back of the
 holder's own clock does not make its lease look lapsed to others while it believes in it.
+
+`line` in the record says whose turn is next. It is politeness: who does not see it, or passes over it, takes the lock
+as safely as anybody. So waiters may write it too: while the lock is held, one adds itself under the version it has read
+and changes nothing else (`joined`). The holder's next write is refused once, and finds its own lease at a new version.
 """
 
 from __future__ import annotations
@@ -57,6 +62,7 @@ class Me:
     settings: LockSettings
     host: str = ""
     pid: int = 0
+    party: str = ""  # its name in the line; clients of one process may share it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +78,23 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Passing:
+    """Go before the first `over` in the line.
+
+    With a `version`: only if the record still is at it, and they leave the line, for they had their turn and did not
+    come. Without: as a guest among them.
+    """
+
+    over: int = 0
+    version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TryLock:
-    """Take the lock if it is free."""
+    """Take the lock if it is free and nobody else's turn."""
 
     at: Moment
+    passing: Passing = Passing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +140,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give the lock back."""
+    """Give the lock back. `again`: this party will come back, so it stays in the line, at its end."""
 
     at: Moment
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +186,13 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else holds it."""
+    """Somebody else holds it; or it is `free`, and `ahead` others in the line go first."""
 
     owner: str
     valid_until_ms: int
     holder: Holder | None
+    ahead: int = 0
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +225,8 @@ class Idle:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Waiting for the record, to take the lock."""
+
+    passing: Passing = Passing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,12 +301,12 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 def _outside(me: Me, state: Idle | Lost | Reading, event: Event) -> Step:
     match state, event:
-        case Idle((record, version)), TryLock(at):
-            return _take(me, record, version, at)
-        case ((Idle() | Lost()), TryLock()):
-            return Reading(), ReadRecord()
-        case Reading(), RecordSeen(record, version, at):
-            return _judge(me, record, version, at)
+        case Idle((record, version)), TryLock(at, passing):
+            return _judge(me, record, version, at, passing)
+        case ((Idle() | Lost()), TryLock(_, passing)):
+            return Reading(passing), ReadRecord()
+        case Reading(passing), RecordSeen(record, version, at):
+            return _judge(me, record, version, at, passing)
         case _:
             raise _misplaced(state, event)
 
@@ -298,8 +322,10 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
             return _tick(state, at.monotonic_s)
         case _, Renew(at):
             return _write("renew", held, _prolonged(me, held, at, kept), at)
-        case _, Release(at):
-            released = replace(held.record, expired=True, pending=kept, nonce=at.nonce)
+        case _, Release(at, again):
+            line = joined(held.record, me.party).line if again else held.record.line
+            freed_ms = at.now_ms if line else 0
+            released = replace(held.record, expired=True, pending=kept, nonce=at.nonce, line=line, freed_ms=freed_ms)
             return _write("release", held, released, at)
         case Held(), Commit(pending, at):
             return _write("commit", held, _prolonged(me, held, at, pending), at)
@@ -325,18 +351,43 @@ def _misplaced(state: State, event: Event) -> ValueError:
     return ValueError(f"{type(event).__name__} does not belong to {type(state).__name__}")
 
 
-def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment) -> Step:
+def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment, passing: Passing) -> Step:
     """May I take the lock that I see?"""
     if record is None or version is None:
         return _take(me, None, ABSENT, at)
-    lapsed = at.now_ms > record.valid_until_ms + GRACE_MS
+    free = record.expired or at.now_ms > record.valid_until_ms + GRACE_MS
+    ahead = 0 if _left(me, record, at) else ahead_of(me.party, record.line)
+    over = passing.over if passing.version in (None, version) else 0
     # A valid record of mine while I hold nothing: an older write of mine landed late.
-    if record.expired or lapsed or record.owner == me.owner:
-        return _take(me, record, version, at)
-    return Idle(), Busy(record.owner, record.valid_until_ms, record.holder)
+    if (free and ahead <= over) or (record.owner == me.owner and not record.expired):
+        return _take(me, record, version, at, _no_shows(me, record, at, passing))
+    return Idle(), Busy(record.owner, record.valid_until_ms, record.holder, ahead, free)
 
 
-def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment) -> Step:
+def ahead_of(party: str, line: tuple[str, ...]) -> int:
+    """How many in the line go before this party; all, if it is not in it."""
+    return line.index(party) if party in line else len(line)
+
+
+def _left(me: Me, record: LockRecord, at: Moment) -> bool:
+    """Nobody can be waiting in the line of a lock that was there for the taking for so long."""
+    free_s = (at.now_ms - (record.freed_ms or record.valid_until_ms)) / 1000
+    return free_s > _LEFT_AFTER_PACES * me.settings.poll_s
+
+
+def _no_shows(me: Me, record: LockRecord, at: Moment, passing: Passing) -> int:
+    """How many at the head of the line had their turn and did not come."""
+    if _left(me, record, at):
+        return len(record.line)
+    return 0 if passing.version is None else min(passing.over, ahead_of(me.party, record.line))
+
+
+def joined(record: LockRecord, party: str) -> LockRecord:
+    """The same record with this party at the end of the line; nothing else may differ."""
+    return record if party in record.line else replace(record, line=(*record.line, party))
+
+
+def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, no_shows: int = 0) -> Step:
     record = LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -345,8 +396,22 @@ def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment) -> 
         nonce=at.nonce,
         pending=seen.pending if seen else None,
         holder=Holder(me.host, me.pid, at.now_ms),
+        line=tuple(party for party in seen.line[no_shows:] if party != me.party) if seen else (),
+        turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
     )
     return Writing("take", record, at.monotonic_s, _clocks_ms(at), None), PutRecord(record, condition)
+
+
+def _turn_ms(seen: LockRecord, now_ms: int) -> int:
+    """A running mean; only of turns that somebody waited for, and over clocks that may differ: a hint."""
+    if not seen.line or seen.holder is None:
+        return 0
+    last_ms = min(now_ms - seen.holder.since_ms, _LONGEST_TURN_MS)  # below zero where clocks differ: that evens out
+    return max(1, (15 * seen.turn_ms + last_ms + 8) // 16 if seen.turn_ms else last_ms)
+
+
+_LONGEST_TURN_MS = 60_000
+_LEFT_AFTER_PACES = 3
 
 
 def _write(purpose: Purpose, held: Held, record: LockRecord, at: Moment) -> Step:
@@ -389,13 +454,13 @@ def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version
     """A write of mine was refused or its answer lost, and this is what is there now."""
     if record is not None and version is not None:
         if record.nonce == write.record.nonce and record.owner == me.owner:
-            return _written(me, write, version)
+            return _written(me, replace(write, record=record), version)  # somebody may have joined the line
         mine = record.owner == me.owner and record.epoch == write.record.epoch and not record.expired
         if write.before is not None and mine:
             # The record from before, or an older write of mine that landed late: still the holder, not written yet.
             return _roll(replace(write.before, record=record, version=version), "not_written")
     if write.purpose == "take":
-        return _judge(me, record, version, at)
+        return _judge(me, record, version, at, Passing())
     if write.purpose == "release":
         return Idle(), Told("released")
     now = "it is gone" if record is None else f"{record.owner} holds it since epoch {record.epoch}"

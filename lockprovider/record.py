@@ -1,7 +1,7 @@
 """The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
 
-`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending` and `holder` are ours: JVM Hudi ignores them
-when it reads and drops them when it writes.
+`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`, and while several wait `line`,
+`turnMs` and `freedMs`, are ours: JVM Hudi ignores them when it reads and drops them when it writes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -47,6 +47,9 @@ class LockRecord:
         nonce: makes the bytes of every write unique, and names the write.
         pending: a decided publish that the next holder must finish.
         holder: for people.
+        line: who may take the lock next, in this order. Politeness, not safety: a take never depends on it.
+        turn_ms: how long a turn took of late, from take to take; 0 if not known.
+        freed_ms: when it was released to those in the line, epoch ms by the releaser's clock; else 0.
     """
 
     owner: str
@@ -56,6 +59,9 @@ class LockRecord:
     nonce: str = ""
     pending: Pending | None = None
     holder: Holder | None = None
+    line: tuple[str, ...] = ()
+    turn_ms: int = 0
+    freed_ms: int = 0
 
     def encode(self) -> bytes:
         """The record as UTF-8 JSON, Hudi's fields first."""
@@ -68,6 +74,12 @@ class LockRecord:
             "pending": None if self.pending is None else _fields(self.pending),
             "holder": None if self.holder is None else _fields(self.holder),
         }
+        if self.line:
+            fields["line"] = list(self.line)
+        if self.turn_ms:
+            fields["turnMs"] = self.turn_ms
+        if self.freed_ms:
+            fields["freedMs"] = self.freed_ms
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -87,6 +99,9 @@ class LockRecord:
                 nonce=_of(fields.get("nonce") or "", str),
                 pending=_pending(fields.get("pending")),
                 holder=_holder(fields.get("holder")),
+                line=tuple(_of(party, str) for party in fields.get("line") or ()),
+                turn_ms=_of(fields.get("turnMs") or 0, int),
+                freed_ms=_of(fields.get("freedMs") or 0, int),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise MalformedRecord(

@@ -1,16 +1,176 @@
-"""When a waiting client looks at the lock record again."""
+"""When a waiting client looks at the lock record again, and how it lets others go first.
+
+While several wait, the record names them in a line (`LockRecord.line`). Whoever is first looks often, the others sleep
+for most of the turns before theirs. Whoever releases stands at the end, if it comes again. One that does not come is
+passed over after a moment, and out of the line. Nobody has to be in the line, and nothing breaks when a JVM writer
+drops it: then everybody looks at a jittered pace.
+
+Not promised: an order. Only that nobody who waits is passed over for long by those who play along.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+from fsspec_cas import Version
+from lockprovider.lease import Busy, Passing
+from lockprovider.record import LockRecord
+from lockprovider.settings import GRACE_MS
+
 FIRST_S = 0.05
+EVERYONE = Passing(1 << 30)  # for a try that does not wait
+
 _DOUBLINGS = 10
+_SHARE = 4  # looks a turn by the first in the line
+_EARLY = 0.85  # of the time until the own turn is slept through: turns are not equally long
+_SLACK_S = 0.1  # what the first in the line may be late by, besides its pace and its way to the store
+_SOONEST_S = 0.001
+_JOIN_AFTER = 2  # turns
+_JOIN_BURST = 10  # attempts in a row: against turns that are short, one in three or four succeeds
+_JOIN_GROWTH = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a waiting client saw at a look."""
+
+    record: LockRecord
+    version: Version
+    busy: Busy
+    now_ms: int
+    monotonic_s: float
+    took_s: float  # the look itself
+    joinable: bool = True  # the record is one that we understand to the last byte
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """What a waiting client remembers between two looks."""
+
+    party: str
+    poll_s: float
+    looks: int = 0
+    way_s: float = 0.0  # the slowest of the looks of late
+    version: Version | None = None
+    free_since_s: float | None = None
+    began_s: float | None = None
+    refused: int = 0  # attempts to join the line that others were faster than
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Look again after this."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Write yourself into the line, under the version that was seen; then look again after a pause."""
+
+
+def looked(waiter: Waiter, sight: Sight, draw: float) -> tuple[Waiter, Pause | Join]:
+    """What to do after a look in vain; `draw` is in [0, 1)."""
+    known = _noted(waiter, sight)
+    if _should_join(known, sight):
+        return known, Join()
+    return known, Pause(min(_pause_s(known, sight, draw), _at_most_s(known, sight, draw)))
+
+
+def join_failed(waiter: Waiter, draw: float) -> tuple[Waiter, Pause]:
+    """After an attempt to join that was refused: somebody else wrote at the same time."""
+    after = replace(waiter, refused=waiter.refused + 1)
+    if after.refused % _JOIN_BURST:
+        return after, Pause(draw * waiter.way_s / 2)
+    return after, Pause(_slowing_s(after.refused, waiter.poll_s) * draw + waiter.way_s)
+
+
+def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
+    """Whom the next look may pass over.
+
+    Those whose turn it was, if the lock is still free as it was. And all, for one that is not in the line and has
+    waited for longer than a round of it.
+    """
+    line = sight.record.line
+    if waiter.party not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(sight):
+        return EVERYONE
+    if waiter.free_since_s is None:
+        return Passing()
+    free_s = monotonic_s - waiter.free_since_s
+    return Passing(int(free_s / _patience_s(waiter, sight)), waiter.version)
 
 
 def next_look_s(looks: int, draw: float, *, lapses_in_s: float, poll_s: float) -> float:
-    """Seconds until the next look, after `looks` looks in vain; `draw` is in [0, 1).
+    """Seconds until the next look without a line, after `looks` looks in vain; `draw` is in [0, 1).
 
     Full jitter under a ceiling that doubles up to `poll_s`, so that waiters do not march in step. Never later than the
     moment at which the lease that was seen lapses, plus a draw of up to a tenth of the pace against a herd.
     """
-    ceiling = min(poll_s, FIRST_S * (1 << min(looks, _DOUBLINGS)))
-    return min(ceiling * draw, max(0.0, lapses_in_s) + draw * poll_s / 10)
+    return min(_slowing_s(looks, poll_s) * draw, max(0.0, lapses_in_s) + draw * poll_s / 10)
+
+
+def _noted(waiter: Waiter, sight: Sight) -> Waiter:
+    same = waiter.version == sight.version
+    since_s = waiter.free_since_s if same and waiter.free_since_s is not None else sight.monotonic_s
+    began_s = sight.monotonic_s if waiter.began_s is None else waiter.began_s
+    return replace(
+        waiter,
+        looks=waiter.looks + 1,
+        way_s=max(sight.took_s, waiter.way_s / 2),
+        version=sight.version,
+        began_s=began_s,
+        free_since_s=since_s if sight.busy.free else None,
+    )
+
+
+def _should_join(waiter: Waiter, sight: Sight) -> bool:
+    """Whoever has just released stands at the end at once; a newcomer tries to get in by itself first."""
+    line = sight.record.line
+    turns_are_taken = line or sight.record.turn_ms  # else the lock is free between, for whoever looks
+    if not sight.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line:
+        return False
+    if sight.took_s == 0 and not waiter.refused:
+        return True
+    turns = _JOIN_AFTER * _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
+    return _waited_s(waiter, sight.monotonic_s) > turns * _turn_s(sight)
+
+
+def _waited_s(waiter: Waiter, monotonic_s: float) -> float:
+    return 0.0 if waiter.began_s is None else monotonic_s - waiter.began_s
+
+
+def _pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
+    if waiter.party not in sight.record.line:
+        return _slowing_s(waiter.looks - 1, waiter.poll_s) * (1 + draw) / 2
+    if sight.busy.ahead == 0:
+        return _pace_s(waiter, sight) * (1 - draw / 2)
+    return max(sight.busy.ahead * _turn_s(sight) * _EARLY, _pace_s(waiter, sight)) * (1 - draw / 10)
+
+
+def _at_most_s(waiter: Waiter, sight: Sight, draw: float) -> float:
+    """Until the lock is there for the taking; a little later, for others wait for that too."""
+    if waiter.free_since_s is not None:
+        over_s = sight.busy.ahead * _patience_s(waiter, sight) - (sight.monotonic_s - waiter.free_since_s)
+        return max(_SOONEST_S, over_s * (1 + draw / 10))
+    lapses_in_s = (sight.record.valid_until_ms + GRACE_MS + 1 - sight.now_ms) / 1000
+    return max(0.0, lapses_in_s) + draw * waiter.poll_s / 10
+
+
+def _slowing_s(times: int, poll_s: float) -> float:
+    return min(poll_s, FIRST_S * (1 << min(times, _DOUBLINGS)))
+
+
+def _turn_s(sight: Sight) -> float:
+    return sight.record.turn_ms / 1000 or FIRST_S
+
+
+def _pace_s(waiter: Waiter, sight: Sight) -> float:
+    """How often the first in the line looks: the longer the turn lasts, the more seldom."""
+    holder = sight.record.holder
+    lasts_s = 0.0 if holder is None else (sight.now_ms - holder.since_ms) / 1000
+    return min(waiter.poll_s, max(_turn_s(sight), lasts_s) / _SHARE)
+
+
+def _patience_s(waiter: Waiter, sight: Sight) -> float:
+    """How long the first in the line may take to come."""
+    return _pace_s(waiter, sight) + max(_SLACK_S, 4 * waiter.way_s)

@@ -34,9 +34,11 @@ from lockprovider.lease import (
     Told,
     TryLock,
     belief,
+    joined,
 )
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings
+from lockprovider.waiting import EVERYONE
 from model.search import BrokenPromise
 from model.twins import Timed, plainly
 
@@ -67,6 +69,7 @@ class World(NamedTuple):
     late: tuple[PutRecord, ...] = ()
     lost: int = 0  # answers that may still be lost
     delays: int = 0  # requests that may still be late
+    joins: int = 0  # waiters that may still write themselves into the line
     steps_back: int = 0  # clocks that may still be stepped
 
 
@@ -80,16 +83,17 @@ class Clocks:
     renewals: int = 1
     lost: int = 0
     delays: int = 0
+    joins: int = 0
     step_back_s: float = 0.0
     rule: Timed = plainly
     reached: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._me = [Me(name, SETTINGS) for name in "ABC"[: len(self.skews_s)]]
+        self._me = [Me(name, SETTINGS, party=name) for name in "ABC"[: len(self.skews_s)]]
 
     def initial(self) -> World:
         clients = tuple(Client(Idle(), None, self.tries, self.renewals, skew_s) for skew_s in self.skews_s)
-        return World(0, None, clients, (), self.lost, self.delays, 1 if self.step_back_s else 0)
+        return World(0, None, clients, (), self.lost, self.delays, self.joins, 1 if self.step_back_s else 0)
 
     def steps(self, world: World) -> Iterator[tuple[str, World]]:
         self._at_most_one(world)
@@ -98,7 +102,15 @@ class Clocks:
         for put in world.late:
             yield f"{put.record.owner}'s late write lands", _landed(world, put)
         for i in range(len(world.clients)):
+            yield from self._join(world, i)
             yield from self._client(world, i)
+
+    def _join(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        name, record = self._me[i].owner, world.record
+        if world.joins and record and not record.expired and record.owner != name and name not in record.line:
+            there = world._replace(record=joined(record, name), joins=world.joins - 1, late=())
+            self.reached.add("joined")
+            yield f"{name} joins the line in {record.owner}'s record", there
 
     def _at_most_one(self, world: World) -> None:
         now_s = _START_S + world.tick * TICK_S
@@ -131,7 +143,7 @@ class Clocks:
         match client.machine:
             case Idle() | Lost() if client.tries:
                 tried = client._replace(tries=client.tries - 1, released=False)
-                yield self._feed(f"{name} tries", _with(world, i, tried), i, TryLock(self._at(world, i)))
+                yield self._feed(f"{name} tries", _with(world, i, tried), i, TryLock(self._at(world, i), EVERYONE))
             case Held(deadline_s=deadline_s) if now_s >= deadline_s:
                 yield self._feed(f"{name} finds its lease lapsed", world, i, Tick(now_s))
             case Held():
@@ -184,7 +196,11 @@ def _landed(world: World, put: PutRecord) -> World:
 
 
 def _version(record: LockRecord | None) -> Any:
-    return ABSENT if record is None else Version("model", record.nonce + record.owner + str(record.expired))
+    return (
+        ABSENT
+        if record is None
+        else Version("model", record.nonce + record.owner + str(record.expired) + ",".join(record.line))
+    )
 
 
 def _human(record: LockRecord) -> str:

@@ -8,7 +8,9 @@ act between any two of them: that is what a pause is.
 What may happen, each within a budget: a lease counts as lapsed for another client at any moment; a holder finds that its
 own lease has lapsed at any moment; the answer to a request is lost; a write is late, and lands at any later moment at which
 its condition is true (a second copy of a write that landed never finds its condition true again, so "twice" is a late
-write that has lost); a request fails and was not done; a client stops for ever, with its write still on the way.
+write that has lost); a request fails and was not done; a client stops for ever, with its write still on the way; one that
+waits writes itself into the line, that is into the record of the holder. All take as rudely as they can: the line is
+politeness, and nothing may depend on it.
 
 Promises, checked at every step:
     fence     an entry that is decided names all entries that were decided before it
@@ -53,6 +55,7 @@ from lockprovider.lease import (
 )
 from lockprovider.record import LockRecord, Pending
 from lockprovider.settings import LockSettings
+from lockprovider.waiting import EVERYONE
 from model.search import BrokenPromise
 
 ANY = object()  # a condition that is always true: what a plain put has
@@ -70,6 +73,7 @@ class Budget(NamedTuple):
     failed: int = 0
     crashes: int = 0
     renewals: int = 0
+    joins: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Rules:
     settle: Callable[..., str] = real.settle_commit
     condition: Callable[[PutRecord], Any] = lambda put: put.condition
     stored: Callable[[LockRecord], LockRecord | None] = lambda record: record
+    joined: Callable[[LockRecord, str], LockRecord] = real.joined
     settles: bool = True  # False: an ended lease is taken for "not written" without looking
     record_first: bool = True
     deletes: bool = False
@@ -128,7 +133,7 @@ class Publishing:
         self._nonces: list[frozenset[int]] = [frozenset()]
         self._fed: dict[Any, tuple[int, int]] = {}
         self._free: set[Any] = set()
-        self._me = [Me(name, LockSettings()) for name in _NAMES]
+        self._me = [Me(name, LockSettings(), party=name) for name in _NAMES]
 
     def initial(self) -> World:
         return World(0, tuple(Client(self._id(Idle())) for _ in range(self.clients)), budget=self.budget)
@@ -139,9 +144,10 @@ class Publishing:
             put = self._all[ghost]
             if self._true(world, put):
                 label = f"the late write of {put.record.owner} ({_what(put.record)}) lands"
-                self.reached.add("late")
+                self.reached.add("joined" if self._is_join(world, put) else "late")
                 yield label, self._land(label, world, put)
         for i in range(len(world.clients)):
+            yield from self._join(world, i)
             yield from self._client(world, i)
 
     # -- one client ----------------------------------------------------------------------------------------------------
@@ -224,6 +230,19 @@ class Publishing:
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
             yield self._feed(f"{name}'s own deadline passes", after, i, client, "tick")
 
+    def _join(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        name, record, budget = _NAMES[i], self._all[world.record], world.budget
+        waits = world.clients[i].phase == "out" and record is not None and not record.expired
+        if budget.joins and waits and name != record.owner and name not in record.line:
+            put = PutRecord(self.rules.joined(record, name), self._version(world.record))
+            after = world._replace(budget=budget._replace(joins=budget.joins - 1))
+            label = f"{name} reads {record.owner}'s record ({_what(record)}) and asks to join the line"
+            yield label, after._replace(ghosts=world.ghosts | {self._id(put)})
+
+    def _is_join(self, world: World, put: PutRecord) -> bool:
+        record = self._all[world.record]
+        return record is not None and record.nonce == put.record.nonce
+
     def _crash(self, world: World, i: int) -> tuple[str, World]:
         client = world.clients[i]
         op = self._all[client.op]
@@ -259,7 +278,7 @@ class Publishing:
             return
         label = f"{what} lands"
         landed = self._land(label, world, put)
-        yield self._feed(label, landed, i, client, "won", int(put.record.nonce))
+        yield self._feed(label, landed, i, client, "won", self._id(put.record))
         if budget.lost:
             after = landed._replace(budget=budget._replace(lost=budget.lost - 1))
             yield self._feed(f"{what} lands, its answer is lost", after, i, client, "failed")
@@ -403,7 +422,7 @@ class Publishing:
 
     def _version(self, record_id: int) -> Any:
         record = self._all[record_id]
-        return ABSENT if record is None else Version("model", record.nonce)
+        return ABSENT if record is None else Version("model", record.nonce + "+" * len(record.line))
 
     def _land(self, label: str, world: World, put: PutRecord) -> World:
         old, new = self._all[world.record], put.record
@@ -440,7 +459,7 @@ class Publishing:
             return
         self._free.add(key)
         newcomer, record = len(_NAMES) - 1, self._all[world.record]
-        state, effect = self.rules.step(self._me[newcomer], Idle(), TryLock(_at("new")))
+        state, effect = self.rules.step(self._me[newcomer], Idle(), TryLock(_at("new"), EVERYONE))
         if record is not None and not record.expired:
             record = replace(record, valid_until_ms=_LONG_AGO_MS)
         objects = set(world.objects)
@@ -474,12 +493,12 @@ class Publishing:
         at = _at(str(nonce))
         match kind:
             case "try":
-                return TryLock(at)
+                return TryLock(at, EVERYONE)
             case "seen":
                 record = self._all[arg]
                 return RecordSeen(record, None if record is None else self._version(arg), at)
             case "won":
-                return PutWon(Version("model", str(arg)))
+                return PutWon(self._version(arg))
             case "failed":
                 return PutFailed()
             case "applied":
@@ -536,7 +555,7 @@ def _what(record: LockRecord) -> str:
 
 def _nonces(thing: Any) -> Iterator[int]:
     if isinstance(thing, Version):
-        yield int(thing.token)
+        yield int(thing.token.rstrip("+"))
     elif isinstance(thing, LockRecord):
         if thing.nonce:
             yield int(thing.nonce)

@@ -16,6 +16,9 @@ WORLDS = {
     "two clients, renewals and a failed request": (2, 1, Budget(lapses=1, failed=1, renewals=1)),
     "two clients, two transactions each": (2, 2, Budget(lapses=1)),
     "three clients": (3, 1, Budget(lapses=1)),
+    "two clients, one joins the line": (2, 1, Budget(lapses=1, lost=1, joins=1)),
+    "two clients, one joins, with renewals": (2, 1, Budget(lapses=1, failed=1, renewals=1, joins=1)),
+    "three clients, one joins": (3, 1, Budget(lapses=1, joins=1)),
 }
 
 # Worlds in which some twin stumbles, small ones first.
@@ -25,6 +28,8 @@ TRAPS = (
     Publishing(2, 1, Budget(lapses=1, crashes=1)),
     Publishing(2, 1, Budget(lapses=1, lost=1)),
     Publishing(2, 1, Budget(lapses=1, failed=1)),
+    Publishing(2, 1, Budget(lapses=1, joins=1)),
+    Publishing(2, 2, Budget(lapses=1, joins=2)),
     Publishing(2, 1, Budget(lapses=1, late=1)),
     Publishing(2, 1, Budget(lapses=1, failed=1, renewals=1)),
     Publishing(2, 1, Budget(lapses=1, lost=1, late=1)),
@@ -40,6 +45,7 @@ def test_with_no_assumption_on_clocks_every_promise_of_publish_holds(world: str)
     found = explore(model.initial(), model.steps)
     assert not found.story, str(found)
     assert found.states > 500
+    assert ("joined" in model.reached) == (model.budget.joins > 0)
 
 
 @pytest.mark.parametrize("twin", PUBLISHING)
@@ -61,8 +67,9 @@ def test_a_wrong_publish_is_caught(twin: str) -> None:
         Clocks((0.0, ALLOWANCE_S)),
         Clocks((ALLOWANCE_S, 0.0)),
         Clocks((0.0, ALLOWANCE_S), lost=1),
+        Clocks((0.0, ALLOWANCE_S), joins=1),
     ],
-    ids=["equal clocks", "the second ahead", "the first ahead", "a lost answer"],
+    ids=["equal clocks", "the second ahead", "the first ahead", "a lost answer", "a waiter joins the line"],
 )
 def test_while_clocks_differ_by_less_than_the_allowance_at_most_one_believes(model: Clocks) -> None:
     found = explore(model.initial(), model.steps)

@@ -118,6 +118,26 @@ def _only_the_object_counts(
     )
 
 
+def _join_is_a_plain_put(put: PutRecord) -> Any:
+    return ANY if put.record.line else put.condition
+
+
+def _join_keeps_only_what_jvm_hudi_knows(record: LockRecord, party: str) -> LockRecord:
+    after = real.joined(record, party)
+    return LockRecord(after.owner, after.valid_until_ms, after.expired, nonce=after.nonce, line=after.line)
+
+
+def _join_drops_pending(record: LockRecord, party: str) -> LockRecord:
+    return replace(real.joined(record, party), pending=None)
+
+
+def _a_join_ends_the_lease(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """Another version than one's own, so another holder."""
+    if isinstance(state, Checking) and isinstance(event, RecordSeen) and event.record and event.record.line:
+        event = replace(event, record=replace(event.record, owner="?", nonce="0"))
+    return real.step(me, state, event)
+
+
 PUBLISHING: dict[str, tuple[str, Rules]] = {
     "a take-over drops the pending publish": ("fence", Rules(step=_takeover_drops_pending)),
     "a take-over adopts without rolling forward": ("fence", Rules(step=_adopts_without_applying)),
@@ -132,6 +152,10 @@ PUBLISHING: dict[str, tuple[str, Rules]] = {
     "the path is looked at before the record": ("truth", Rules(record_first=False)),
     "a release deletes the record": ("epoch", Rules(stored=_deleted_when_released, deletes=True)),
     "a released record counts as held": ("free", Rules(step=_release_is_ignored)),
+    "a waiter joins the line with a plain put": ("fence", Rules(condition=_join_is_a_plain_put)),
+    "a waiter that joins forgets the epoch": ("epoch", Rules(joined=_join_keeps_only_what_jvm_hudi_knows)),
+    "a waiter that joins forgets the pending publish": ("fence", Rules(joined=_join_drops_pending)),
+    "a join ends the lease": ("truth", Rules(step=_a_join_ends_the_lease, settles=False)),
     "a pending publish blocks the next holder": ("free", Rules(step=_unapplied_blocks_for_ever)),
 }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fsspec_cas import ABSENT, Version
-from lockprovider import LockRecord, LockSettings, Pending
+from lockprovider import Holder, LockRecord, LockSettings, Pending
 from lockprovider.lease import (
     AppliedPending,
     Apply,
@@ -21,6 +21,7 @@ from lockprovider.lease import (
     Lost,
     Me,
     Moment,
+    Passing,
     PutFailed,
     PutRecord,
     PutWon,
@@ -35,6 +36,7 @@ from lockprovider.lease import (
     TryLock,
     Writing,
     belief,
+    joined,
     settle_commit,
     step,
 )
@@ -326,3 +328,90 @@ def test_a_write_is_only_ever_sent_under_a_condition() -> None:
     effects += [step(ME, held(), event)[1] for event in (Renew(at()), Release(at()), Commit(PENDING, at()))]
     assert all(isinstance(put, PutRecord) for put in effects)
     assert [put.condition for put in effects] == [ABSENT, V1, V1, V1, V1]
+
+
+# -- the line ----------------------------------------------------------------------------------------------------------
+
+OURS = Me("me", SETTINGS, "host", 7, party="p")
+FREED = LockRecord("other", NOW_MS, expired=True, epoch=41, nonce="x", line=("a", "b", "p", "c"), freed_ms=NOW_MS)
+
+
+def looking(record: LockRecord, passing: Passing | None = None, moment: Moment | None = None) -> object:
+    return step(OURS, Reading(passing or Passing()), RecordSeen(record, V1, moment or at()))[1]
+
+
+def test_a_free_lock_is_left_to_those_ahead_in_the_line() -> None:
+    assert looking(FREED) == Busy("other", NOW_MS, None, ahead=2, free=True)
+    assert looking(replace(FREED, line=("a", "b"))).ahead == 2, "whoever is not in the line goes last"
+
+
+def test_whoever_is_first_takes_it_and_the_others_stay_in_line() -> None:
+    put = looking(replace(FREED, line=("p", "a", "b")))
+    assert (put.condition, put.record.line) == (V1, ("a", "b"))
+
+
+def test_the_own_released_record_is_not_taken_again_while_others_are_ahead() -> None:
+    assert step(OURS, Idle((FREED, V2)), TryLock(at())) == (
+        Idle(),
+        Busy("other", NOW_MS, None, ahead=2, free=True),
+    )
+
+
+def test_those_who_did_not_come_leave_the_line_when_they_are_passed_over() -> None:
+    assert isinstance(looking(FREED, Passing(1, V1)), Busy)
+    assert looking(FREED, Passing(2, V1)).record.line == ("c",)
+    assert isinstance(looking(FREED, Passing(2, V2)), Busy), "that was another record: they may come yet"
+
+
+def test_a_guest_leaves_the_line_as_it_is() -> None:
+    assert looking(FREED, Passing(9)).record.line == ("a", "b", "c")
+
+
+def test_a_line_that_was_left_stops_nobody() -> None:
+    later = at(ms=round(3000 * SETTINGS.poll_s) + 1)
+    put = looking(FREED, moment=later)
+    assert (put.record.line, put.record.freed_ms) == ((), 0)
+    assert isinstance(looking(FREED, moment=at(ms=round(3000 * SETTINGS.poll_s))), Busy)
+
+
+def test_whoever_releases_and_comes_again_stands_at_the_end() -> None:
+    holds = replace(held(), record=replace(held().record, line=("a",)))
+    for again, line in ((True, ("a", "p")), (False, ("a",))):
+        _, put = step(OURS, holds, Release(at("n2"), again))
+        assert (put.record.line, put.record.freed_ms) == (line, NOW_MS)
+    _, put = step(OURS, held(), Release(at("n2")))
+    assert (put.record.line, put.record.freed_ms) == ((), 0)
+
+
+def test_a_holder_finds_its_lease_under_the_version_that_a_joining_waiter_made() -> None:
+    holds = held()
+    there = joined(holds.record, "b")
+    assert replace(there, line=()) == holds.record
+    writing, _ = step(ME, holds, Renew(at("n2")))
+    checking, _ = step(ME, writing, PutFailed())
+    after, told = step(ME, checking, RecordSeen(there, V2, at()))
+    assert told == Told("not_written")
+    assert after == replace(holds, record=there, version=V2)
+    _, put = step(ME, after, Release(at("n3")))
+    assert (put.condition, put.record.line) == (V2, ("b",))
+
+
+def test_a_write_whose_answer_was_lost_keeps_who_joined_since() -> None:
+    writing, put = step(ME, held(), Renew(at("n2")))
+    checking, _ = step(ME, writing, PutFailed())
+    after, told = step(ME, checking, RecordSeen(joined(put.record, "b"), V2, at()))
+    assert told == Told("renewed")
+    assert (after.record.line, after.version) == (("b",), V2)
+
+
+def test_nobody_joins_twice() -> None:
+    assert joined(FREED, "b") is FREED
+
+
+def test_the_length_of_a_turn_is_a_running_mean_over_turns_that_were_waited_for() -> None:
+    took = replace(FREED, line=("p", "a"), holder=Holder("h", 1, NOW_MS - 80))
+    assert looking(took).record.turn_ms == 80
+    assert looking(replace(took, turn_ms=16)).record.turn_ms == 20
+    assert looking(replace(took, line=(), turn_ms=16)).record.turn_ms == 0
+    ahead_of_us = replace(took, turn_ms=16, holder=Holder("h", 1, NOW_MS + 10**9))
+    assert looking(ahead_of_us).record.turn_ms >= 1

@@ -22,6 +22,9 @@ records = st.builds(
     nonce=text,
     pending=st.none() | st.builds(Pending, text, text, text),
     holder=st.none() | st.builds(Holder, text, numbers, numbers),
+    line=st.lists(text, max_size=4).map(tuple),
+    turn_ms=st.integers(min_value=0, max_value=2**31),
+    freed_ms=st.integers(min_value=0, max_value=2**53),
 )
 
 
@@ -37,6 +40,7 @@ def test_a_jvm_reader_finds_its_three_fields_and_a_jvm_writer_drops_the_others(r
     read = LockRecord.decode(json.dumps(jvm).encode())
     assert (read.owner, read.valid_until_ms, read.expired) == (record.owner, record.valid_until_ms, record.expired)
     assert (read.epoch, read.nonce, read.pending, read.holder) == (0, "", None, None)
+    assert (read.line, read.turn_ms, read.freed_ms) == ((), 0, 0)
 
 
 def test_fields_that_nobody_knows_are_ignored() -> None:

@@ -1,33 +1,151 @@
-"""When a waiting client looks again."""
+"""When a waiting client looks again, whom it lets go first, and when it joins the line."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.waiting import FIRST_S, next_look_s
+from fsspec_cas import Version
+from lockprovider import Holder, LockRecord
+from lockprovider.lease import Busy, Passing, ahead_of
+from lockprovider.settings import GRACE_MS
+from lockprovider.waiting import EVERYONE, FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 
 draws = st.floats(min_value=0, max_value=1, exclude_max=True)
-looks = st.integers(min_value=0, max_value=10**6)
 paces = st.floats(min_value=0.05, max_value=50)
-lapses = st.floats(min_value=-(10**6), max_value=10**6)
+NOW_MS = 1_000_000
+HELD = LockRecord("other", NOW_MS + 60_000, expired=False, epoch=1, nonce="n", holder=Holder("h", 1, NOW_MS - 10))
+V1, V2 = Version("test", "1"), Version("test", "2")
 
 
-@given(looks, draws, lapses, paces)
-def test_a_look_is_never_later_than_the_pace_nor_much_later_than_the_lapse(n, draw, lapses_in_s, poll_s) -> None:
-    pause = next_look_s(n, draw, lapses_in_s=lapses_in_s, poll_s=poll_s)
+def sight(
+    record: LockRecord, *, s: float = 0.0, version: Version = V1, free: bool = False, took_s: float = 0.01
+) -> Sight:
+    busy = Busy(record.owner, record.valid_until_ms, record.holder, ahead_of("p", record.line), free)
+    return Sight(record, version, busy, NOW_MS + round(s * 1000), s, took_s)
+
+
+def pause_s(waiter: Waiter, seen: Sight, draw: float = 0.5) -> float:
+    _, what = looked(waiter, seen, draw)
+    assert isinstance(what, Pause)
+    return what.seconds
+
+
+def in_line(ahead: int, **fields: object) -> LockRecord:
+    return replace(HELD, line=(*"abcdefghijklmno"[:ahead], "p"), **fields)
+
+
+# -- without a line ----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(min_value=0, max_value=10**6), draws, st.integers(min_value=-(10**9), max_value=10**9), paces)
+def test_a_look_is_never_later_than_the_pace_nor_much_later_than_the_lapse(n, draw, lapses_ms, poll_s) -> None:
+    record = replace(HELD, valid_until_ms=NOW_MS + lapses_ms)
+    pause = pause_s(Waiter("p", poll_s, looks=n), sight(record), draw)
     assert 0 <= pause <= poll_s
-    assert pause <= max(0.0, lapses_in_s) + poll_s / 10
+    assert pause <= max(0.0, (lapses_ms + GRACE_MS + 1) / 1000) + poll_s / 10
 
 
 @given(draws, paces)
 def test_the_first_look_comes_soon_and_later_ones_slow_down_to_the_pace(draw, poll_s) -> None:
-    pauses = [next_look_s(n, draw, lapses_in_s=1000.0, poll_s=poll_s) for n in range(20)]
+    pauses = [pause_s(Waiter("p", poll_s, looks=n), sight(HELD), draw) for n in range(20)]
     assert pauses[0] <= FIRST_S
     assert pauses == sorted(pauses)
-    assert pauses[-1] == poll_s * draw
+    assert pauses[-1] == poll_s * (1 + draw) / 2
 
 
-def test_waiters_who_see_the_same_lapse_do_not_all_look_at_once() -> None:
-    pauses = {next_look_s(9, n / 100, lapses_in_s=0.0, poll_s=1.0) for n in range(100)}
-    assert len(pauses) == 100
+def test_waiters_do_not_look_all_at_once() -> None:
+    lapsing = replace(HELD, valid_until_ms=NOW_MS - GRACE_MS)
+    for record in (HELD, lapsing):
+        assert len({pause_s(Waiter("p", 1.0, looks=9), sight(record), n / 100) for n in range(100)}) == 100
+
+
+# -- in the line -------------------------------------------------------------------------------------------------------
+
+
+@given(draws, st.integers(min_value=1, max_value=15), st.integers(min_value=1, max_value=5000))
+def test_whoever_is_in_the_line_sleeps_through_most_of_the_turns_before_and_never_through_its_own(
+    draw, ahead, turn_ms
+) -> None:
+    pause = pause_s(Waiter("p", 1.0), sight(in_line(ahead, turn_ms=turn_ms)), draw)
+    turn_s = turn_ms / 1000
+    assert ahead * turn_s * 0.75 <= pause
+    assert pause <= max(ahead * turn_s, 0.25)
+
+
+@given(draws, st.integers(min_value=1, max_value=10**6))
+def test_the_first_in_the_line_looks_the_more_seldom_the_longer_the_turn_lasts(draw, lasts_ms) -> None:
+    record = in_line(0, holder=Holder("h", 1, NOW_MS - lasts_ms), turn_ms=1)
+    pause = pause_s(Waiter("p", 1.0), sight(record), draw)
+    assert lasts_ms / 1000 / 8 <= pause <= lasts_ms / 1000 / 4 or 0.5 <= pause <= 1.0
+
+
+def test_a_lock_that_stays_free_is_there_for_the_next_after_a_moment_for_each_before() -> None:
+    record = replace(in_line(2), expired=True)
+    waiter, what = looked(Waiter("p", 1.0), sight(record, free=True), 0.0)
+    assert isinstance(what, Pause)
+    over_s = 0.1 * 2
+    assert passing(waiter, sight(record, free=True), 0.0) == Passing(0, V1)
+    assert passing(waiter, sight(record, free=True), 100.0).over >= 2
+    seen, waited_s = sight(record, free=True), 0.0
+    while passing(waiter, seen, waited_s).over < 2:
+        waited_s += pause_s(waiter, seen)
+        seen = sight(record, s=waited_s, free=True)
+        waiter, _ = looked(waiter, seen, 0.5)
+        assert waited_s < 5 * over_s
+
+
+def test_the_patience_begins_anew_with_every_record() -> None:
+    record = replace(in_line(2), expired=True)
+    waiter, _ = looked(Waiter("p", 1.0), sight(record, free=True), 0.0)
+    waiter, _ = looked(waiter, sight(record, s=50.0, version=V2, free=True), 0.0)
+    assert passing(waiter, sight(record, s=50.0, version=V2, free=True), 50.0) == Passing(0, V2)
+    waiter, _ = looked(waiter, sight(in_line(2), s=60.0), 0.0)
+    assert passing(waiter, sight(in_line(2), s=60.0), 99.0) == Passing()
+
+
+# -- into the line -----------------------------------------------------------------------------------------------------
+
+
+def first_join(record: LockRecord, *, joinable: bool = True, looks: int = 50, step_s: float = 0.05) -> int | None:
+    waiter = Waiter("p", 1.0)
+    for n in range(looks):
+        waiter, what = looked(waiter, replace(sight(record, s=n * step_s), joinable=joinable), 0.5)
+        if isinstance(what, Join):
+            return n
+    return None
+
+
+def test_a_newcomer_joins_a_line_after_two_turns() -> None:
+    assert first_join(replace(HELD, line=("a",), turn_ms=100)) == 5
+    assert first_join(replace(HELD, turn_ms=100)) == 5, "the one party of the line holds it now"
+
+
+def test_nobody_joins_where_there_is_no_line_or_where_the_record_is_not_understood() -> None:
+    assert first_join(HELD) is None
+    assert first_join(replace(HELD, line=("a",)), joinable=False) is None
+    assert first_join(in_line(3)) is None
+
+
+def test_whoever_has_just_released_joins_at_once() -> None:
+    free = replace(HELD, expired=True, line=("a",))
+    assert looked(Waiter("p", 1.0), sight(free, free=True, took_s=0.0), 0.5)[1] == Join()
+    assert isinstance(looked(Waiter("p", 1.0), sight(free, free=True), 0.5)[1], Pause)
+
+
+def test_attempts_to_join_come_in_bursts_that_are_further_and_further_apart() -> None:
+    waiter, pauses = Waiter("p", 1.0, way_s=0.01), []
+    for _ in range(40):
+        waiter, pause = join_failed(waiter, 0.5)
+        pauses.append(pause.seconds)
+    long = [n for n, seconds in enumerate(pauses) if seconds > 0.01]
+    assert long == [9, 19, 29, 39]
+
+
+def test_a_guest_that_has_waited_for_a_round_of_the_line_passes_all() -> None:
+    seen = sight(replace(HELD, line=("a", "b"), turn_ms=100))
+    waiter, _ = looked(Waiter("p", 1.0), seen, 0.5)
+    assert passing(waiter, seen, 0.2) == Passing()
+    assert passing(waiter, seen, 0.4) == EVERYONE

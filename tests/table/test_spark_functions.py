@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, rows
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, rows
 
 from lockprovider.table import InvalidRecords, Table
 from lockprovider.table.engines import arrow
@@ -76,12 +76,35 @@ def test_a_merge_refuses_what_it_could_only_guess(spark: Any, table: Table) -> N
     assert table.timeline().pending_writes == ()
 
 
-def test_a_read_can_be_narrowed_to_columns_rows_and_partitions(spark: Any, table: Table) -> None:
-    found = engine.read(spark, table, columns=["id"], where="value >= 2 and part <> 'c'")
+def test_a_read_can_be_narrowed_to_columns_rows_and_partitions_now_or_in_the_past(spark: Any, table: Table) -> None:
+    then = table.history()[-1].completion
+    engine.append(table, frame(spark, (9, "z", 9)))
+    found = engine.read(spark, table, columns=["id"], filter="value >= 2 and part <> 'c'")
     assert found.columns == ["id"]
-    assert {row.id for row in found.collect()} == {2, 3}
-    narrow = engine.read(spark, table, partitions=["a", "b"], where="_hoodie_record_key = '3'")
+    assert {row.id for row in found.collect()} == {2, 3, 9}
+    assert {row.id for row in engine.read(spark, table, filter="lower(part) = 'a' or value % 3 = 0").collect()} == {
+        1,
+        2,
+        3,
+        9,
+    }
+    narrow = engine.read(spark, table, partitions=["a", "b"], filter=[("_hoodie_record_key", "=", "3")])
     assert [tuple(row) for row in narrow.collect()] == [(3, "b", 3)]
+    assert {row.id for row in engine.read(spark, table, as_of=then, columns=["id"]).collect()} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("where", "pushed"),
+    [
+        ("part = 'a' and id in (1, 2)", True),
+        ("value * 2 > 3", False),
+        ("part = 7", False),
+        ("part = 'a\\'", False),
+        ("upper(part) = 'A'", False),
+    ],
+)
+def test_only_conditions_that_mean_the_same_in_arrow_are_pushed_into_the_files(where: str, pushed: bool) -> None:
+    assert (engine.pushable(where, SCHEMA) is not None) == pushed
 
 
 def test_what_a_task_refuses_comes_out_with_its_own_type(spark: Any, table: Table) -> None:

@@ -1,7 +1,7 @@
 """PySpark: rows are read and written on the executors, the transaction lives in the driver's own Python process.
 
     upsert(table, rows, retries=5)                              # also append, merge, delete: each one transaction
-    read(spark, table, columns=["id"], where="fare > 3")
+    read(spark, table, columns=["id"], filter="fare > 3")
 
 Or as parts of one transaction, which reads what it changes:
 
@@ -24,23 +24,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from fsspec_cas import InvalidInput
+from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.engines import spark_tasks as tasks
-from lockprovider.table.engines.base import GroupWriter, Place, plain_columns
+from lockprovider.table.engines import sql_where
+from lockprovider.table.engines.base import GroupWriter, Place
 from lockprovider.table.engines.spark_errors import typed_errors
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.transaction import CommitResult, Transaction
-from lockprovider.table.view import FileSlice, Snapshot
+from lockprovider.table.view import AsOf, FileSlice, Snapshot
 
 _NO_COLUMNS = pa.schema([])
+_ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
 
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
@@ -112,20 +118,44 @@ def read(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     *,
-    where: str | None = None,
+    filter: str | reading.Where = None,  # noqa: A002 - as pyarrow calls it
+    as_of: str | datetime | AsOf | None = None,
 ) -> DataFrame:
-    """The rows of the latest snapshot, or of a transaction's own; without Hudi's meta columns unless named.
+    """The rows of the latest snapshot, of a moment before it, or of a transaction's own.
 
-    Only `columns`, and those that `where` (Spark SQL) names, are read from the files. The files are fixed now: the same
-    DataFrame never sees later commits.
+    Only the columns that are asked for are read from the files, and of files and row groups only those that may have
+    such rows. The files are fixed now: the same DataFrame never sees later commits.
+
+    Args:
+        spark: the session.
+        source: a table, or a transaction, which reads its own snapshot.
+        columns: all without Hudi's own, or these (which may be Hudi's).
+        partitions: paths of partitions, as folders are named.
+        filter: Spark SQL, or what pyarrow takes: an expression, a list of tuples.
+        as_of: 17 digits of UTC or an aware datetime, of completion; not for a transaction.
+
+    Raises:
+        InvalidInput: a column or time that does not exist, a filter that does not fit.
+        HistoryGone: that moment cannot be read (any more).
     """
-    table = source.table if isinstance(source, Transaction) else source
-    snapshot = source.snapshot if isinstance(source, Transaction) else source.snapshot()
+    table, snapshot = _seen(source, as_of)
     schema = table.schema(snapshot.timeline)
-    wanted = plain_columns(schema, None if columns is None else list(columns))
-    needed = wanted if where is None else pa.unify_schemas([wanted, mentioned(where, hudi_schema.with_meta(schema))])
-    rows = over(spark, snapshot.within(partitions), tasks.reader(Place.of(table), needed), needed)
-    return rows if where is None else rows.where(where).select(wanted.names)
+    names = schema.names if columns is None else columns
+    sql, where, needed = None, filter, names
+    if isinstance(filter, str):
+        seen = mentioned(filter, hudi_schema.with_meta(schema))
+        sql, where, needed = filter, pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
+    scan = reading.plan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
+    rows = over(spark, scan.slices, tasks.scanner(Place.of(table), scan), scan.schema)
+    return rows if sql is None else rows.where(sql).select(*names)
+
+
+def _seen(source: Table | Transaction, as_of: str | datetime | AsOf | None) -> tuple[Table, Snapshot]:
+    if isinstance(source, Table):
+        return source, source.snapshot(as_of=as_of)
+    if as_of is not None:
+        raise InvalidInput("a transaction reads its own snapshot: read the past from the table")
+    return source.table, source.snapshot
 
 
 def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
@@ -172,7 +202,10 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
     """
     txn.operation = "DELETE"
     schema = txn.table.schema(txn.timeline)
-    slices, seen = txn.snapshot.within(partitions), mentioned(where, schema)
+    seen = mentioned(where, schema)
+    slices = reading.plan(
+        txn.snapshot, schema, txn.config, where=pushable(where, schema), partitions=partitions
+    ).slices  # without those of partitions that cannot have such rows
     located = over(spark, slices, tasks.locator(Place.of(txn.table), seen), tasks.grouped_schema(seen))
     gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
     put(txn, GroupWriter.of(txn, schema), gone, slices, {})
@@ -239,6 +272,16 @@ def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
     return pa.schema(named)
 
 
+def pushable(where: str, schema: pa.Schema) -> Any:
+    """A condition in Spark SQL as an Arrow expression, if both mean the same for sure; else None."""
+    if "\\" in where or "''" in where:
+        return None  # Spark's settings say what these mean
+    try:
+        return sql_where.parse(where, pa.schema([column for column in schema if column.type in _ALIKE]))
+    except InvalidInput:
+        return None
+
+
 def _keyed(writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | None) -> DataFrame:
     """All changes with the table's columns, their key and partition, and whether they are deletes."""
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
@@ -252,16 +295,3 @@ def _keyed(writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | 
 
 def _buckets(counts: Mapping[str, int]) -> int:
     return 1 + max(counts.values(), default=0) // tasks.ROWS_PER_FILE
-
-
-__all__ = [
-    "CommitResult",
-    "Snapshot",
-    "append",
-    "delete",
-    "delete_where",
-    "insert",
-    "read",
-    "upsert",
-    "write",
-]

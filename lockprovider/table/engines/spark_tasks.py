@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.engines.base import GroupWriter, Place, group_id
 from lockprovider.table.files import conform
@@ -71,11 +72,11 @@ def over(
     return run
 
 
-def reader(place: Place, schema: pa.Schema) -> Callable[[FileSlice], pa.Table]:
-    """The rows of a file slice."""
+def scanner(place: Place, scan: reading.Scan) -> Callable[[FileSlice], pa.Table]:
+    """The rows of a scan that are in a file slice."""
 
     def rows(file_slice: FileSlice) -> pa.Table:
-        return place.read(file_slice.path, schema.names)
+        return reading.read_slice(place, scan, file_slice)
 
     return rows
 

@@ -45,6 +45,8 @@ PURE = {
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
     "lockprovider.table.retention": set(),
 
+    "lockprovider.table.retention": set(),
+    "lockprovider.table.picture": set(),
 
 def imports(path: Path, *, at_run_time_only: bool = False) -> set[str]:
     """The absolute names of what a module imports."""

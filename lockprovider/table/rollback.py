@@ -39,21 +39,39 @@ def clean_dead(table: Table, timeline: Timeline, me: str) -> None:
 
     A cleaner that cannot get through leaves the work to the next one. With EAGER settings all of them count as dead.
     """
-    restores = timeline.pending(Action.RESTORE)
-    suspects = {*timeline.pending_writes, *timeline.pending_rollbacks, *restores} - {me}
-    eager = table.settings.is_eager
     with contextlib.suppress(CasError, LockError):
-        for begin in sorted(suspects) if eager else dead_among(table, suspects):
-            if begin in restores:
-                restore.finish_dead(table, begin)
-            elif begin in timeline.pending_rollbacks:
-                _finish(table, begin)
-            else:
-                roll_back(table, begin, only_if_dead=not eager)
+        _clean(table, timeline, {me}, eager=table.settings.is_eager)
 
 
-def roll_back(table: Table, begin: str, *, only_if_dead: bool = False) -> None:
+def sweep(table: Table) -> tuple[str, ...]:
+    """Roll back what dead writers left, and finish the rollbacks and restores of dead executors; their begin times.
+
+    Raises:
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    now = table.timeline()
+    with service.beating(table, now):  # a fresh heartbeat shows how late the others are
+        return _clean(table, now, set(), eager=False)
+
+
+def _clean(table: Table, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
+    restores = timeline.pending(Action.RESTORE)
+    suspects = {*timeline.pending_writes, *timeline.pending_rollbacks, *restores} - spared
+    found = tuple(sorted(suspects)) if eager else dead_among(table, suspects)
+    for begin in found:
+        if begin in restores:
+            restore.finish_dead(table, begin)
+        elif begin in timeline.pending_rollbacks:
+            _finish(table, begin)
+        else:
+            roll_back(table, begin, only_if_dead=not eager)
+    return found
+
+
+def roll_back(table: Table, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
     """Remove a pending instant and all its files. A completed instant, or one that is gone, is left alone.
+
+    `own`: the caller is its writer, so that nobody else can commit it meanwhile.
 
     Raises:
         NotAcquired, CasError: the lock or the store; may be repeated.
@@ -64,7 +82,7 @@ def roll_back(table: Table, begin: str, *, only_if_dead: bool = False) -> None:
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
-        _execute(table, lease, now, begin, fenced=only_if_dead)
+        _execute(table, lease, now, begin, fenced=not own)
     table.tell("rolled_back", begin)
 
 

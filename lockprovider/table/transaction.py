@@ -214,7 +214,7 @@ class Transaction:
         self._over = True
         self._stop_heartbeat()
         with contextlib.suppress(CasError, NotAcquired):
-            rollback.roll_back(self.table, self._begin)
+            rollback.roll_back(self.table, self._begin, own=True)
 
     def _take(self, begin: str) -> Timeline:
         """Try to begin at this time; the timeline as it was listed after."""

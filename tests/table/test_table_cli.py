@@ -1,0 +1,252 @@
+"""`lockprovider table`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from table.services import overwrite, timeline_names
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
+
+from lockprovider.cli import main
+from lockprovider.table import Table, WriteConflict
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.picture import Bar, draw, lanes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A table with four commits, an overwrite and a writer that gave way."""
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1), (2, "b", 2))
+    late = table.transaction()
+    engine.write(late, upserts=rows((1, "a", 100)))
+    upsert(table, (1, "a", 2))
+    with pytest.raises(WriteConflict):
+        late.commit()
+    late.rollback()
+    overwrite(table, ["b"], (3, "b", 3))
+    table.transact(lambda txn: (txn.extra.update(writer="nightly"), engine.write(txn, upserts=rows((4, "c", 4)))))
+    return tmp_path / "t"
+
+
+ROWS = {(1, "a", 2), (3, "b", 3), (4, "c", 4)}
+
+
+class Told:
+    """One run: its exit code and what it said."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def said(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    def once(*words: object) -> Told:
+        try:
+            code = main(["table", *map(str, words)])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        seen = capsys.readouterr()
+        return Told(code, seen.out, seen.err)
+
+    return once
+
+
+def commits(folder: Path) -> list[str]:
+    return [commit.instant for commit in Table.open(str(folder)).history()]
+
+
+def test_a_table_is_made_from_columns_and_from_a_parquet_file(tmp_path: Path, run: Any) -> None:
+    words = ["--column", "id:int64", "--column", "part:string", "--column", "value:int64", "--key", "id"]
+    made = run("create", tmp_path / "one", *words, "--partition-by", "part", "--json")
+    assert (made.code, made.said["name"]) == (0, "one")
+    pq.write_table(rows((1, "a", 1)), tmp_path / "like.parquet")
+    assert run("create", tmp_path / "two", "--like", tmp_path / "like.parquet", "--key", "id").code == 0
+    for name in ("one", "two"):
+        table = Table.open(str(tmp_path / name), settings=SETTINGS)
+        assert table.schema().names == SCHEMA.names
+        upsert(table, (1, "a", 1))
+        assert by_hudi_rs(str(tmp_path / name)) == content(table) == {(1, "a", 1)}
+    again = run("create", tmp_path / "one", *words)
+    assert (again.code, again.out) == (1, "")
+    assert "open it" in again.err
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"), [("id", "NAME:TYPE"), ("id:integer", "is not a type"), ("other:int64", "id")]
+)
+def test_a_column_that_cannot_be_is_refused_and_nothing_is_written(
+    tmp_path: Path, run: Any, column: str, sentence: str
+) -> None:
+    told = run("create", tmp_path / "t", "--column", column, "--key", "id")
+    assert told.code == 2
+    assert sentence in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_info_says_what_the_table_is(folder: Path, run: Any) -> None:
+    said = run("info", folder, "--json").said
+    assert said["columns"] == {"id": "int64", "part": "string", "value": "int64"}
+    assert (said["files"], said["partitions"], said["commits"]) == (3, 3, 5)
+    assert said["bytes"] == sum(
+        (folder / f"{s.path}").stat().st_size for s in Table.open(str(folder)).snapshot().slices
+    )
+    assert "record keys" in run("info", folder).out
+
+
+def test_log_and_timeline_agree_with_the_folder(folder: Path, run: Any) -> None:
+    log = run("log", folder, "--json").said
+    assert [one["instant"] for one in log] == commits(folder)[::-1]
+    assert log[0]["extra"] == {"writer": "nightly"}
+    assert (log[1]["operation"], log[1]["inserted"]) == ("INSERT_OVERWRITE", 1)
+    assert len(run("log", folder, "--last", 2, "--json").said) == 2
+    told = run("timeline", folder, "--json").said
+    names = {name for name in timeline_names(folder) if "_" in name}
+    assert {f"{one['begin']}_{one['completed']}.{one['action']}" for one in told} == names
+    assert {one["state"] for one in told} == {"completed"}
+    pending = Table.open(str(folder), settings=SETTINGS).transaction()
+    begin = pending.start()
+    assert run("timeline", folder, "--last", 1, "--json").said[0] == {
+        "begin": begin,
+        "completed": None,
+        "action": "commit",
+        "state": "inflight",
+    }
+    pending.rollback()
+
+
+def test_files_and_read_show_the_present_and_the_past(folder: Path, run: Any) -> None:
+    files = run("files", folder, "--json").said
+    assert {one["path"] for one in files} < data_files(folder)
+    assert len(run("files", folder, "--partition", "b", "--json").said) == 1
+    assert {tuple(row.values()) for row in run("read", folder, "--json").said} == by_hudi_rs(str(folder)) == ROWS
+    old = Table.open(str(folder)).history()[1].completion
+    then = run("read", folder, "--as-of", old, "--columns", "id,value", "--json").said
+    assert {tuple(row.values()) for row in then} == {(1, 1), (2, 2)}
+    assert len(run("read", folder, "--limit", 1, "--json").said) == 1
+    assert len(run("read", folder, "--limit", 0, "--json").said) == 3
+    assert "3 rows" in run("read", folder).out
+    assert run("read", folder, "--as-of", "20200101000000000").code == 1
+    assert run("read", folder, "--as-of", "yesterday").code == 2
+    assert run("read", folder, "--columns", "nothing").code == 2
+
+
+def test_clean_says_first_and_then_does(folder: Path, run: Any) -> None:
+    before = data_files(folder)
+    would = run("clean", folder, "--versions", 1, "--dry-run", "--json").said
+    assert data_files(folder) == before
+    done = run("clean", folder, "--versions", 1, "--json").said
+    gone = {f"{one['partition']}/{one['file']}" for one in done}
+    assert gone == {f"{one['partition']}/{one['file']}" for one in would} == before - data_files(folder)
+    assert len(gone) == 2
+    assert run("clean", folder, "--versions", 1).out == "removed 0 files\n"
+    assert run("clean", folder, "--versions", 0).code == 2
+    assert by_hudi_rs(str(folder)) == ROWS
+
+
+def test_savepoints_are_made_listed_and_deleted(folder: Path, run: Any) -> None:
+    old = commits(folder)[1]
+    assert run("savepoint", folder, old, "--comment", "before", "--json").said == {"savepoint": old}
+    (listed,) = run("savepoint", folder, "--list", "--json").said
+    assert (listed["instant"], listed["comment"]) == (old, "before")
+    run("clean", folder, "--versions", 1)
+    assert run("savepoint", folder, "--delete").code == 2
+    assert run("savepoint", folder, old, "--delete").code == 0
+    assert run("savepoint", folder, old, "--delete").code == 1
+    assert run("savepoint", folder, "20200101000000000").code == 1
+    assert by_hudi_rs(str(folder)) == ROWS
+
+
+def test_a_restore_asks_first(folder: Path, run: Any) -> None:
+    old = commits(folder)[1]
+    refused = run("restore", folder, old)
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert by_hudi_rs(str(folder)) == ROWS
+    assert len(run("restore", folder, old, "--yes", "--json").said["taken_back"]) == 3
+    assert by_hudi_rs(str(folder)) == {(1, "a", 1), (2, "b", 2)}
+
+
+def test_rollback_spares_the_living_and_takes_the_dead(folder: Path, run: Any) -> None:
+    table = Table.open(str(folder), settings=SETTINGS)
+    living, dead = table.transaction(), table.transaction()
+    engine.write(living, upserts=rows((8, "a", 8)))
+    engine.write(dead, upserts=rows((9, "a", 9)))
+    dead._heartbeat.stop()
+    assert run("rollback", folder, "--json").said == {"done": [dead.begin]}
+    alive = run("rollback", folder, living.begin)
+    assert alive.code == 1
+    assert "is alive" in alive.err
+    assert table.timeline().pending_writes == (living.begin,)
+    assert run("rollback", folder, living.begin, "--force").code == 0
+    assert run("rollback", folder, commits(folder)[0]).code == 1
+    assert run("rollback", folder).out == "rolled back or finished: nothing to do\n"
+    living.rollback()
+    assert orphans(folder) == set()
+    assert by_hudi_rs(str(folder)) == ROWS
+
+
+def test_doctor_says_by_its_code_whether_anything_is_wrong(folder: Path, run: Any) -> None:
+    healthy = run("doctor", folder)
+    assert (healthy.code, "nothing is wrong" in healthy.out) == (0, True)
+    (folder / "b" / ".hoodie_partition_metadata").unlink()
+    ill = run("doctor", folder, "--json")
+    assert ill.code == 1
+    assert [(one["rule"], one["state"]) for one in ill.said] == [("R7", "wrong")]
+    assert "WRONG" in run("doctor", folder).out
+
+
+def test_the_timeline_is_drawn(folder: Path, run: Any) -> None:
+    svg = folder.parent / "t.svg"
+    Table.open(str(folder), settings=SETTINGS).savepoint()
+    assert run("timeline", folder, "--svg", svg, "--json").said["svg"] == str(svg)
+    root = ET.fromstring(svg.read_text())  # noqa: S314 - our own
+    titles = [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    for instant in commits(folder):
+        assert any(title.startswith(instant) for title in titles)
+    assert sum("was rolled back by" in title for title in titles) == 1
+    assert "savepoint" in titles
+    assert "nightly" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_bars_that_overlap_are_in_different_lanes_and_names_are_escaped() -> None:
+    bars = [
+        Bar(0, 10, "write", "one"),
+        Bar(5, 15, "write", "two"),
+        Bar(15, 20, "write", "<three>"),
+        Bar(0, 9, "clean", ""),
+    ]
+    placed, names = lanes(bars)
+    assert names == ["writers", "writers", "table services"]
+    assert {bar.label: lane for bar, lane in placed} == {"one": 0, "two": 1, "<three>": 0, "": 2}
+    assert "&lt;three&gt;" in draw(bars, "a < b")
+    ET.fromstring(draw([], "nothing"))  # noqa: S314 - our own
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["info", "{}/nothing"], 2, "there is no Hudi table"),
+        (["doctor", "{}/nothing"], 2, "there is no Hudi table"),
+        (["clean", "{}/t", "--hoodie", "mode=x"], 2, "--hoodie 'mode=x' is not a key"),
+        (["clean", "{}/t", "--hoodie", "hoodie.client.heartbeat.interval_in_ms=soon"], 2, "is not a number"),
+        (["log", "{}/t", "-o", "nonsense"], 2, "KEY=VALUE"),
+        (["read", "{}/t", "--limit", "-1"], 2, "--limit -1"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_with_the_next_step(
+    folder: Path, run: Any, words: list[str], code: int, sentence: str
+) -> None:
+    told = run(*(word.format(folder.parent) for word in words))
+    assert (told.code, told.out) == (code, "")
+    assert sentence in told.err
+    assert told.err.count("\n") == 1

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, upsert
 
 from lockprovider.table import Aborted, Table, Transaction
-from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.metadata import WriteStat
@@ -37,7 +37,7 @@ def test_a_task_that_dies_after_writing_is_tried_again_and_its_rows_are_there_on
     def write(txn: Transaction) -> None:
         writer = GroupWriter.of(txn, table.schema())
         stats = frame.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS))
-        engine.add(txn, stats.mapInArrow(fail_the_first_attempt, stats.schema))
+        jobs.add(txn, stats.mapInArrow(fail_the_first_attempt, stats.schema))
 
     before = data_files(Path(table.url))
     result = table.transact(write)

@@ -12,6 +12,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files
 from lockprovider.table import InvalidRecords, Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
 
 TRIPLE = "id long, part string, value long"
@@ -42,6 +43,18 @@ def test_a_delete_rewrites_only_the_groups_that_have_such_rows(spark: Any, table
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (3, "b", 3)}
     assert result.deleted == 2
     assert {path.split("/")[0] for path in data_files(Path(table.url)) - before} == {"a", "c"}
+
+
+def test_an_overwrite_replaces_partitions_and_no_others(spark: Any, table: Table) -> None:
+    first = engine.insert_overwrite(table, frame(spark, (7, "a", 7), (8, "z", 8)))
+    assert content(table) == by_hudi_rs(table.url) == {(7, "a", 7), (8, "z", 8), (3, "b", 3), (4, "c", 4)}
+    assert table.history()[-1].operation == "INSERT_OVERWRITE"
+    assert first.inserted == 2
+    with pytest.raises(InvalidRecords, match=r"partitions \['z'\], which are not to be overwritten"):
+        engine.insert_overwrite(table, frame(spark, (9, "z", 9)), partitions=["a"])
+    engine.insert_overwrite(table, frame(spark, (9, "b", 9)), partitions=["a", "b"])
+    assert content(table) == by_hudi_rs(table.url) == {(9, "b", 9), (8, "z", 8), (4, "c", 4)}
+    assert table.timeline().pending_writes == ()
 
 
 def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table) -> None:
@@ -104,7 +117,7 @@ def test_a_read_can_be_narrowed_to_columns_rows_and_partitions_now_or_in_the_pas
     ],
 )
 def test_only_conditions_that_mean_the_same_in_arrow_are_pushed_into_the_files(where: str, pushed: bool) -> None:
-    assert (engine.pushable(where, SCHEMA) is not None) == pushed
+    assert (jobs.pushable(where, SCHEMA) is not None) == pushed
 
 
 def test_what_a_task_refuses_comes_out_with_its_own_type(spark: Any, table: Table) -> None:

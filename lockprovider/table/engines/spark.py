@@ -22,12 +22,9 @@ Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMerge
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -35,19 +32,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from fsspec_cas import InvalidInput
 from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
-from lockprovider.table.engines import sql_where
 from lockprovider.table.engines.base import GroupWriter, Place
 from lockprovider.table.engines.spark_errors import typed_errors
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.manager import Table
-from lockprovider.table.metadata import WriteStat
 from lockprovider.table.transaction import CommitResult, Transaction
-from lockprovider.table.view import AsOf, FileSlice, Snapshot
-
-_NO_COLUMNS = pa.schema([])
-_ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
-
+from lockprovider.table.view import AsOf, Snapshot
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
 
@@ -99,6 +91,24 @@ def delete(
     return _transact(table, lambda txn: delete_where(spark, txn, where, within), retries, extra)
 
 
+def insert_overwrite(
+    table: Table,
+    rows: DataFrame,
+    partitions: Iterable[str] | None = None,
+    *,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+) -> CommitResult:
+    """Replace all rows of these partitions (None: of those that the rows are for) by the rows: see `overwrite`.
+
+    Raises:
+        WriteConflict: others changed these partitions first, at each of `retries` + 1 tries.
+        InvalidRecords: a row is for another partition, a key is null, or a column does not fit the table.
+    """
+    within = None if partitions is None else tuple(partitions)
+    return _transact(table, lambda txn: overwrite(txn, rows, within), retries, extra)
+
+
 def _transact(
     table: Table, fn: Callable[[Transaction], None], retries: int, extra: Mapping[str, str] | None
 ) -> CommitResult:
@@ -143,10 +153,10 @@ def read(
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, names
     if isinstance(filter, str):
-        seen = mentioned(filter, hudi_schema.with_meta(schema))
-        sql, where, needed = filter, pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
+        seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
+        sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
     scan = reading.plan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
-    rows = over(spark, scan.slices, tasks.scanner(Place.of(table), scan), scan.schema)
+    rows = jobs.over(spark, scan.slices, tasks.scanner(Place.of(table), scan), scan.schema)
     return rows if sql is None else rows.where(sql).select(*names)
 
 
@@ -172,12 +182,12 @@ def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
-    keyed = _keyed(writer, upserts, deletes).persist()
+    keyed = jobs.keyed(writer, upserts, deletes).persist()
     try:
         with typed_errors():
             counts = {row[tasks.PARTITION]: row["count"] for row in keyed.groupBy(tasks.PARTITION).count().collect()}
         slices = txn.snapshot.within(counts)
-        put(txn, writer, with_groups(keyed, slices, writer, counts), slices, counts)
+        jobs.put(txn, writer, jobs.with_groups(keyed, slices, writer, counts), slices, counts)
     finally:
         keyed.unpersist()
 
@@ -190,8 +200,31 @@ def insert(txn: Transaction, rows: DataFrame) -> None:
     """
     txn.operation = "INSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
-    check_named(writer, rows)
-    add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
+    jobs.check_named(writer, rows)
+    jobs.add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
+
+
+def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
+    """End all file groups that these partitions have in the snapshot, and write the rows as new ones.
+
+    The partitions are paths, as folders are named; None takes those that the rows are for, by one more Spark job. First
+    in a transaction. Keys are not looked up, as with `insert`.
+
+    Raises:
+        InvalidRecords: a row is for another partition, or something was written already.
+    """
+    schema = txn.table.schema(txn.timeline)
+    planner = GroupWriter(Place.of(txn.table), "", txn.config, schema)
+    named = jobs.check_named(planner, rows)
+    held = rows.persist() if partitions is None else rows
+    try:
+        within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
+        txn.overwrite(within)
+        writer = GroupWriter.of(txn, schema)
+        jobs.add(txn, held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS)))
+    finally:
+        if partitions is None:
+            held.unpersist()
 
 
 def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: Iterable[str] | None = None) -> None:
@@ -202,96 +235,10 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
     """
     txn.operation = "DELETE"
     schema = txn.table.schema(txn.timeline)
-    seen = mentioned(where, schema)
+    seen = jobs.mentioned(where, schema)
     slices = reading.plan(
-        txn.snapshot, schema, txn.config, where=pushable(where, schema), partitions=partitions
+        txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
     ).slices  # without those of partitions that cannot have such rows
-    located = over(spark, slices, tasks.locator(Place.of(txn.table), seen), tasks.grouped_schema(seen))
+    located = jobs.over(spark, slices, tasks.locator(Place.of(txn.table), seen), tasks.grouped_schema(seen))
     gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
-    put(txn, GroupWriter.of(txn, schema), gone, slices, {})
-
-
-# -- the parts ---------------------------------------------------------------------------------------------------------
-
-
-def over(
-    spark: SparkSession, slices: Sequence[FileSlice], each: Callable[[FileSlice], pa.Table], schema: pa.Schema
-) -> DataFrame:
-    """A DataFrame of what `each` makes of every file slice, one Spark partition a slice."""
-    numbers = spark.range(0, len(slices), 1, max(1, len(slices)))
-    return numbers.mapInArrow(tasks.over(slices, each, schema), from_arrow_schema(schema))
-
-
-def with_groups(
-    keyed: DataFrame, slices: Sequence[FileSlice], writer: GroupWriter, counts: Mapping[str, int]
-) -> DataFrame:
-    """The changes with the file group that each is for; a key that is nowhere gets a new one, by its hash."""
-    fresh = F.concat(F.lit(tasks.NEW), F.pmod(F.xxhash64(tasks.KEY), F.lit(_buckets(counts))).cast("string"))
-    if not slices:
-        return keyed.withColumn(tasks.GROUP, fresh)
-    index = over(keyed.sparkSession, slices, tasks.locator(writer.place, _NO_COLUMNS), tasks.KEYS)
-    tagged = keyed.join(index, [tasks.KEY, tasks.PARTITION], "left")
-    return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
-
-
-def put(
-    txn: Transaction, writer: GroupWriter, changes: DataFrame, slices: Sequence[FileSlice], counts: Mapping[str, int]
-) -> None:
-    """Write changes that know their file group; `counts` are the changes of each partition that may get new groups."""
-    numbered = tasks.Numbered.of(slices, list(counts), _buckets(counts))
-    grouped = changes.groupBy(tasks.PARTITION, tasks.GROUP)
-    add(txn, grouped.applyInArrow(tasks.rewriter(writer, numbered), from_arrow_schema(tasks.STATS)))
-
-
-def add(txn: Transaction, stats: DataFrame) -> None:
-    """Run the job that writes, exactly once, and hand its statistics to the transaction."""
-    with typed_errors():
-        found = stats.collect()
-    txn.add(WriteStat(**row.asDict()) for row in found)
-
-
-def check_named(writer: GroupWriter, rows: DataFrame) -> tuple[str, ...]:
-    """The columns that tell a row's key and partition.
-
-    Raises:
-        InvalidRecords: the rows lack one.
-    """
-    named = tuple(dict.fromkeys((*writer.config.record_keys, *writer.config.partition_fields)))
-    missing = [name for name in named if name not in rows.columns]
-    if missing:
-        raise InvalidRecords(f"columns {missing} are missing, which tell a row's key and partition; add them")
-    return named
-
-
-def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
-    """The columns whose names occur in an SQL text; it cannot use others. At least one: a table has rows."""
-    if "*" in where:
-        return schema  # might stand for all columns
-    words = {word.lower() for word in re.findall(r"\w+", where)}
-    named = [column for column in schema if column.name.lower() in words]
-    return pa.schema(named)
-
-
-def pushable(where: str, schema: pa.Schema) -> Any:
-    """A condition in Spark SQL as an Arrow expression, if both mean the same for sure; else None."""
-    if "\\" in where or "''" in where:
-        return None  # Spark's settings say what these mean
-    try:
-        return sql_where.parse(where, pa.schema([column for column in schema if column.type in _ALIKE]))
-    except InvalidInput:
-        return None
-
-
-def _keyed(writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | None) -> DataFrame:
-    """All changes with the table's columns, their key and partition, and whether they are deletes."""
-    kind = from_arrow_schema(tasks.change_schema(writer.schema))
-    parts: list[DataFrame] = []
-    for frame, gone in ((upserts, False), (deletes, True)):
-        if frame is not None:
-            check_named(writer, frame)
-            parts.append(frame.mapInArrow(tasks.keyer(writer, delete=gone), kind))
-    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-
-
-def _buckets(counts: Mapping[str, int]) -> int:
-    return 1 + max(counts.values(), default=0) // tasks.ROWS_PER_FILE
+    jobs.put(txn, GroupWriter.of(txn, schema), gone, slices, {})

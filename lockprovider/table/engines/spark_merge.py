@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from lockprovider.table.engines import spark
+from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.engines.spark_errors import typed_errors
@@ -83,7 +83,7 @@ def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:
     """
     txn.operation = "UPSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
-    named = spark.check_named(writer, source)
+    named = jobs.check_named(writer, source)
     for clause in clauses:
         _check(clause, writer, named)
     if not clauses:
@@ -92,11 +92,11 @@ def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:
     try:
         counts = _counts(keyed)
         slices = txn.snapshot.within(counts)
-        grouped = spark.with_groups(keyed, slices, writer, counts).persist()
+        grouped = jobs.with_groups(keyed, slices, writer, counts).persist()
         try:
             touched = _touched(grouped, slices)
             changes = _changes(_joined(grouped, touched, writer), source.columns, clauses, writer)
-            spark.put(txn, writer, changes, touched, counts)
+            jobs.put(txn, writer, changes, touched, counts)
         finally:
             grouped.unpersist()
     finally:
@@ -141,7 +141,7 @@ def _touched(grouped: DataFrame, slices: tuple[FileSlice, ...]) -> tuple[FileSli
 
 def _joined(grouped: DataFrame, touched: tuple[FileSlice, ...], writer: GroupWriter) -> DataFrame:
     """Each source row, with the table's row of its key if there is one."""
-    located = spark.over(
+    located = jobs.over(
         grouped.sparkSession,
         touched,
         tasks.locator(writer.place, writer.schema),

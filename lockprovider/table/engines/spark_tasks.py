@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.engines.base import GroupWriter, Place, group_id
+from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import conform
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.view import FileSlice
@@ -28,6 +29,7 @@ ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
 KEY, PARTITION, DELETE, GROUP = "__key", "__partition", "__delete", "__group"
 NEW = "+"  # what the group of a row begins with that no file group has yet
 KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
+PARTITIONS = pa.schema([(PARTITION, pa.string())])
 STATS = pa.schema(
     [
         ("file_id", pa.string()),
@@ -125,6 +127,17 @@ def tagger(writer: GroupWriter, named: Sequence[str]) -> Callable[[Batches], Bat
     return run
 
 
+def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
+    """The partitions that rows are for, each batch's once."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            found = pc.unique(writer.keyed(pa.Table.from_batches([batch]))[2])
+            yield from pa.table([found], schema=PARTITIONS).to_batches()
+
+    return run
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -146,26 +159,34 @@ class Numbered:
         return cls(old, new)
 
 
-def inserter(writer: GroupWriter) -> Callable[[Batches], Batches]:
+def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
     """Rows become new file groups, one a task and table partition; holds the rows of the task."""
 
     def run(batches: Batches) -> Batches:
-        yield from stats_table(insert_all(writer, batches)).to_batches()
+        yield from stats_table(insert_all(writer, batches, within)).to_batches()
 
     return run
 
 
-def insert_all(writer: GroupWriter, batches: Batches) -> list[WriteStat]:
+def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
     """Write all rows of this task as new file groups, one a table partition.
 
     One file each, however many rows: to split them by their order would give each attempt another split.
+
+    Raises:
+        InvalidRecords: a row is not for one of the partitions `within`; None is any.
     """
     if not (held := list(batches)):
         return []
     task = _task_number()
     rows, keys, partitions = writer.keyed(pa.Table.from_batches(held))
+    found: list[str] = sorted(pc.unique(partitions).to_pylist())
+    if within is not None and (strange := sorted(set(found) - within)):
+        raise InvalidRecords(
+            f"rows are for partitions {strange}, which are not to be overwritten: {sorted(within)} are"
+        )
     stats: list[WriteStat] = []
-    for partition in sorted(pc.unique(partitions).to_pylist()):
+    for partition in found:
         mine, file_id = pc.equal(partitions, partition), group_id(writer.begin, "insert", partition, task)
         stats.append(writer.insert(partition, rows.filter(mine), keys.filter(mine), _token(task), file_id))
         writer.withdraw_if_rolled_back(stats[-1].path)

@@ -1,0 +1,115 @@
+"""The Spark jobs that a write is made of; what they run on the executors is in `spark_tasks`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.engines import spark_tasks as tasks
+from lockprovider.table.engines import sql_where
+from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.spark_errors import typed_errors
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.metadata import WriteStat
+from lockprovider.table.transaction import Transaction
+from lockprovider.table.view import FileSlice
+
+_NO_COLUMNS = pa.schema([])
+_ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
+
+
+def over(
+    spark: SparkSession, slices: Sequence[FileSlice], each: Callable[[FileSlice], pa.Table], schema: pa.Schema
+) -> DataFrame:
+    """A DataFrame of what `each` makes of every file slice, one Spark partition a slice."""
+    numbers = spark.range(0, len(slices), 1, max(1, len(slices)))
+    return numbers.mapInArrow(tasks.over(slices, each, schema), from_arrow_schema(schema))
+
+
+def with_groups(
+    keyed: DataFrame, slices: Sequence[FileSlice], writer: GroupWriter, counts: Mapping[str, int]
+) -> DataFrame:
+    """The changes with the file group that each is for; a key that is nowhere gets a new one, by its hash."""
+    fresh = F.concat(F.lit(tasks.NEW), F.pmod(F.xxhash64(tasks.KEY), F.lit(_buckets(counts))).cast("string"))
+    if not slices:
+        return keyed.withColumn(tasks.GROUP, fresh)
+    index = over(keyed.sparkSession, slices, tasks.locator(writer.place, _NO_COLUMNS), tasks.KEYS)
+    tagged = keyed.join(index, [tasks.KEY, tasks.PARTITION], "left")
+    return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
+
+
+def put(
+    txn: Transaction, writer: GroupWriter, changes: DataFrame, slices: Sequence[FileSlice], counts: Mapping[str, int]
+) -> None:
+    """Write changes that know their file group; `counts` are the changes of each partition that may get new groups."""
+    numbered = tasks.Numbered.of(slices, list(counts), _buckets(counts))
+    grouped = changes.groupBy(tasks.PARTITION, tasks.GROUP)
+    add(txn, grouped.applyInArrow(tasks.rewriter(writer, numbered), from_arrow_schema(tasks.STATS)))
+
+
+def add(txn: Transaction, stats: DataFrame) -> None:
+    """Run the job that writes, exactly once, and hand its statistics to the transaction."""
+    with typed_errors():
+        found = stats.collect()
+    txn.add(WriteStat(**row.asDict()) for row in found)
+
+
+def check_named(writer: GroupWriter, rows: DataFrame) -> tuple[str, ...]:
+    """The columns that tell a row's key and partition.
+
+    Raises:
+        InvalidRecords: the rows lack one.
+    """
+    named = tuple(dict.fromkeys((*writer.config.record_keys, *writer.config.partition_fields)))
+    missing = [name for name in named if name not in rows.columns]
+    if missing:
+        raise InvalidRecords(f"columns {missing} are missing, which tell a row's key and partition; add them")
+    return named
+
+
+def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
+    """The columns whose names occur in an SQL text; it cannot use others. At least one: a table has rows."""
+    if "*" in where:
+        return schema  # might stand for all columns
+    words = {word.lower() for word in re.findall(r"\w+", where)}
+    named = [column for column in schema if column.name.lower() in words]
+    return pa.schema(named)
+
+
+def pushable(where: str, schema: pa.Schema) -> Any:
+    """A condition in Spark SQL as an Arrow expression, if both mean the same for sure; else None."""
+    if "\\" in where or "''" in where:
+        return None  # Spark's settings say what these mean
+    try:
+        return sql_where.parse(where, pa.schema([column for column in schema if column.type in _ALIKE]))
+    except InvalidInput:
+        return None
+
+
+def keyed(writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | None) -> DataFrame:
+    """All changes with the table's columns, their key and partition, and whether they are deletes."""
+    kind = from_arrow_schema(tasks.change_schema(writer.schema))
+    parts: list[DataFrame] = []
+    for frame, gone in ((upserts, False), (deletes, True)):
+        if frame is not None:
+            check_named(writer, frame)
+            parts.append(frame.mapInArrow(tasks.keyer(writer, delete=gone), kind))
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def _buckets(counts: Mapping[str, int]) -> int:
+    return 1 + max(counts.values(), default=0) // tasks.ROWS_PER_FILE
+
+
+def partitions_of(rows: DataFrame, planner: GroupWriter, named: Sequence[str]) -> list[str]:
+    """The partitions that the rows are for."""
+    tagged = rows.select(*named).mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
+    with typed_errors():
+        return sorted(row[tasks.PARTITION] for row in tagged.distinct().collect())

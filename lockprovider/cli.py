@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from fsspec_cas.command import BAD_INPUT, REFUSED, UNKNOWN, run
-from lockprovider.commands import breaking, demo, status, watch
+from lockprovider.commands import audit, breaking, demo, status, watch
 from lockprovider.commands import run as run_command
 from lockprovider.commands.place import CODES
 from lockprovider.errors import LeaseLost, LockError, PublishUnknown
@@ -53,7 +53,7 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = root.add_subparsers(required=True, metavar="COMMAND")
-    for module in (status, run_command, watch, breaking):
+    for module in (status, run_command, watch, breaking, audit):
         module.add(commands)
     for name, (late, text) in LATE.items():
         if name in first:

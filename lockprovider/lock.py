@@ -33,6 +33,7 @@ from fsspec_cas import (
 )
 from lockprovider import lease as machine
 from lockprovider import publish
+from lockprovider.audit_log import AuditLog
 from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotAcquired, PublishUnknown
 from lockprovider.heartbeat import Heartbeat
 from lockprovider.lease import (
@@ -78,7 +79,8 @@ OnLost = Callable[[str], None]
 class Lock:
     """One client of one lock; its threads exclude each other, a thread that holds it may acquire it again.
 
-    `world` supplies time, randomness and ids. `owner` is this client's UUID.
+    `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, where
+    the table's users want them.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Lock:
         *,
         world: World | None = None,
         on_lost: OnLost | None = None,
+        audit: AuditLog | None = None,
         on_metric: OnMetric | None = None,
     ) -> None:
         self.path = path
@@ -96,6 +99,7 @@ class Lock:
         self._store = store
         self._world = world or Machine()
         self._on_lost = on_lost
+        self._audit = audit
         self._on_metric = on_metric
         self._store_is_safe = False
         self._be_new()
@@ -255,11 +259,29 @@ class Lock:
 
     def give_back(self) -> None:
         """Release until it is known to be released, or not ours any more."""
+        at_ms = self._world.now_ms()
         with self._one_step:
             self._finish_in_flight()
             while isinstance(self._state, (Held, Rolling)):
                 self._feed(Release(self._moment()))
                 self._finish_in_flight()
+            released = isinstance(self._state, Idle) and self._state.released is not None
+        self.note_end(at_ms, held=released)
+
+    def note_end(self, at_ms: int | None = None, *, held: bool) -> None:
+        """Tell the audit, if there is one, that the lock was released, or is not held any more."""
+        if self._audit is not None:
+            self._audit.ended(self._world.now_ms() if at_ms is None else at_ms, held=held)
+
+    def _note(self, effect: Busy | Told | Ended | None) -> None:
+        """Tell the audit what the machine has told."""
+        held = machine.belief(self._state)
+        if self._audit is None or held is None or not isinstance(effect, Told):
+            return
+        if effect.what == "acquired":
+            self._audit.taken(held.record)
+        elif effect.what in ("renewed", "committed"):
+            self._audit.renewed(held.record, self.settings.validity_s)
 
     def commit(self, pending: Pending) -> Told | Ended | None:
         """Try to pass the commit point once; None if nothing is held."""
@@ -326,6 +348,7 @@ class Lock:
                     self._apply(pending)
                     event = AppliedPending()
                 case _:
+                    self._note(effect)
                     return effect
 
     def _read(self) -> RecordSeen:
@@ -576,6 +599,7 @@ class Lease:
                 return
             self._why = ended.why
             self.lost.set()
+            self._lock.note_end(held=False)
         for call in (self._on_lost, *self._told_too):
             if call is not None:
                 call(ended.why)

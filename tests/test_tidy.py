@@ -31,6 +31,8 @@ PURE = {
     "lockprovider.settings": set(),
     "lockprovider.phrases": set(),
     "lockprovider.sight": {"fsspec_cas"},
+    "lockprovider.audit": set(),
+    "lockprovider.audit_picture": set(),
     "lockprovider.lease": {"fsspec_cas"},
     "lockprovider.waiting": set(),
     "lockprovider.table.errors": set(),

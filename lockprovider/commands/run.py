@@ -15,6 +15,7 @@ from types import FrameType
 from fsspec_cas import CasError, InvalidInput, Machine
 from fsspec_cas.command import OPTIONS_HELP, complain
 from lockprovider import Lease, LeaseLost, Lock, LockError, LockSettings, NotAcquired
+from lockprovider.audit_log import AuditLog
 from lockprovider.child import Child
 from lockprovider.commands.place import Commands, Place, add_command, place
 from lockprovider.inspect import look
@@ -93,7 +94,8 @@ def _locked(arguments: argparse.Namespace, said: _Said) -> _Said:
         raise InvalidInput("no command: lockprovider run URL -- COMMAND [ARGUMENT ...]")
     at, news = place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())
-    lock = Lock(at.store, at.path, settings, on_lost=lambda _: news.set())
+    audit = AuditLog(at.store, at.path)
+    lock = Lock(at.store, at.path, settings, on_lost=lambda _: news.set(), audit=audit)
     with _signals() as signals:
         try:
             lease = lock.acquire()

@@ -9,13 +9,16 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+from faults import actions as do
+from faults.actions import Ending
 from faults.proxy import FaultProxy
 
-from fsspec_cas import Store
+from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings
 
 COMMAND = str(Path(sys.executable).with_name("lockprovider"))
@@ -345,14 +348,23 @@ def family(file, *, deaf=False):
     return ["sh", "-c", _FAMILY.format(file=file, deaf="trap '' TERM" if deaf else "")]
 
 
-def pids(file):
-    return [int(word) for word in until(lambda: file.exists() and file.read_text().split())]
+@contextlib.contextmanager
+def family_under(folder, *words, deaf=False):
+    """`run` with a family that is up; again, if the machine stood still for a whole lease before that."""
+    for _ in range(20):
+        file = Path(tempfile.mkdtemp(dir=folder), "pids")
+        with started("run", *words, "--", *family(file, deaf=deaf)) as running:
+            until(lambda file=file, running=running: file.exists() or running.poll() is not None)
+            if file.exists():
+                yield running, [int(word) for word in file.read_text().split()]
+                return
+            assert running.returncode == 123, running.communicate()
+    raise AssertionError("it never came up")
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["", "deaf to TERM"])
 def test_the_command_is_killed_with_its_children_when_the_lock_is_broken(at, tmp_path, deaf):
-    with started("run", *at.words, *SHORT, "--grace", "1", "--", *family(tmp_path / "pids", deaf=deaf)) as running:
-        there = pids(tmp_path / "pids")
+    with family_under(tmp_path, *at.words, *SHORT, "--grace", "1", deaf=deaf) as (running, there):
         break_it(at)
         _, said = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 123, said
@@ -361,8 +373,7 @@ def test_the_command_is_killed_with_its_children_when_the_lock_is_broken(at, tmp
 
 
 def test_a_lease_that_is_taken_over_ends_the_command(local, tmp_path):
-    with started("run", *local.words, *SHORT, "--", *family(tmp_path / "pids")) as running:
-        there = pids(tmp_path / "pids")
+    with family_under(tmp_path, *local.words, *SHORT) as (running, there):
         theirs = LockRecord("other", 2**42, expired=False, epoch=2**42).encode()
         local.store.update(HUDI_LOCK_PATH, lambda _: theirs)
         _, said = running.communicate(timeout=LIMIT_S)
@@ -409,13 +420,13 @@ def handles(pid, number):
 
 def test_a_killed_run_takes_its_command_with_it_and_the_lock_lapses_to_the_next(at, tmp_path):
     lease = ("--validity", "3", "--renew", "0.3", "--grace", "0.2")
-    with started("run", *at.words, *lease, "--", *family(tmp_path / "pids", deaf=True)) as running:
-        there = pids(tmp_path / "pids")
+    with family_under(tmp_path, *at.words, *lease, deaf=True) as (running, there):
         running.kill()
         running.wait(LIMIT_S)
     until(lambda: not any(map(alive, there)))
     left = at.record()
     assert not left.expired, "nobody released it"
+    assert not at.store.list(".hoodie/.locks/audit/"), "nobody asked for records"
     done = command("run", *at.words, "--timeout", LIMIT_S, "--", "echo", "next", code=0)
     assert done.stdout == "next\n"
     assert at.record().epoch > left.epoch
@@ -448,6 +459,108 @@ def test_what_nohup_ignores_stays_ignored(local, tmp_path):
     assert running.returncode == 4
 
 
+def test_a_store_that_is_gone_for_a_lease_ends_the_command_in_time(seaweedfs, tmp_path):
+    at = server_at(seaweedfs)
+    with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
+        words = ["--storage-options", json.dumps(seaweedfs.options_for(proxy.endpoint))]
+        lease = ("--validity", "3", "--renew", "0.3")
+        with family_under(tmp_path, at.url, *words, *lease) as (running, there):
+            proxy.rule(match=lambda _: True, action=do.never_deliver(Ending.HANG), times=None)
+            until(lambda: not any(map(alive, there)))
+            assert running.wait(LIMIT_S) == 123
+    assert not at.record().expired, "it could not be released, and lapses"
+
+
+# Its audit
+
+
+def audit_of(at, code=0):
+    return json.loads(command("audit", "--json", *at.words, code=code).stdout)
+
+
+def test_a_run_on_a_server_is_in_its_audit(seaweedfs):
+    at = server_at(seaweedfs)
+    command("audit", "--enable", *at.words, code=0)
+    epoch = int(command("run", *at.words, "--", "sh", "-c", "echo $LOCKPROVIDER_EPOCH", code=0).stdout)
+    assert [(spell["start_ms"], spell["how"]) for spell in audit_of(at)["spells"]] == [(epoch, "released")]
+
+
+def test_the_audit_says_who_held_it_and_for_how_long(local, tmp_path):
+    at = local
+    assert audit_of(at)["enabled"] is False
+    command("run", *at.words, "--", "true", code=0)
+    assert audit_of(at)["spells"] == [], "nobody asked for records"
+    command("audit", "--enable", *at.words, code=0)
+    epochs = []
+    for _ in range(2):
+        done = command("run", *at.words, "--", "sh", "-c", "echo $LOCKPROVIDER_EPOCH; sleep 0.3", code=0)
+        epochs.append(int(done.stdout))
+    said = audit_of(at)
+    assert [(spell["start_ms"], spell["how"]) for spell in said["spells"]] == [(epoch, "released") for epoch in epochs]
+    assert all(spell["held_ms"] >= 300 for spell in said["spells"])
+    assert (said["enabled"], said["flags"], len(said["free"])) == (True, [], 1)
+
+    picture = tmp_path / "audit.svg"
+    words = command("audit", *at.words, "--svg", picture, code=0).stdout
+    assert all(spell["owner"] in words for spell in said["spells"])
+    assert picture.read_text().count("<rect") > 4
+    command("audit", "--disable", *at.words, code=0)
+    command("run", *at.words, "--", "true", code=0)
+    assert len(audit_of(at)["spells"]) == 2, "kept, and no more of them"
+
+
+def test_a_holder_that_was_stopped_past_its_lease_shows_as_an_overlap(tmp_path):
+    for attempt in range(5):  # the machine may stand still at the wrong moment
+        at = At(str(tmp_path / f"table-{attempt}"))
+        if stop_past_the_lease(at, tmp_path):
+            break
+    said = audit_of(at, code=1)
+    assert [spell["how"] for spell in said["spells"]] == ["lost", "released"]
+    (overlap,) = [flag for flag in said["flags"] if flag["wrong"]]
+    assert overlap["kind"] == "overlap"
+    assert "WRONG" in command("audit", *at.words, code=1).stdout
+
+
+def stop_past_the_lease(at, folder):
+    """Whether the stopped holder thought that it held the lock until it went on."""
+    command("audit", "--enable", *at.words, code=0)
+    with family_under(folder, *at.words, "--validity", "2", "--renew", "0.2") as (stale, _):
+        until(lambda: at.store.list(".hoodie/.locks/audit/"))
+        stale.send_signal(signal.SIGSTOP)
+        with family_under(folder, *at.words) as (newer, _):
+            until(lambda: Machine().now_ms() > at.record().holder.since_ms + 600)
+            went_on_ms = Machine().now_ms()
+            stale.send_signal(signal.SIGCONT)
+            assert stale.wait(LIMIT_S) == 123
+            newer.send_signal(signal.SIGTERM)
+            assert newer.wait(LIMIT_S) == 128 + signal.SIGTERM
+    return json.loads(command("audit", "--json", *at.words).stdout)["spells"][0]["end_ms"] >= went_on_ms
+
+
+def test_the_audit_reads_what_jvm_hudi_wrote(local):
+    """One file for all acquisitions of a provider, as its `StorageLockProviderAuditService` writes it."""
+    steps = (("START", 0), ("END", 5_000), ("START", 10_000))
+    lines = [
+        f'{{"transactionStartTime":1700000000000,"lockHeld":true,"state":"{step}",'
+        f'"lockExpiration":{1_700_000_300_000 + at_ms},"ownerId":"j-1","timestamp":{1_700_000_000_000 + at_ms}}}'
+        for step, at_ms in steps
+    ]
+    path = ".hoodie/.locks/audit/1700000000000_j-1.jsonl"
+    local.store.put_if_absent(path, "\n".join([*lines, ""]).encode()).unwrap()
+    said = audit_of(local)
+    assert [(spell["held_ms"], spell["how"]) for spell in said["spells"]] == [(5000, "released"), (300_000, "lapsed")]
+    assert [flag["kind"] for flag in said["flags"]] == ["unended"]
+
+
+def test_the_audit_takes_only_the_files_written_last(local):
+    command("audit", "--enable", *local.words, code=0)
+    for _ in range(3):
+        command("run", *local.words, "--", "true", code=0)
+    last = json.loads(command("audit", "--json", "--last", "1", *local.words, code=0).stdout)
+    assert [spell["start_ms"] for spell in last["spells"]] == [local.record().holder.since_ms]
+    assert "above zero" in sentence(command("audit", "--last", "0", *local.words, code=2))
+
+
 # All of them
 
 
@@ -467,6 +580,6 @@ def test_options_come_from_the_environment_too(seaweedfs):
 
 
 def test_every_command_has_its_exit_codes_in_its_help():
-    for name in ("status", "break", "watch", "run"):
+    for name in ("status", "break", "watch", "run", "audit"):
         assert "exit codes:" in command(name, "--help", code=0).stdout
     assert "exit codes:" in command("--help", code=0).stdout

@@ -465,6 +465,7 @@ class Store:
         self._world = world or Machine()
         self._drive: Inline | OnLoop = Inline(self._world) if backend.blocking else OnLoop()
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive)
+        self._apart: Store | None = None
 
     @classmethod
     def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> Store:
@@ -485,6 +486,17 @@ class Store:
     def below(self, folder: str) -> Store:
         """The same store, rooted one folder deeper."""
         return Store(self._async.backend, self._async._full(folder), world=self._world)  # noqa: SLF001
+
+    def apart(self) -> Store:
+        """The same store over connections of its own (one more set, however often it is asked for).
+
+        For what must get through while all connections of this one are busy. Where nothing is connected, this one.
+        """
+        make = getattr(type(self.backend), "apart", None)
+        if make is None:
+            return self
+        self._apart = self._apart or Store(make(self.backend), self.root, world=self._world)
+        return self._apart
 
     @property
     def backend(self) -> Backend:

@@ -97,6 +97,7 @@ class Lock:
         self.path = path
         self.settings = settings or LockSettings()
         self._store = store
+        self._records = store.apart()  # a busy data path must not starve the renewals
         self._world = world or Machine()
         self._on_lost = on_lost
         self._audit = audit
@@ -157,7 +158,7 @@ class Lock:
             CasError: the store failed.
         """
         if self.settings.check_store and not self._store_is_safe:
-            require_safe_for_locks(self._store.below(folder) if (folder := _folder(self.path)) else self._store)
+            require_safe_for_locks(self._records.below(folder) if (folder := _folder(self.path)) else self._records)
         self._store_is_safe = True
 
     def stage(self, path: str, data: bytes) -> Pending:
@@ -365,8 +366,8 @@ class Lock:
 
     def _read_content(self) -> Content | None:
         if self._seen is None:
-            return self._store.read(self.path, timeout=self._request_s())
-        return self._store.read_if_changed(self.path, self._seen[1], timeout=self._request_s())
+            return self._records.read(self.path, timeout=self._request_s())
+        return self._records.read_if_changed(self.path, self._seen[1], timeout=self._request_s())
 
     def _put(self, effect: PutRecord) -> Event:
         try:
@@ -383,8 +384,8 @@ class Lock:
     def _send(self, effect: PutRecord) -> Outcome:
         data = effect.record.encode()
         if isinstance(effect.condition, Version):
-            return self._store.put_if_match(self.path, data, effect.condition, timeout=self._request_s())
-        return self._store.put_if_absent(self.path, data, timeout=self._request_s())
+            return self._records.put_if_match(self.path, data, effect.condition, timeout=self._request_s())
+        return self._records.put_if_absent(self.path, data, timeout=self._request_s())
 
     def _request_s(self) -> float:
         """A renewal that hangs must not keep the news of the lapse until others may act."""

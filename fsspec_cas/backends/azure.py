@@ -79,6 +79,10 @@ class AzureBackend:
         self._given = fs
         self._services: PerLoop[BlobServiceClient] = PerLoop()
 
+    def apart(self) -> AzureBackend:
+        """The same store over connections of its own."""
+        return AzureBackend(self._given)
+
     @property
     def uploads(self) -> AzureUploads:
         """Staged blocks."""

@@ -78,6 +78,10 @@ class GcsBackend:
         self._given = fs
         self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
 
+    def apart(self) -> GcsBackend:
+        """The same store over connections of its own."""
+        return GcsBackend(self._given)
+
     @property
     def uploads(self) -> GcsUploads:
         """Resumable uploads."""

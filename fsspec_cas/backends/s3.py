@@ -108,6 +108,10 @@ class S3Backend:
         self._proved: bool | None = None  # the dialect in which a condition was last seen to hold
         self._connections: PerLoop[_Connection] = PerLoop()
 
+    def apart(self) -> S3Backend:
+        """The same store over connections of its own."""
+        return S3Backend(self._given)
+
     @property
     def uploads(self) -> S3Uploads:
         """Multipart uploads."""

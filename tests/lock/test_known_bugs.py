@@ -1,17 +1,19 @@
 """Bugs that other lock providers are known to have, each by its number in our catalogue of them.
 
-A fault is counted, and what is promised is looked up in the store itself. Here time and requests are simulated; what
-needs a real server (T74) is in test_processes.py.
+A fault is counted, and what is promised is looked up in the store itself. Time and requests are simulated, but for T74.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import threading
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
@@ -20,13 +22,20 @@ from simulate.network import Network, Weather
 from simulate.scheduler import Crew, Process, Scheduler
 from simulate.town import FOR_LONG, SETTINGS, SOON_S, Client, Clock, Town, commits
 
-from fsspec_cas import CasError, Store, StoreError
+from fsspec_cas import CasError, Store, StoreError, Unavailable
 from fsspec_cas.answer import Applied, ReadAnswer, Seen, Unchanged, WriteAnswer
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from fsspec_cas.version import Condition, Version
 from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, NotAcquired
 from lockprovider.heartbeat import Heartbeat
+
+if TYPE_CHECKING:
+    from faults.actions import Hop, Outcome
+    from faults.proxy import FaultProxy
+    from servers.base import Server
+
+CONNECTIONS = 130  # more than any of the SDKs opens to one host
 
 
 @pytest.mark.parametrize(
@@ -462,6 +471,43 @@ def test_t73_clients_with_the_same_host_name_and_process_id_are_different_owners
         assert town.record.owner not in ("", first.lock.owner)
         with pytest.raises(LeaseLost):
             lease.check()
+
+
+def gets_through(store: Store) -> bool:
+    try:
+        store.list("nothing", timeout=1)
+    except Unavailable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ["seaweedfs", "fake_gcs", "azurite"])
+def test_t74_a_renewal_gets_through_while_all_connections_of_the_store_are_busy(
+    request: pytest.FixtureRequest, fault_proxy: Callable[[Server], FaultProxy], name: str
+) -> None:
+    """Altinity 2243: a lease that renews itself through the pool that its own work has emptied."""
+    server = request.getfixturevalue(name)
+    proxy = fault_proxy(server)
+    store = Store.from_url(server.new_prefix(), server.options_for(proxy.endpoint))
+    store.put_if_absent("big", b"data").unwrap()
+    go_on = threading.Event()
+
+    async def slowly(hop: Hop) -> Outcome:
+        while not go_on.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.05)
+        return await hop.deliver()
+
+    rule = proxy.rule(match=lambda asked: "big" in asked.path, action=slowly, times=None)
+    with Lock(store).acquire() as lease, ThreadPoolExecutor(CONNECTIONS) as threads:
+        try:
+            reads = [threads.submit(store.read, "big", timeout=600) for _ in range(CONNECTIONS)]
+            while gets_through(store):  # until all connections are taken
+                assert not any(read.done() for read in reads)
+            assert lease.renew()
+            assert rule.fired >= 10
+        finally:
+            go_on.set()
+    assert [read.result().data for read in reads] == [b"data"] * CONNECTIONS
 
 
 def test_t75_while_a_slow_shutdown_hook_runs_the_old_holder_knows_and_cannot_publish(town: Town) -> None:

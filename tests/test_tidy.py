@@ -41,6 +41,8 @@ PURE = {
     "lockprovider.table.layout": set(),
     "lockprovider.table.timeline": set(),
     "lockprovider.table.view": {"fsspec_cas"},
+    "lockprovider.table.schema": {"pyarrow"},
+    "lockprovider.table.incremental": {"pyarrow"},
     "lockprovider.table.conflict": set(),
     "lockprovider.table.liveness": set(),
 }

@@ -19,6 +19,8 @@ from lockprovider.table.errors import (
     WriteConflict,
 )
 from lockprovider.table.events import Event, Watcher
+from lockprovider.table.history import Changes
+from lockprovider.table.incremental import Order
 from lockprovider.table.liveness import HeartbeatSettings
 from lockprovider.table.manager import Commit, Table, TableSpec
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
@@ -29,6 +31,7 @@ from lockprovider.table.view import AsOf, FileSlice, Snapshot
 __all__ = [
     "Aborted",
     "AsOf",
+    "Changes",
     "Commit",
     "CommitResult",
     "Corrupt",
@@ -42,6 +45,7 @@ __all__ = [
     "KeepHours",
     "KeepVersions",
     "Mode",
+    "Order",
     "Snapshot",
     "Table",
     "TableError",

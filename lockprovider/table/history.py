@@ -1,42 +1,196 @@
-"""The table's past: what it was at a time.
+"""The table's past: what it was at a time, and what changed since.
 
-Source: RFC-22; Hudi `HoodieTableFileSystemView`, time travel queries.
+    changes = table.changes(after=checkpoint)
+    apply(changes.to_arrow()); checkpoint = changes.checkpoint      # kept by the consumer, with what it applied
+
+Source: RFC-22; Hudi `HoodieTableFileSystemView`, incremental and time travel queries; `LSMTimeline` for the archive.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lockprovider.table.errors import HistoryGone
+import pyarrow as pa
+
+from fsspec_cas import InvalidInput, ObjectNotFound
+from lockprovider.table import reading
+from lockprovider.table import schema as hudi_schema
+from lockprovider.table.errors import Corrupt, HistoryGone
+from lockprovider.table.files import read_base_file
+from lockprovider.table.incremental import OPERATION, Order, changed_rows, latest, touched, window
+from lockprovider.table.instant import Action, Instant
+from lockprovider.table.layout import HISTORY
 from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import AsOf, Snapshot, lost, rewound
+from lockprovider.table.view import AsOf, Snapshot, lost, rewound, time_text
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lockprovider.table.manager import Table
+
+Groups = Mapping[str, frozenset[str]]  # file ids by partition
+_WRITES = {action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)}
+_NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 
 def snapshot_at(table: Table, now: Timeline, moment: AsOf) -> Snapshot:
     """What the table was at a moment.
 
-    Of writes that were archived only their begin is known: they are part of every past that can be asked for.
-
     Raises:
-        HistoryGone: it is before the first write that is still on the timeline, or a file was cleaned.
+        HistoryGone: it is before the table, before what was archived, or a file was cleaned.
     """
     then = rewound(now, moment.includes)
-    if not then.writes:
-        known = f"the first {moment.by} time known is {_first(now, moment)}" if now.writes else "it has no commits"
-        raise HistoryGone(f"there is no table at {table.url!r} as of {moment.time}: {known}; ask for a later time")
+    archived = _refuse_archived(table, moment.time, Order(moment.by))
+    if not then.writes and not archived:
+        raise HistoryGone(f"there is no table at {table.url!r} as of {moment.time}; ask for a later time")
     seen = table.snapshot(then)
-    gone = lost(seen, [(i, table.metadata_of(i)) for i in now.writes if not moment.includes(i)])
-    if gone:
-        partition, file_id = min(gone)
-        raise HistoryGone(
-            f"the table as of {moment.time} cannot be read any more: of {len(gone)} file groups the files were "
-            f"cleaned, one is {file_id} in partition {partition!r}; ask for a later time"
-        )
+    _refuse_gone(table, now, seen, None, f"as of {moment.time}")
     return seen
 
 
-def _first(now: Timeline, moment: AsOf) -> str:
-    return min((i.begin if moment.by == "begin" else i.completion or "") for i in now.writes)
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of some commits, to be read once or several times.
+
+    Attributes:
+        checkpoint: the `after` of the next call. It stays where it was when nothing new could be given.
+        commits: the instants whose changes these are, in the order in which they are given.
+        schema: the columns of the rows: the operation (`insert`, `update` or `delete`), then those asked for.
+    """
+
+    checkpoint: str
+    commits: tuple[Instant, ...]
+    schema: pa.Schema
+    _by_partition: Callable[[], Iterator[pa.Table]] = field(repr=False)
+
+    def to_arrow(self) -> pa.Table:
+        """All changes.
+
+        Raises:
+            HistoryGone: a file was cleaned meanwhile.
+        """
+        return pa.concat_tables([self.schema.empty_table(), *self._by_partition()])
+
+    def scan(self) -> pa.RecordBatchReader:
+        """The changes batch by batch; in memory are the touched files of one partition, before and after."""
+        batches = (batch for part in self._by_partition() for batch in part.to_batches(reading.BATCH_ROWS))
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+
+def changes(
+    table: Table,
+    after: str | datetime | None,
+    until: str | datetime | None,
+    *,
+    order: Order,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
+) -> Changes:
+    """See `Table.changes`."""
+    start = "" if after is None or after == "" else time_text(after)
+    # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the last
+    # commit of one listing is in the next.
+    reached = latest(table.timeline(), order)
+    now = table.timeline()
+    if start:
+        _refuse_archived(table, start, order)
+        _refuse_restored(now, start, order)
+    given = window(now, start, min(reached, time_text(until)) if until is not None else reached, order)
+    schema = table.schema(given.then if given.then.writes else now)
+    wanted = _wanted(schema, columns)
+    if not given.commits:
+        return Changes(given.checkpoint, (), wanted, lambda: iter(()))
+    files = table.data_files()
+    then = table.snapshot(given.then, files=files)
+    before = table.snapshot(given.before, files=files) if start else Snapshot(given.before, ())
+    groups = touched(table.metadata_of(i) for i in given.commits) if start else then.groups
+    if partitions is not None:
+        groups = {partition: groups[partition] for partition in sorted(set(partitions)) if partition in groups}
+    _refuse_gone(table, now, then, groups, f"up to {given.checkpoint}")
+    if start:
+        _refuse_gone(table, now, before, groups, f"after {start}")
+    names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
+    states = [reading.plan(seen, schema, table.config(), columns=names) for seen in (before, then)]
+    return Changes(given.checkpoint, given.commits, wanted, lambda: _compared(table, states, groups, wanted))
+
+
+def _compared(table: Table, states: Sequence[reading.Scan], groups: Groups, wanted: pa.Schema) -> Iterator[pa.Table]:
+    """The changes of one partition after the other: a row may have moved between its file groups."""
+    for partition, file_ids in groups.items():
+        old, new = (
+            pa.concat_tables(
+                [
+                    state.schema.empty_table(),
+                    *(
+                        reading.read_slice(table, state, one)
+                        for one in state.slices
+                        if one.partition == partition and one.file_id in file_ids
+                    ),
+                ]
+            )
+            for state in states
+        )
+        yield changed_rows(old, new).select(wanted.names).cast(wanted)
+
+
+def _wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    full = hudi_schema.with_meta(schema)
+    names = schema.names if columns is None else list(columns)
+    missing = [name for name in names if name not in full.names]
+    if missing or isinstance(columns, str) or OPERATION in full.names:
+        raise InvalidInput(f"columns {missing or columns or [OPERATION]!r} cannot be read; name some of {schema.names}")
+    return pa.schema([pa.field(OPERATION, pa.string()), *(full.field(name) for name in names)])
+
+
+def _refuse_gone(table: Table, now: Timeline, seen: Snapshot, among: Groups | None, which: str) -> None:
+    """Refuse a past of which a file is needed that was cleaned."""
+    shown = seen.timeline.written
+    gone = lost(seen, [(i, table.metadata_of(i)) for i in now.writes if i.file_name not in shown])
+    missing = sorted((p, f) for p, f in gone if among is None or f in among.get(p, ()))
+    if missing:
+        partition, file_id = missing[0]
+        raise HistoryGone(
+            f"the table {which} cannot be read any more: of {len(missing)} file groups the files were cleaned, one is "
+            f"{file_id} in partition {partition!r}; ask for a later time, or read the whole table again"
+        )
+
+
+def _refuse_restored(now: Timeline, start: str, order: Order) -> None:
+    restores = [i for i in now.instants if i.action is Action.RESTORE and i.is_completed and order.time_of(i) > start]
+    if restores:
+        raise HistoryGone(
+            f"the table was restored ({restores[0].file_name}) after {start}, which took back commits that may have "
+            "been consumed; read the whole table again"
+        )
+
+
+def _refuse_archived(table: Table, start: str, order: Order) -> str:
+    """The time up to which writes were archived; empty if none were.
+
+    Of archived writes the view knows only that they were completed, so it cannot tell a time between them.
+    """
+    reached = max((time for name in _archive(table) for time in _archived_times(table, name, order)), default="")
+    if start < reached:
+        raise HistoryGone(f"commits up to {reached} were archived; ask for a later time than {start}")
+    return reached
+
+
+def _archive(table: Table) -> tuple[str, ...]:
+    """The files of the archive, as its newest manifest lists them; none if nothing was archived."""
+    try:
+        version = table.store.read(f"{HISTORY}/_version_").data.decode().strip()
+        manifest = table.store.read(f"{HISTORY}/manifest_{version}").data
+        return tuple(one["fileName"] for one in json.loads(manifest)["files"])
+    except ObjectNotFound:
+        return ()
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"{HISTORY}/manifest_{version} cannot be understood ({error!r}); restore the file") from error
+
+
+def _archived_times(table: Table, name: str, order: Order) -> list[str]:
+    column = "completionTime" if order is Order.COMPLETION else "instantTime"
+    archived = read_base_file(table.store.read(f"{HISTORY}/{name}").data, [column, "action"]).to_pylist()
+    return [row[column] for row in archived if row[column] and row["action"] in _WRITES]

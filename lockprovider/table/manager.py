@@ -29,7 +29,9 @@ from lockprovider.table import schema as hudi_schema
 from lockprovider.table.clean import CleanResult
 from lockprovider.table.errors import InvalidRecords, TableExists, TableNotFound, WriteConflict
 from lockprovider.table.events import Event, Kind, Watcher, nobody
+from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
+from lockprovider.table.incremental import Order
 from lockprovider.table.instant import Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.metadata import CommitMetadata, decode_commit
@@ -211,8 +213,14 @@ class Table:
         entries = self.store.list(prefix)
         return Timeline.of(entry.path.removeprefix(prefix) for entry in entries)
 
-    def snapshot(self, timeline: Timeline | None = None, *, as_of: str | datetime | AsOf | None = None) -> Snapshot:
-        """The completed rows of `timeline` (default: now), or of a moment before it.
+    def snapshot(
+        self,
+        timeline: Timeline | None = None,
+        *,
+        as_of: str | datetime | AsOf | None = None,
+        files: Iterable[Entry] | None = None,
+    ) -> Snapshot:
+        """The completed rows of `timeline` (default: now), or of a moment before it; `files` if listed already.
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
@@ -220,7 +228,7 @@ class Table:
         now = timeline or self.timeline()
         if as_of is not None:
             return history.snapshot_at(self, now, AsOf.of(as_of))
-        return snapshot(now, self.data_files(), self._replaced(now))
+        return snapshot(now, self.data_files() if files is None else files, self._replaced(now))
 
     def to_arrow(
         self,
@@ -274,6 +282,33 @@ class Table:
         if name not in self._metadata:
             self._metadata[name] = decode_commit(self.store.read(f"{TIMELINE}/{name}").data, name)
         return self._metadata[name]
+
+    def changes(
+        self,
+        after: str | datetime | None = None,
+        until: str | datetime | None = None,
+        *,
+        order: Order | str = Order.COMPLETION,
+        columns: Sequence[str] | None = None,
+        partitions: Iterable[str] | None = None,
+    ) -> Changes:
+        """What the commits in (after, until] changed, as a whole: inserted, updated and deleted rows.
+
+        Give the `checkpoint` of one call as `after` to the next, and nothing is missed or given twice, whatever order
+        commits finish in; see `Order` for other orders than that of completion, and what they promise.
+
+        Args:
+            after: a checkpoint; None for the beginning, when every row is an insert.
+            until: a time; None for all there is.
+            order: `completion`, `fenced` or `begin`.
+            columns: all without Hudi's own, or these; the operation comes first in any case.
+            partitions: paths of partitions; all if None.
+
+        Raises:
+            HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
+            InvalidInput: a time or column that does not exist.
+        """
+        return history.changes(self, after, until, order=Order(order), columns=columns, partitions=partitions)
 
     def append(self, rows: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
@@ -369,6 +404,8 @@ class Table:
     def restore(self, instant: str) -> RestoreResult:
         """Take back every commit that completed after the one that began at `instant`; see `restore`."""
         return restore.restore(self, instant)
+
+        """Remove a metadata table of JVM Hudi's: how many files it had. Set `hoodie.metadata.enable=false` there first."""
 
     @property
     def lock(self) -> Lock:

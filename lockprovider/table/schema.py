@@ -1,8 +1,8 @@
 """Column types: Arrow on this side, Avro in the table's metadata.
 
-Promised: what `canonical` returns can be stored and is read back with the same types here, by hudi-rs and by the JVM; but
-hudi-rs 0.5 cannot open a table that has timestamps without a time zone. NOT promised: unsigned 64-bit integers, times of
-day, durations, decimals of more than 38 digits; they are refused.
+Promised: what `canonical` returns can be stored and is read back with the same types here, by hudi-rs and by the JVM;
+but hudi-rs 0.5 cannot open a table that has timestamps without a time zone. NOT promised: unsigned 64-bit integers,
+times of day, durations, decimals of more than 38 digits; they are refused.
 
 Source: Avro 1.11 specification, "Logical Types"; Hudi `AvroConversionUtils`, Spark `SchemaConverters` for the names
 of nested records and the sizes of decimals.

@@ -115,6 +115,14 @@ class Snapshot:
         """The partitions that have rows, or had."""
         return tuple(sorted({slice_.partition for slice_ in self.slices}))
 
+    @property
+    def groups(self) -> dict[str, frozenset[str]]:
+        """The file ids of each partition."""
+        found: dict[str, set[str]] = {}
+        for slice_ in self.slices:
+            found.setdefault(slice_.partition, set()).add(slice_.file_id)
+        return {partition: frozenset(file_ids) for partition, file_ids in found.items()}
+
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
         """The slices of these partitions; None means all."""
         wanted = None if partitions is None else set(partitions)

@@ -143,9 +143,9 @@ def test_row_groups_that_cannot_have_such_rows_are_not_decoded(tmp_path: Path, m
 
 
 def test_a_scan_holds_one_row_group_and_not_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.files.ROW_GROUP_ROWS", 1 << 16)
+    monkeypatch.setattr("lockprovider.table.files.ROW_GROUP_ROWS", 1 << 13)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    count, parts = 1 << 19, 4
+    count, parts = 1 << 17, 4
     for part in range(parts):
         columns = [
             pa.array(range(part * count, (part + 1) * count)),

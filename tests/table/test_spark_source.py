@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, upsert
 
 from lockprovider.table import Table
-from lockprovider.table.engines.hudi_cas import register
+from lockprovider.table.engines.hudi_cas import activate, register
 
 TRIPLE = "id long, part string, value long"
 ROWS = {(1, "a", 1), (2, "a", 2), (3, "b", 3)}
@@ -35,6 +36,18 @@ def test_a_dataframe_is_appended_in_one_commit(spark: Any, table: Table) -> None
     assert load(spark, table) == content(table) == by_hudi_rs(table.url) == expected
     assert [commit.operation for commit in table.history()[before:]] == ["INSERT"]
     assert table.timeline().pending_writes == ()
+
+
+def test_a_thread_can_write_once_the_session_is_made_its_own(spark: Any, table: Table) -> None:
+    frame = spark.createDataFrame([(8, "x", 8)], TRIPLE)
+
+    def write() -> None:
+        activate(spark)
+        frame.write.format("hudi_cas").mode("append").save(table.url)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(write).result()
+    assert content(table) == by_hudi_rs(table.url) == ROWS | {(8, "x", 8)}
 
 
 def test_options_narrow_a_read(spark: Any, table: Table) -> None:

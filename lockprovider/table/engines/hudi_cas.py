@@ -1,6 +1,6 @@
 """The Spark data source `hudi_cas`: a table by its URL, in `spark.read`, `df.write`, streams and temporary views.
 
-    register(spark)                                             # once a session
+    register(spark)                                             # once a session; an installed wheel does it itself
     spark.read.format("hudi_cas").option("filter", "city = 'ulm'").load("s3://bucket/trips")
     df.write.format("hudi_cas").mode("append").save("s3://bucket/trips")
     spark.sql("create temporary view trips using hudi_cas options (path 's3://bucket/trips')")
@@ -18,7 +18,7 @@ Source: Spark's `pyspark.sql.datasource`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -39,6 +39,17 @@ NAME = "hudi_cas"
 def register(spark: SparkSession) -> None:
     """Make `format("hudi_cas")` known to a session."""
     spark.dataSource.register(HudiCas)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make a session that of the calling thread: without, `df.write.format(...)` finds no Python data source in it.
+
+    Reads need no such call, nor does the main thread, nor a client of Spark Connect. Source: Spark's `DataFrameWriter`.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is not None:
+        jvm: Any = getattr(spark, "_jvm")  # noqa: B009 - neither name is public; Connect has none of them
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
 
 
 class HudiCas(DataSource):

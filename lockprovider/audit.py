@@ -128,6 +128,7 @@ class Spell:
     Attributes:
         how: `released`; `lost`: it ended when the lock was not held any more; `lapsed`: no end was told, `end_ms` is
             when the last promise ran out; `held`: no end was told, and the last promise still stands.
+        promised_ms: until when the last record said that it would be held.
         lapses: stretches in which the lease had run out before it was renewed.
     """
 
@@ -136,6 +137,7 @@ class Spell:
     start_ms: int
     end_ms: int
     how: How
+    promised_ms: int
     renewals: int = 0
     lapses: tuple[tuple[int, int], ...] = ()
 
@@ -150,10 +152,10 @@ class Flag:
     """Something to look at, between two moments.
 
     Attributes:
-        kind: `overlap`: two held the lock at once, by more than clocks may differ; `early`: taken before the lease of
-            one who told no end had run out (it was broken, or its last record is missing); `clocks`: an overlap that
-            clocks explain; `lapse`: held on after the lease had run out; `unended`: the holder told no end;
-            `unreadable`: lines that are no audit record.
+        kind: `overlap`: two held the lock at once, and clocks that differ by 500 ms do not explain it; `early`: taken
+            before the lease of one who told no end had run out (it was broken, or its last record is missing);
+            `clocks`: an overlap that clocks explain; `lapse`: held on after the lease had run out; `unended`: the
+            holder told no end; `unreadable`: lines that are no audit record.
     """
 
     kind: Kind
@@ -221,9 +223,9 @@ def _spells(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[
         if held is None:
             if record.step == "END":
                 continue  # of nothing that was begun
-            held = Spell(record.owner, file, record.at_ms, record.valid_until_ms, "lapsed")
+            held = Spell(record.owner, file, record.at_ms, record.valid_until_ms, "lapsed", record.valid_until_ms)
         elif record.step == "RENEW":
-            held = replace(_gone_on(held, record.at_ms), end_ms=record.valid_until_ms, renewals=held.renewals + 1)
+            held = _renewed(_gone_on(held, record.at_ms), record.valid_until_ms)
         else:
             how: How = "released" if record.held else "lost"
             yield replace(_gone_on(held, record.at_ms), end_ms=record.at_ms, how=how)
@@ -231,6 +233,10 @@ def _spells(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[
     if held is not None:
         stands = now_ms <= held.end_ms + GRACE_MS
         yield replace(held, how="held", end_ms=max(held.start_ms, now_ms)) if stands else held
+
+
+def _renewed(held: Spell, until_ms: int) -> Spell:
+    return replace(held, end_ms=until_ms, promised_ms=until_ms, renewals=held.renewals + 1)
 
 
 def _gone_on(held: Spell, at_ms: int) -> Spell:
@@ -255,15 +261,16 @@ def _overlaps(spells: Iterable[Spell]) -> Iterator[Flag]:
     for later in spells:
         open_spells = [earlier for earlier in open_spells if earlier.end_ms > later.start_ms]
         for earlier in open_spells:
-            to_ms = min(earlier.end_ms, later.end_ms)
-            if to_ms > later.start_ms:
-                kind = _kind(earlier, to_ms - later.start_ms)
-                yield Flag(kind, later.start_ms, to_ms, (earlier.owner, later.owner), earlier.file)
+            if later.end_ms > earlier.start_ms:
+                to_ms = min(earlier.end_ms, later.end_ms)
+                yield Flag(_kind(earlier, later), later.start_ms, to_ms, (earlier.owner, later.owner), earlier.file)
         open_spells.append(later)
 
 
-def _kind(earlier: Spell, overlap_ms: int) -> Kind:
-    if overlap_ms <= GRACE_MS:
+def _kind(earlier: Spell, later: Spell) -> Kind:
+    """By how far clocks would have to differ for the two to have been apart."""
+    end_ms = earlier.end_ms if earlier.ended else earlier.promised_ms
+    if min(end_ms - later.start_ms, later.end_ms - earlier.start_ms) <= GRACE_MS:
         return "clocks"
     return "overlap" if earlier.ended else "early"
 

@@ -149,6 +149,13 @@ def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
             [("a", 0, 20, "released"), ("b", 19.5, 30, "released")],
             [("clocks", 19.5, 20)],
         ),
+        # short, but far from either end
+        (
+            [("a", "START 0 30", "END 20 30"), ("b", "START 10 40", "END 10.1 40")],
+            100,
+            [("a", 0, 20, "released"), ("b", 10, 10.1, "released")],
+            [("overlap", 10, 10.1)],
+        ),
         # paused past its lease, taken over, and it went on until it noticed
         (
             [("a", "START 0 30", "END- 50 30"), ("b", "START 30.6 60", "END 55 60")],
@@ -169,6 +176,12 @@ def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
             100,
             [("a", 0, 30, "lapsed"), ("b", 10, 12, "released")],
             [("unended", 0, 30), ("early", 10, 12)],
+        ),
+        (
+            [("a", "START 0 30"), ("b", "START 10 40", "END 10.1 40")],
+            10.2,
+            [("a", 0, 10.2, "held"), ("b", 10, 10.1, "released")],
+            [("early", 10, 10.1)],
         ),
         # renewed after it had run out
         (
@@ -212,12 +225,19 @@ def test_overlaps_and_gaps_are_those_that_counting_every_tick_finds(held: list[t
     files = [told(f"o{n}", f"START {a * 0.251} 1000", f"END {(a + d) * 0.251} 1000") for n, (a, d) in enumerate(held)]
     audit = seen(2000, *files)
     ticks = [set(range(start, start + long)) for start, long in held]
-    pairs = [len(one & two) for one, two in itertools.combinations(ticks, 2)]
-    assert sorted(f.to_ms - f.from_ms for f in audit.flags) == sorted(n * 251 for n in pairs if n)
-    assert audit.wrong is any(n >= 2 for n in pairs)
+    pairs = [(one, two) for one, two in itertools.combinations(ticks, 2) if one & two]
+    assert sorted(f.to_ms - f.from_ms for f in audit.flags if f.to_ms > f.from_ms) == sorted(
+        251 * len(one & two) for one, two in pairs
+    )
+    assert {f.wrong for f in audit.flags if f.to_ms > f.from_ms} == {not apart_by_one(*pair) for pair in pairs}
     busy = set().union(*ticks)
     span = range(min((a for a, _ in held), default=0), max((a + d for a, d in held), default=0))
     assert sum(to_ms - from_ms for from_ms, to_ms in audit.free) == 251 * len(set(span) - busy)
+
+
+def apart_by_one(one: set[int], two: set[int]) -> bool:
+    """Whether two stretches have nothing in common once one of them is moved by a tick."""
+    return any(not one & {tick + by for tick in two} for by in (-1, 1))
 
 
 def test_the_json_says_what_the_audit_says() -> None:
@@ -536,23 +556,17 @@ def test_a_copy_in_another_process_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_stale_holder_shows_as_an_overlap(store: Store) -> None:
-    """Two clients and one clock that is moved by hand: taken over, and noticed two seconds later."""
-
-    class Later(Machine):
-        late_ms = 0
-
-        def now_ms(self) -> int:
-            return super().now_ms() + self.late_ms
-
+    """Two clients with clocks of their own, as in two processes: taken over, and noticed two seconds later."""
     enable(store)
-    world, one, two = Later(), AuditLog(store), AuditLog(store)
-    stale = Lock(store, settings=SETTINGS, audit=one, world=world).acquire()
-    break_lock(store, HUDI_LOCK_PATH, look(store, HUDI_LOCK_PATH, world), "n").unwrap()
-    with Lock(store, settings=SETTINGS, audit=two, world=world).acquire() as newer:
-        Later.late_ms = 2000
+    one, two, here, there = AuditLog(store), AuditLog(store), ManualClock(), ManualClock(_ids=1000)
+    stale = Lock(store, settings=SETTINGS, audit=one, world=here).acquire()
+    break_lock(store, HUDI_LOCK_PATH, look(store, HUDI_LOCK_PATH, here), "n").unwrap()
+    with Lock(store, settings=SETTINGS, audit=two, world=there).acquire() as newer:
+        here.advance(2)
+        there.advance(2)
         assert not stale.renew()
     assert settled(one, two)
-    audit = analyse(read_files(store, FOLDER, timeout_s=10), world.now_ms())
+    audit = analyse(read_files(store, FOLDER, timeout_s=10), here.now_ms())
     (flag,) = audit.flags
     assert (flag.kind, flag.owners) == ("overlap", (stale.owner, newer.owner))
     assert flag.to_ms - flag.from_ms >= 2000

@@ -10,6 +10,7 @@ import pytest
 
 from fsspec_cas import Lost, Machine, Store, Version, Won
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Holder, LeaseLost, Lock, LockRecord, LockSettings, MalformedRecord, Pending
 from lockprovider.inspect import break_lock, look
 from lockprovider.phrases import moment, span
@@ -31,6 +32,11 @@ def see(store: Store) -> Sight:
 
 def broken(store: Store, seen: Sight) -> Won | Lost | Any:
     return break_lock(store, HUDI_LOCK_PATH, seen, Machine().new_id())
+
+
+def elsewhere() -> ManualClock:
+    """The world of a client in another process: those of one process wait for each other."""
+    return ManualClock(Machine().now_ms() / 1000)
 
 
 # Looking
@@ -103,7 +109,7 @@ def test_a_broken_lock_is_free_and_its_holder_can_do_nothing_more_with_it(store:
     holder = Lock(store, settings=SHORT)
     lease = holder.acquire()
     assert isinstance(broken(store, see(store)), Won)
-    with Lock(store, settings=SHORT).acquire() as successor:
+    with Lock(store, settings=SHORT, world=elsewhere()).acquire() as successor:
         assert successor.epoch > lease.epoch
         with pytest.raises(LeaseLost):
             lease.publish("log/1", b"stale")

@@ -1,0 +1,104 @@
+"""JVM Hudi's released lock provider and ours keep one audit: the bytes, the places, and what they tell together."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fsspec_cas import Machine, Store
+from jvm.test_lock_provider import until
+from lockprovider import HUDI_LOCK_PATH, Lock, LockSettings
+from lockprovider.audit import Audit, AuditRecord, analyse, places
+from lockprovider.audit_log import AuditLog, read_files, set_enabled
+
+if TYPE_CHECKING:
+    from servers.seaweedfs import SeaweedFS
+
+    from jvm.clients import JvmLocks
+
+AT = places(HUDI_LOCK_PATH)
+SETTINGS = LockSettings(validity_s=60, renew_s=5)
+
+
+class Audited:
+    """A table whose users want an audit."""
+
+    def __init__(self, server: SeaweedFS) -> None:
+        self.server, self.url = server, server.new_prefix()
+        self.store = Store.from_url(self.url, server.storage_options)
+        set_enabled(self.store, AT.switch, enabled=True, timeout_s=60)
+
+    def hold_ours(self) -> str:
+        log = AuditLog(self.store)
+        with Lock(self.store, settings=SETTINGS, audit=log).acquire() as lease:
+            assert lease.renew()
+        assert log.flush(60)
+        return lease.owner
+
+    def files(self) -> dict[str, bytes]:
+        return read_files(self.store, AT.folder, timeout_s=60)
+
+    def audit(self) -> Audit:
+        return analyse(self.files(), Machine().now_ms())
+
+
+@pytest.fixture
+def table(seaweedfs: SeaweedFS) -> Audited:
+    return Audited(seaweedfs)
+
+
+def test_their_lines_are_ours_byte_for_byte_and_their_file_is_where_ours_are(jvm: JvmLocks, table: Audited) -> None:
+    theirs = jvm.open(table.url, 10, 1)
+    assert theirs.try_lock()
+    until("they renew it", lambda: b"RENEW" in b"".join(table.files().values()))
+    owner = theirs.held().split()[2]
+    theirs.unlock()
+    ((name, data),) = table.files().items()
+    records = [AuditRecord.decode(line) for line in data.splitlines()]
+    assert b"".join(record.encode() for record in records) == data
+    assert f"{AT.folder}/{name}" == AT.file(records[0].began_ms, owner)
+    steps = [record.step for record in records]
+    assert (steps[0], set(steps[1:-1]), steps[-1]) == ("START", {"RENEW"}, "END")
+    assert all(record.valid_until_ms == record.at_ms + 10_000 for record in records)
+
+
+def test_one_audit_tells_of_both_in_the_order_in_which_they_held_it(jvm: JvmLocks, table: Audited) -> None:
+    theirs = jvm.open(table.url)
+    assert theirs.try_lock()
+    owner = theirs.held().split()[2]
+    theirs.unlock()
+    ours = table.hold_ours()
+    assert theirs.try_lock()
+    theirs.unlock()
+    again = table.hold_ours()
+    audit = table.audit()
+    assert [spell.owner for spell in audit.spells] == [owner, ours, owner, again]
+    assert {spell.how for spell in audit.spells} == {"released"}
+    assert (audit.flags, audit.files) == ((), 3), "theirs is one file for all that a provider acquires"
+
+
+def test_a_holder_of_theirs_that_was_overtaken_told_no_end(jvm: JvmLocks, table: Audited) -> None:
+    theirs = jvm.open(table.url)
+    assert theirs.try_lock()
+    record = json.loads(table.store.read(HUDI_LOCK_PATH).data)
+    taken_ms = record["validUntil"] - 60_000
+    until("clocks cannot explain it", lambda: Machine().now_ms() > taken_ms + 600)
+    table.store.update(HUDI_LOCK_PATH, lambda _: json.dumps(record | {"expired": True}).encode())
+    ours = table.hold_ours()
+    audit = table.audit()
+    assert [(spell.owner, spell.how) for spell in audit.spells] == [(record["owner"], "held"), (ours, "released")]
+    assert [(flag.kind, flag.owners) for flag in audit.flags] == [("early", (record["owner"], ours))]
+
+
+def test_they_keep_records_only_when_our_switch_says_so(jvm: JvmLocks, table: Audited) -> None:
+    set_enabled(table.store, AT.switch, enabled=False, timeout_s=60)
+    theirs = jvm.open(table.url)
+    assert theirs.try_lock()
+    theirs.unlock()
+    assert table.files() == {}
+    set_enabled(table.store, AT.switch, enabled=True, timeout_s=60)
+    assert theirs.try_lock()
+    theirs.unlock()
+    assert len(table.files()) == 1

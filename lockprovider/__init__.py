@@ -19,6 +19,7 @@ from lockprovider.errors import (
     LockError,
     MalformedRecord,
     NotAcquired,
+    NotPicklable,
     PublishUnknown,
 )
 from lockprovider.lock import Lease, Lock, OnLost
@@ -44,6 +45,7 @@ __all__ = [
     "MalformedRecord",
     "Measure",
     "NotAcquired",
+    "NotPicklable",
     "Pending",
     "PublishUnknown",
     "async_lock",

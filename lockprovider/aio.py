@@ -24,10 +24,10 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas import CasError, Machine, Store, World
-from lockprovider.errors import LeaseLost, NotAcquired
+from lockprovider.errors import LeaseLost, NotAcquired, NotPicklable
 from lockprovider.lock import Lease, Lock, OnLost
 from lockprovider.metrics import OnMetric
 from lockprovider.record import HUDI_LOCK_PATH, Pending
@@ -60,6 +60,9 @@ class AsyncLock:
         self._on_lost = on_lost
         self._turn = Turn(path)
         self._lease: AsyncLease | None = None
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable("an AsyncLock belongs to its event loop: send the URL or the store, and make another there")
 
     @property
     def owner(self) -> str:
@@ -158,6 +161,9 @@ class AsyncLease:
         inner.when_lost(on_loop(self._loop, lambda _: lost.set()))
         if on_lost is not None:
             inner.when_lost(on_loop(self._loop, on_lost))
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable("an AsyncLease belongs to its event loop: acquire the lock where it is needed")
 
     @property
     def deadline_s(self) -> float:

@@ -5,6 +5,7 @@ LockError
 ├── LeaseLost            stop: another may hold the lock now; what was not published never will be
 ├── PublishUnknown       the commit point may have been passed: settle it by `lease.settle()` or by reading
 ├── MalformedRecord      the lock file is not a lock record; nothing was overwritten
+├── NotPicklable         a lock that is held, or a lease, cannot go to another process (a TypeError)
 └── InvalidSettings      two settings contradict each other, or one is out of range (a ValueError)
 """
 
@@ -37,6 +38,10 @@ class PublishUnknown(LockError):
 
 class MalformedRecord(LockError, ValueError):
     """The object at the lock's path is not a lock record."""
+
+
+class NotPicklable(LockError, TypeError):
+    """It belongs to the process that it was made in."""
 
 
 class InvalidSettings(LockError, ValueError):

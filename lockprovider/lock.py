@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 from types import TracebackType
+from typing import Any, NoReturn
 
 from fsspec_cas import (
     AlreadyExists,
@@ -34,7 +35,7 @@ from fsspec_cas import (
 from lockprovider import lease as machine
 from lockprovider import publish
 from lockprovider.audit_log import AuditLog
-from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotAcquired, PublishUnknown
+from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotAcquired, NotPicklable, PublishUnknown
 from lockprovider.heartbeat import Heartbeat
 from lockprovider.lease import (
     AppliedPending,
@@ -103,6 +104,21 @@ class Lock:
         self._audit = audit
         self._on_metric = on_metric
         self._store_is_safe = False
+        self._kept = (*vars(self), "_kept")  # what makes another client of the same lock; the rest is this client's own
+        self._be_new()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickle or a copy, which is another client, who holds nothing."""
+        if self._lease is not None and not self._lease.released:
+            raise NotPicklable(
+                f"the lock {self.path!r} is held by this process, and a lease cannot be taken elsewhere: "
+                "release it first, or pickle the lock before it is acquired"
+            )
+        return {name: getattr(self, name) for name in self._kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A client of its own, with another owner id."""
+        vars(self).update(state)
         self._be_new()
 
     def _be_new(self) -> None:
@@ -402,7 +418,10 @@ class Lock:
 
 
 class Lease:
-    """A held lock. Leave it (`with`, or `release()`) to give the lock back."""
+    """A held lock. Leave it (`with`, or `release()`) to give the lock back.
+
+    It belongs to the process that took it: a forked child finds it lost, does not renew it and cannot release it.
+    """
 
     def __init__(self, lock: Lock, on_lost: OnLost | None) -> None:
         held = lock.held()
@@ -419,6 +438,12 @@ class Lease:
         self._lock = lock
         self._on_lost = on_lost
         self._heartbeat = Heartbeat(self, lock.settings.renew_s)
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable(
+            f"the lease on {self._lock.path!r} belongs to this process and cannot be pickled or copied: "
+            "acquire the lock where it is needed"
+        )
 
     @property
     def deadline_s(self) -> float:

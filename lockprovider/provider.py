@@ -74,7 +74,11 @@ def open_lock(
 
 
 class LockProvider:
-    """One client of one table's lock. Thread-safe; `try_lock` and `unlock` belong to the thread that calls them."""
+    """One client of one table's lock. Thread-safe; `try_lock` and `unlock` belong to the thread that calls them.
+
+    In another process it is another client: a forked child holds nothing, and a pickled provider arrives with an owner
+    id of its own. One that holds the lock cannot be pickled.
+    """
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
@@ -123,6 +127,9 @@ class LockProvider:
         """
         place = _place(from_config(config), None, None, storage_options)
         return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses
 
     def try_lock(self, timeout_s: float = 0.0) -> bool:
         """Take the lock, waiting at most `timeout_s` seconds for others; False if they still hold it then.

@@ -97,8 +97,9 @@ def store() -> Store:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())  # other tests leave leases behind, on purpose
     yield
-    until(lambda: not [thread.name for thread in threading.enumerate() if "lease" in thread.name])
+    until(lambda: not [thread for thread in set(threading.enumerate()) - before if "lease" in thread.name])
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -380,13 +381,13 @@ async def test_a_waiting_acquisition_is_cancelled_at_once_and_never_takes_the_lo
 ) -> None:
     store, way, gate = gated
     slow = LockSettings(timeout_s=300, poll_s=200, check_store=False)
-    lock = AsyncLock(way, settings=slow)
+    lock, before = AsyncLock(way, settings=slow), set(threading.enumerate())
     with Lock(store, settings=LONG).acquire() as holder:
         gate.arm(-1)
         task = asyncio.create_task(lock.acquire()._take())
         await soon(lambda: len(gate.points) >= 2)
         await cancelled(task)
-        until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("async-lease")])
+        until(lambda: not [thread for thread in set(threading.enumerate()) - before if "async" in thread.name])
     assert record(store).expired
     assert record(store).epoch == holder.epoch
     async with lock.acquire(SOON_S):
@@ -496,8 +497,9 @@ def test_a_lease_that_nobody_refers_to_any_more_is_not_renewed(store: Store) -> 
     async def hold() -> AsyncLease:
         return await AsyncLock(store, settings=quick).acquire()
 
+    before = set(threading.enumerate())
     asyncio.run(forget())
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "lease-heartbeat"])
+    until(lambda: not [thread for thread in set(threading.enumerate()) - before if "heartbeat" in thread.name])
     until(lambda: not refused(store))
     kept = asyncio.run(hold())
     nonce = record(store).nonce

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
+import os
+import pickle
+import subprocess
+import sys
 import threading
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -18,6 +24,7 @@ from fsspec_cas.backends import Backend
 from fsspec_cas.proof import documented
 from lockprovider import (
     HUDI_LOCK_PATH,
+    AsyncLock,
     InvalidSettings,
     LeaseLost,
     Lock,
@@ -26,6 +33,7 @@ from lockprovider import (
     LockSettings,
     MalformedRecord,
     NotAcquired,
+    NotPicklable,
     open_lock,
 )
 from lockprovider.table import Table, TableSpec
@@ -224,6 +232,7 @@ def provider(tmp_path: Path) -> LockProvider:
 
 
 def other(tmp_path: Path) -> LockProvider:
+    """Another client, as another process would be; its heartbeat ends with the tests."""
     return LockProvider.from_url(str(tmp_path))
 
 
@@ -384,13 +393,13 @@ def test_a_store_that_ignores_conditions_is_refused_before_anything_is_at_the_lo
     url, options = negative_s3.new_prefix(), negative_s3.storage_options
     with pytest.raises(NotSupported, match="no lock can be kept in .* not refused"):
         lockprovider.lock(url, storage_options=options)
-    assert Store.from_url(url, options).list("") == []
+    assert negative_s3.raw_head(f"{url}/{HUDI_LOCK_PATH}").status == 404
 
 
 def test_the_check_can_be_left_out(negative_s3) -> None:
     url, options = negative_s3.new_prefix(), negative_s3.storage_options
     with lockprovider.lock(f"{url}?check_store=false", storage_options=options):
-        assert [entry.path for entry in Store.from_url(url, options).list("")] == [HUDI_LOCK_PATH]
+        assert negative_s3.raw_head(f"{url}/{HUDI_LOCK_PATH}").status == 200
 
 
 def test_no_table_is_made_in_a_store_that_ignores_conditions(negative_s3) -> None:
@@ -398,7 +407,7 @@ def test_no_table_is_made_in_a_store_that_ignores_conditions(negative_s3) -> Non
     spec = TableSpec("t", pa.schema([("id", pa.int64())]), record_keys=("id",))
     with pytest.raises(NotSupported, match="no lock can be kept"):
         Table.create(url, spec, storage_options=options)
-    assert Store.from_url(url, options).list("") == []
+    assert negative_s3.raw_head(f"{url}/.hoodie/hoodie.properties").status == 404
 
 
 def test_a_table_is_checked_before_its_first_transaction_and_not_again(seaweedfs, bucket: str) -> None:
@@ -441,3 +450,73 @@ def test_memory_and_local_disk_are_asked_nothing(kind: str, tmp_path: Path) -> N
     store, backend = asked_of(str(tmp_path) if kind == "local" else f"memory://{uuid.uuid4().hex}", {})
     Lock(store).require_safe_store()
     assert backend.asked == []
+
+
+# -- other processes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pickled_lock_or_provider_is_another_client_of_the_same_lock(tmp_path: Path) -> None:
+    lock = open_lock(f"file://{tmp_path}?validity_s=60&renew_s=5&on=a/lock.json")
+    provider = LockProvider.from_config({"hoodie.base.path": str(tmp_path)})
+    for _ in range(2):  # fresh, and used and given back
+        other, another = pickle.loads(pickle.dumps(lock)), pickle.loads(pickle.dumps(provider))
+        assert (other.path, other.settings) == (lock.path, lock.settings)
+        assert len({other.owner, lock.owner, copy.copy(lock).owner}) == 3
+        with lock.acquire(), pytest.raises(NotAcquired, match=lock.owner):
+            other.acquire(0)
+        other.acquire(0).release()
+        assert provider.try_lock()
+        assert not another.try_lock()
+        provider.unlock()
+        assert another.try_lock()
+        another.unlock()
+
+
+def test_what_is_held_cannot_be_pickled_and_says_what_to_do(tmp_path: Path) -> None:
+    with lockprovider.open_lock(str(tmp_path)).acquire() as lease:
+        for thing in (lease, lease._lock):
+            for try_it in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(NotPicklable, match="release it first|acquire the lock where"):
+                    try_it(thing)
+        lease.check()
+    with LockProvider.from_url(str(tmp_path)) as provider:
+        assert provider.try_lock()
+        with pytest.raises(TypeError, match="release it first"):
+            pickle.dumps(provider)
+    with pytest.raises(NotPicklable):
+        pickle.dumps(lease)
+
+
+def test_what_belongs_to_a_loop_cannot_be_pickled(tmp_path: Path) -> None:
+    async def use() -> None:
+        lock = AsyncLock(Store.from_url(str(tmp_path)))
+        async with lock.acquire() as lease:
+            for thing in (lock, lease):
+                with pytest.raises(NotPicklable, match="event loop"):
+                    pickle.dumps(thing)
+
+    asyncio.run(use())
+
+
+FORKED = """
+import os, sys
+from lockprovider import LockProvider
+provider = LockProvider.from_url(sys.argv[1])
+assert provider.try_lock()
+child = os.fork()
+if child == 0:
+    print(provider.get_lock(), provider.try_lock(), flush=True)
+    provider.unlock()
+    provider.close()
+    sys.exit(0)
+os.waitpid(child, 0)
+provider.lease.check()
+print(provider.lease.renew(), provider.get_lock().owner == provider.lease.owner)
+provider.unlock()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_providers_child_holds_nothing_and_frees_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["None False", "True True"]

@@ -60,7 +60,7 @@ def clean(table: Table, policy: Policy | None = None) -> tuple[CleanResult, ...]
     check_writable(table.config())
     finished = finish_dead(table)
     with contextlib.ExitStack() as alive:
-        scheduled = _schedule(table, policy or KeepCommits(), alive)
+        scheduled = _schedule(table, policy or table.settings.retention, alive)
         mine = None if scheduled is None else _carry_out(table, *scheduled)
         return finished if mine is None else (*finished, mine)
 
@@ -83,7 +83,7 @@ def would_clean(table: Table, policy: Policy | None = None) -> CleanPlan:
     Raises:
         InvalidSettings: the policy would keep nothing.
     """
-    return planned(table, policy or KeepCommits(), *_listed(table))
+    return planned(table, policy or table.settings.retention, *_listed(table))
 
 
 def finish_dead(table: Table) -> tuple[CleanResult, ...]:

@@ -93,6 +93,7 @@ def add(commands: Commands) -> None:
     sub = command("rollback", _rollback, "Remove what failed writers left, and finish what dead services planned.")
     sub.add_argument("instant", nargs="?", metavar="INSTANT", help="only this pending write")
     sub.add_argument("--force", action="store_true", help="with INSTANT: even if its writer is alive")
+    command("retire-metadata", _retire, "Remove a metadata table of JVM Hudi's, which would hide commits from here.")
     command("doctor", _doctor, "Check the rules that shared writers must keep; say what is wrong and how to mend it.")
 
 
@@ -227,16 +228,17 @@ def _read(arguments: Any) -> int:
 def _clean(arguments: Any) -> int:
     table, policy = _table(arguments), _policy(arguments)
     if arguments.dry_run:
-        return _say(arguments, _removed("would remove", [(policy.name, would_clean(table, policy).files)]))
+        plan = would_clean(table, policy)
+        return _say(arguments, _removed("would remove", [(plan.policy, plan.files)]))
     return _say(arguments, _removed("removed", [(done.instant, done.files) for done in table.clean(policy)]))
 
 
-def _policy(arguments: Any) -> Policy:
+def _policy(arguments: Any) -> Policy | None:
     if arguments.hours is not None:
         return KeepHours(arguments.hours)
     if arguments.versions is not None:
         return KeepVersions(arguments.versions)
-    return KeepCommits() if arguments.commits is None else KeepCommits(arguments.commits)
+    return None if arguments.commits is None else KeepCommits(arguments.commits)
 
 
 def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> Answer:
@@ -300,6 +302,13 @@ def _rollback(arguments: Any) -> int:
             return REFUSED
     rollback.roll_back(table, begin)
     return _say(arguments, Answer({"done": [begin]}, f"rolled back {begin}"))
+
+
+def _retire(arguments: Any) -> int:
+    table = _table(arguments)
+    count = table.retire_metadata_table()
+    words = f"removed {count} files of the metadata table" if count else "there is no metadata table"
+    return _say(arguments, Answer({"removed": count}, words))
 
 
 def _doctor(arguments: Any) -> int:

@@ -143,7 +143,7 @@ def metadata_table(facts: Facts) -> Iterator[Finding]:
             "R2",
             "wrong" if listed else "note",
             "there is a metadata table below .hoodie/metadata" + ("" if listed else ", which no reader uses"),
-            "set hoodie.metadata.enable=false on every JVM writer, and remove the metadata table with Hudi's own tools",
+            "set hoodie.metadata.enable=false on every JVM writer, then `lockprovider table retire-metadata URL`",
         )
 
 

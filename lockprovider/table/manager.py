@@ -24,7 +24,7 @@ import pyarrow as pa
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Won, World
 from fsspec_cas.retry import delay_s
 from lockprovider import Lock
-from lockprovider.table import clean, history, reading, restore, savepoint
+from lockprovider.table import clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.clean import CleanResult
 from lockprovider.table.errors import InvalidRecords, TableExists, TableNotFound, WriteConflict
@@ -386,7 +386,7 @@ class Table:
                 raise
 
     def clean(self, policy: Policy | None = None) -> tuple[CleanResult, ...]:
-        """Remove files that no reader needs any more (default: none but what the last 10 commits need); see `clean`."""
+        """Remove files that no reader needs any more (default: by the settings' retention); see `clean`."""
         return clean.clean(self, policy)
 
     def savepoint(self, instant: str | None = None, *, user: str = "", comment: str = "") -> str:
@@ -405,7 +405,9 @@ class Table:
         """Take back every commit that completed after the one that began at `instant`; see `restore`."""
         return restore.restore(self, instant)
 
-        """Remove a metadata table of JVM Hudi's: how many files it had. Set `hoodie.metadata.enable=false` there first."""
+    def retire_metadata_table(self) -> int:
+        """Remove a metadata table of JVM Hudi's; how many files it had. See `retire`."""
+        return retire.retire_metadata_table(self)
 
     @property
     def lock(self) -> Lock:

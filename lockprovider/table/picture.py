@@ -14,7 +14,7 @@ from lockprovider.table.instant import format_ms
 
 Kind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 WIDTH = 1200
-_LEFT, _RIGHT, _TOP, _LANE, _BAR, _AXIS, _LEGEND = 132, 28, 64, 30, 16, 34, 44
+_LEFT, _RIGHT, _TOP, _LANE, _BAR, _AXIS, _LEGEND = 152, 56, 64, 30, 16, 34, 44
 _LEAST_PX, _TICKS, _LETTERS = 3.0, 8, 18
 _INK, _FAINT, _GRID = "#24292f", "#6e7781", "#e7eaee"
 _COLOURS: dict[Kind, str] = {
@@ -123,7 +123,7 @@ def _axis(scale: _Scale, bottom: int) -> list[str]:
         ]
     day = format_ms(scale.start_ms)
     date = f"{day[:4]}-{day[4:6]}-{day[6:8]} UTC"
-    parts.append(f'<text x="20" y="{bottom + 16}" font-size="11" fill="{_FAINT}">{date}</text>')
+    parts.append(f'<text x="20" y="{bottom + 45}" font-size="12" fill="{_FAINT}">{date}</text>')
     return parts
 
 

@@ -14,10 +14,15 @@ from enum import Enum
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.conflict import Resolution, by_file_group, by_partition, prefer_writer
 from lockprovider.table.liveness import HeartbeatSettings
+from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
 MODE_KEY = "hoodie.write.concurrency.mode"
 FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
 RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
+_POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
+_COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")
+_HOURS_KEYS = ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained")
+_VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
 _INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
 _MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
 _WAIT_KEY = "hoodie.write.lock.wait_time_ms"
@@ -61,6 +66,7 @@ class TableSettings:
         mode: `hoodie.write.concurrency.mode`.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: which others a write loses to (see `conflict`).
+        retention: what a clean keeps, unless it is told otherwise.
 
     Raises:
         InvalidSettings: EAGER together with several writers.
@@ -71,6 +77,7 @@ class TableSettings:
     mode: Mode = Mode.OPTIMISTIC
     failed_writes: FailedWrites | None = None
     resolution: Resolution = by_file_group
+    retention: Policy = field(default_factory=KeepCommits)
 
     def __post_init__(self) -> None:
         if self.mode is Mode.OPTIMISTIC and self.failed_writes is FailedWrites.EAGER:
@@ -94,7 +101,7 @@ class TableSettings:
         Raises:
             InvalidSettings: a value is unknown or cannot be had here; the message names key and value.
         """
-        failed = next((options[key] for key in FAILED_KEYS if key in options), None)
+        failed = _first(options, FAILED_KEYS)
         return cls(
             lock=_lock(options),
             heartbeat=HeartbeatSettings(
@@ -104,7 +111,35 @@ class TableSettings:
             mode=_mode(options.get(MODE_KEY, Mode.SINGLE_WRITER.value)),
             failed_writes=None if failed is None else _failed(failed),
             resolution=_resolution(options.get(RESOLUTION_KEY)),
+            retention=_retention(options),
         )
+
+
+def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
+    return next((options[key] for key in keys if key in options), None)
+
+
+def _retention(options: Mapping[str, str]) -> Policy:
+    """As Hudi infers it: by the policy's name, else by the one number that is given."""
+    given = {kind: _first(options, keys) for kind, keys in _RETAINED.items()}
+    name = _first(options, _POLICY_KEYS) or next((kind.name for kind in given if given[kind]), KeepCommits.name)
+    kind = next((kind for kind in given if kind.name == name.strip().upper()), None)
+    if kind is None:
+        raise InvalidSettings(f"{_POLICY_KEYS[0]}={name} is unknown: use {', '.join(one.name for one in given)}")
+    number = given[kind]
+    if number is None:
+        return kind()
+    try:
+        return KeepHours(float(number)) if kind is KeepHours else kind(int(number))
+    except ValueError:
+        raise InvalidSettings(f"{_RETAINED[kind][0]}={number} is not a number") from None
+
+
+_RETAINED: Mapping[type[KeepCommits | KeepHours | KeepVersions], tuple[str, ...]] = {
+    KeepCommits: _COMMITS_KEYS,
+    KeepHours: _HOURS_KEYS,
+    KeepVersions: _VERSIONS_KEYS,
+}
 
 
 def _mode(text: str) -> Mode:

@@ -13,9 +13,19 @@ from table.services import overwrite, timeline_names
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 from table.test_crash_at_every_step import Died, DiesAtStep, let_the_lease_lapse, let_time_pass
 
-from fsspec_cas import Store
+from fsspec_cas import Machine, Store
 from lockprovider import InvalidSettings, LeaseLost
-from lockprovider.table import Aborted, HistoryGone, InvalidRecords, Mode, Table, TableSettings, WriteConflict, rollback
+from lockprovider.table import (
+    Aborted,
+    HistoryGone,
+    InvalidRecords,
+    Mode,
+    Table,
+    TableSettings,
+    UnsupportedTable,
+    WriteConflict,
+    rollback,
+)
 from lockprovider.table.clean import would_clean
 from lockprovider.table.conflict import prefer_writer
 from lockprovider.table.engines import arrow as engine
@@ -215,6 +225,13 @@ def test_two_single_writers_by_mistake_lose_no_commit(table: Table) -> None:
     assert same(table) == {(1, "a", 10)}
 
 
+class OfAnotherProcess:
+    """The machine again: clients of one process and world wait for each other, these two must not."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Machine(), name)
+
+
 def test_a_cleaner_whose_lease_lapsed_rolls_back_no_writer_that_came_back(
     table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +253,7 @@ def test_a_cleaner_whose_lease_lapsed_rolls_back_no_writer_that_came_back(
         return look(*asked)
 
     monkeypatch.setattr(rollback, "files_of", pause)
-    cleaner = Table.open(table.url, settings=SETTINGS)
+    cleaner = Table(Store.from_url(table.url), table.url, settings=SETTINGS, world=OfAnotherProcess())
     with pytest.raises(LeaseLost):
         rollback.roll_back(cleaner, slow.begin, only_if_dead=True)
     assert paused
@@ -480,6 +497,30 @@ def test_a_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path
         table.restore(begins[1])
     assert data_files(folder) == files
     assert timeline_names(folder) == {name for name in names if "savepoint" not in name}
+
+
+# --- the metadata table of JVM writers --------------------------------------------------------------------------------
+
+
+def test_a_metadata_table_is_refused_until_it_is_retired(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1))
+    kept = {"hoodie.some.setting=of theirs\n", "hoodie.table.metadata.partitions=files\n"}
+    properties = folder / ".hoodie" / "hoodie.properties"
+    with properties.open("a") as file:
+        file.writelines(kept)
+    listing = folder / ".hoodie" / "metadata" / "files" / "files-0000-0_0-0-0_00000000000000000.hfile"
+    listing.parent.mkdir(parents=True)
+    listing.write_bytes(b"a listing that knows no commit of ours")
+    (folder / ".hoodie" / ".hoodie.properties.crc").write_bytes(b"Hadoop's")
+    with pytest.raises(UnsupportedTable, match="retire_metadata_table"):
+        upsert(table, (1, "a", 2))
+    assert table.retire_metadata_table() == 1
+    assert table.retire_metadata_table() == 0
+    assert "of theirs" in properties.read_text()
+    assert not [path for path in (folder / ".hoodie").rglob("*") if path.is_file() and "metadata" in path.parts]
+    assert not (folder / ".hoodie" / ".hoodie.properties.crc").exists()
+    upsert(table, (1, "a", 2))
+    assert same(table) == {(1, "a", 2)}
 
 
 # --- a service that dies at any step --------------------------------------------------------------------------------

@@ -250,3 +250,14 @@ def test_what_cannot_be_is_one_sentence_with_the_next_step(
     assert (told.code, told.out) == (code, "")
     assert sentence in told.err
     assert told.err.count("\n") == 1
+
+
+def test_a_metadata_table_is_retired_when_asked(folder: Path, run: Any) -> None:
+    assert run("retire-metadata", folder).out == "there is no metadata table\n"
+    with (folder / ".hoodie" / "hoodie.properties").open("a") as properties:
+        properties.write("hoodie.table.metadata.partitions=files\n")
+    (folder / ".hoodie" / "metadata").mkdir()
+    (folder / ".hoodie" / "metadata" / "listing").touch()
+    assert "retire-metadata" in run("doctor", folder).out
+    assert run("retire-metadata", folder, "--json").said == {"removed": 1}
+    assert run("doctor", folder).code == 0

@@ -19,6 +19,7 @@ from lockprovider.table.conflict import (
 from lockprovider.table.instant import Action, Instant, State, format_ms
 from lockprovider.table.liveness import HeartbeatSettings, dead
 from lockprovider.table.metadata import CommitMetadata, WriteStat
+from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.timeline import Timeline
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
@@ -149,12 +150,32 @@ def test_hudis_own_default_is_one_writer_that_cleans_eagerly() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "policy"),
+    [
+        ({}, KeepCommits(10)),
+        ({"hoodie.cleaner.commits.retained": "3"}, KeepCommits(3)),
+        ({"hoodie.clean.hours.retained": "48"}, KeepHours(48)),
+        ({"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS"}, KeepVersions()),
+        (
+            {"hoodie.cleaner.policy": "keep_latest_file_versions", "hoodie.clean.fileversions.retained": "2"},
+            KeepVersions(2),
+        ),
+        ({"hoodie.clean.policy": "KEEP_LATEST_COMMITS", "hoodie.clean.hours.retained": "2"}, KeepCommits()),
+    ],
+)
+def test_what_is_retained_is_said_in_hudis_words(options: dict[str, str], policy: object) -> None:
+    assert TableSettings.from_hudi(options).retention == policy
+
+
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         ({"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}, "NON_BLOCKING"),
         ({"hoodie.clean.failed.writes.policy": "NEVER"}, "NEVER"),
         ({"hoodie.write.lock.conflict.resolution.strategy": "a.b.Mine"}, "a.b.Mine"),
         ({"hoodie.client.heartbeat.interval_in_ms": "soon"}, "soon"),
+        ({"hoodie.clean.policy": "KEEP_ALL"}, "KEEP_ALL"),
+        ({"hoodie.clean.commits.retained": "many"}, "many"),
         (
             {
                 "hoodie.write.concurrency.mode": "optimistic_concurrency_control",

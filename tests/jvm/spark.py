@@ -97,6 +97,10 @@ class HudiSpark:
         given = {"schema": schema, "rows": rows, "options": options, "gate": None if gate is None else str(gate)}
         self._ask({"do": "write", "url": url, **given})
 
+    def looks_at_lock(self, url: str) -> int:
+        """How often it has looked at the lock of this table so far."""
+        return self.log.read_text().count(f"looks at {url}/")
+
     def kill9(self) -> None:
         """End driver and JVM as a power cut would."""
         with contextlib.suppress(ProcessLookupError):

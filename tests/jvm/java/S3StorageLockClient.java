@@ -53,6 +53,7 @@ public final class S3StorageLockClient implements StorageLockClient {
 
   @Override
   public Pair<LockGetResult, Option<StorageLockFile>> readCurrentLockFile() {
+    System.err.println("looks at " + lock); // so that a test can wait for it
     HttpResponse<byte[]> answer;
     try {
       answer = s3.send("GET", lock, Map.of(), new byte[0]);

@@ -1,0 +1,264 @@
+"""JVM Hudi's Spark writer and ours change one table on an object store at the same time, under the same lock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from table.tables import SCHEMA, SPEC, content, rows, upsert
+
+from jvm.spark import SHARED, HudiError, HudiSpark
+from lockprovider import LockSettings
+from lockprovider.table import Aborted, HeartbeatSettings, Table, TableSettings, WriteConflict, rollback
+from lockprovider.table.engines import arrow as engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from servers.seaweedfs import SeaweedFS
+
+pytestmark = pytest.mark.jvm
+
+Triple = tuple[int, str, int]
+DDL = "id bigint, part string, value bigint"
+PATIENCE_S = 240.0
+# Theirs and ours agree on when a writer is dead.
+BEAT_S, MISSES = 2, 3
+SETTINGS = TableSettings(
+    lock=LockSettings(timeout_s=PATIENCE_S), heartbeat=HeartbeatSettings(interval_s=BEAT_S, misses=MISSES)
+)
+OPTIONS = {
+    **SHARED,
+    "hoodie.table.name": SPEC.name,
+    "hoodie.datasource.write.operation": "upsert",
+    "hoodie.client.heartbeat.interval_in_ms": str(BEAT_S * 1000),
+    "hoodie.client.heartbeat.tolerable.misses": str(MISSES),
+    "hoodie.upsert.shuffle.parallelism": "2",
+}
+
+
+@pytest.fixture
+def table(seaweedfs: SeaweedFS) -> Table:
+    table = Table.create(seaweedfs.new_prefix(), SPEC, settings=SETTINGS, storage_options=seaweedfs.storage_options)
+    upsert(table, (1, "a", 1), (2, "b", 2))
+    return table
+
+
+@dataclass
+class Writing:
+    """A write of theirs on its way, in a thread of the test; a gate holds it between its begin and its files."""
+
+    hudi: HudiSpark
+    table: Table
+    rows: list[Triple]
+    gate: Path
+    options: dict[str, str] = field(default_factory=lambda: OPTIONS)
+    error: BaseException | None = None
+    instant: str = ""
+
+    def __enter__(self) -> Writing:
+        before = set(self.table.timeline().pending_writes)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        until("their instant begins", lambda: self._begun(before) or not self._thread.is_alive())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.let_go()
+        self._thread.join()
+
+    def let_go(self) -> None:
+        self.gate.touch()
+
+    def finish(self) -> None:
+        """Let it go, and raise what it raises."""
+        self.let_go()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+    def _begun(self, before: set[str]) -> bool:
+        began = set(self.table.timeline().pending_writes) - before
+        self.instant = max(began, default="")
+        return bool(began)
+
+    def _run(self) -> None:
+        try:
+            self.hudi.write(self.table.url, DDL, self.rows, self.options, self.gate)
+        except BaseException as error:  # noqa: BLE001 (raised by finish)
+            self.error = error
+
+
+def until(what: str, happens: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not happens():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s"
+        time.sleep(0.1)
+
+
+def theirs(hudi: HudiSpark, table: Table) -> set[Triple]:
+    found = hudi.read(table.url, SCHEMA.names)
+    assert len(found) == len(set(found))
+    return {(int(key), str(part), int(value)) for key, part, value in found}
+
+
+def test_each_changes_what_the_other_wrote_and_both_see_the_same(hudi: HudiSpark, table: Table) -> None:
+    properties = table.store.read(".hoodie/hoodie.properties").data
+    hudi.write(table.url, DDL, [(1, "a", 10), (3, "c", 3)], OPTIONS)
+    assert content(table) == {(1, "a", 10), (2, "b", 2), (3, "c", 3)}
+    table.transact(lambda txn: engine.write(txn, upserts=rows((3, "c", 30)), deletes=rows((2, "b", 0))))
+    hudi.write(table.url, DDL, [(1, "a", 0)], OPTIONS | {"hoodie.datasource.write.operation": "delete"})
+    upsert(table, (1, "a", 100))
+    hudi.write(table.url, DDL, [(1, "a", 1000), (4, "b", 4)], OPTIONS)
+    expected = {(1, "a", 1000), (3, "c", 30), (4, "b", 4)}
+    assert content(table) == theirs(hudi, table) == expected
+    assert table.store.read(".hoodie/hoodie.properties").data == properties, "the table is what it was"
+
+
+def test_they_wait_for_the_lock_that_we_hold(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
+    with Writing(hudi, table, [(1, "a", 10)], tmp_path / "gate") as write:
+        with table.lock.acquire():
+            completed, looks = table.timeline().writes, hudi.looks_at_lock(table.url)
+            write.let_go()
+            until("they look at the lock again and again", lambda: hudi.looks_at_lock(table.url) > looks + 2)
+            assert table.timeline().writes == completed
+        write.finish()
+    assert (1, "a", 10) in content(table)
+
+
+def test_they_are_told_of_a_conflict_with_our_commit_and_nothing_of_theirs_is_seen(
+    hudi: HudiSpark, table: Table, tmp_path: Path
+) -> None:
+    with Writing(hudi, table, [(1, "a", 10), (2, "b", 20)], tmp_path / "gate") as write:
+        upsert(table, (1, "a", 100))
+        with pytest.raises(HudiError, match="HoodieWriteConflictException"):
+            write.finish()
+    expected = {(1, "a", 100), (2, "b", 2)}
+    assert content(table) == theirs(hudi, table) == expected
+
+
+def test_we_are_told_of_a_conflict_with_their_commit_and_nothing_of_ours_is_seen(hudi: HudiSpark, table: Table) -> None:
+    mine = table.transaction()
+    engine.write(mine, upserts=rows((1, "a", 100), (2, "b", 200)))
+    hudi.write(table.url, DDL, [(1, "a", 10)], OPTIONS)
+    with pytest.raises(WriteConflict):
+        mine.commit()
+    mine.rollback()
+    expected = {(1, "a", 10), (2, "b", 2)}
+    assert content(table) == theirs(hudi, table) == expected
+
+
+def test_writes_to_different_file_groups_both_succeed_whoever_commits_first(
+    hudi: HudiSpark, table: Table, tmp_path: Path
+) -> None:
+    with Writing(hudi, table, [(1, "a", 10)], tmp_path / "gate") as write:
+        upsert(table, (2, "b", 20))
+        write.finish()
+    mine = table.transaction()
+    engine.write(mine, upserts=rows((2, "b", 200)))
+    hudi.write(table.url, DDL, [(1, "a", 100)], OPTIONS)
+    mine.commit()
+    expected = {(1, "a", 100), (2, "b", 200)}
+    assert content(table) == theirs(hudi, table) == expected
+
+
+def test_we_roll_back_what_a_killed_writer_of_theirs_has_left(
+    hudi: HudiSpark, start_hudi: Callable[[], HudiSpark], table: Table, tmp_path: Path
+) -> None:
+    dying = start_hudi()
+    with Writing(dying, table, [(1, "a", -1), (9, "z", -1)], tmp_path / "gate") as write:
+        victim = write.instant
+        with table.lock.acquire():
+            write.let_go()
+            until("their files are written", lambda: len(_data_of(table, victim)) == 2)
+            dying.kill9()
+    assert victim in table.timeline().pending_writes
+    turns = _upsert_until_gone(table, victim)
+    assert _traces_of(table, victim) == []
+    expected = {(1, "a", 1), (2, "b", turns)}
+    assert content(table) == theirs(hudi, table) == expected
+    hudi.write(table.url, DDL, [(1, "a", 10)], OPTIONS)
+    assert content(table) == theirs(hudi, table) == expected - {(1, "a", 1)} | {(1, "a", 10)}
+
+
+def test_they_roll_back_what_a_dead_writer_of_ours_has_left(hudi: HudiSpark, table: Table) -> None:
+    dead = table.transaction()
+    engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
+    dead.leave()
+    assert len(_data_of(table, dead.begin)) == 2
+    turns = _write_until_gone(hudi, table, dead.begin)
+    assert _traces_of(table, dead.begin) == []
+    expected = {(1, "a", 1), (2, "b", turns)}
+    assert content(table) == theirs(hudi, table) == expected
+    with pytest.raises(Aborted):
+        dead.commit()
+    upsert(table, (1, "a", 10))
+    assert content(table) == theirs(hudi, table) == expected - {(1, "a", 1)} | {(1, "a", 10)}
+
+
+def test_they_finish_a_rollback_that_we_planned_and_did_not_finish(hudi: HudiSpark, table: Table) -> None:
+    dead = table.transaction()
+    engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
+    dead.leave()
+    files = rollback.files_of(table, dead.begin)
+    plan = rollback.RollbackPlan(dead.begin, "commit", rollback._requests(table, files))
+    with table.lock.acquire():
+        planned = rollback._plan_it(table, table.timeline(), plan, None)
+    assert table.timeline().pending_rollbacks == (planned,)
+    turns = _write_until_gone(hudi, table, dead.begin)
+    assert _traces_of(table, dead.begin) == []
+    assert content(table) == theirs(hudi, table) == {(1, "a", 1), (2, "b", turns)}
+    upsert(table, (1, "a", 10))
+    assert table.timeline().pending_rollbacks == ()
+
+
+def test_neither_takes_a_slow_writer_of_the_other_for_dead(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
+    with Writing(hudi, table, [(1, "a", 10)], tmp_path / "gate") as write:
+        began, turn = time.monotonic(), 0
+        while time.monotonic() < began + 2 * BEAT_S * MISSES:
+            turn += 1
+            upsert(table, (2, "b", turn))
+        assert write.instant in table.timeline().pending_writes
+        write.finish()
+    mine = table.transaction()
+    engine.write(mine, upserts=rows((3, "c", 3)))
+    began, more = time.monotonic(), 0
+    while time.monotonic() < began + 2 * BEAT_S * MISSES:
+        more += 1
+        hudi.write(table.url, DDL, [(1, "a", more)], OPTIONS)
+    mine.commit()
+    assert content(table) == theirs(hudi, table) == {(1, "a", more), (2, "b", turn), (3, "c", 3)}
+
+
+def _data_of(table: Table, instant: str) -> list[str]:
+    return [entry.path for entry in table.data_files() if f"_{instant}.parquet" in entry.path]
+
+
+def _traces_of(table: Table, instant: str) -> list[str]:
+    """All objects of the table that carry this time in their names."""
+    return [entry.path for entry in table.store.list("") if instant in entry.path]
+
+
+def _upsert_until_gone(table: Table, victim: str) -> int:
+    turns = 0
+    deadline = time.monotonic() + PATIENCE_S
+    while victim in table.timeline().pending_writes:
+        assert time.monotonic() < deadline
+        turns += 1
+        upsert(table, (2, "b", turns))
+    return turns
+
+
+def _write_until_gone(hudi: HudiSpark, table: Table, victim: str) -> int:
+    turns = 0
+    deadline = time.monotonic() + PATIENCE_S
+    while victim in table.timeline().pending_writes:
+        assert time.monotonic() < deadline
+        turns += 1
+        hudi.write(table.url, DDL, [(2, "b", turns)], OPTIONS)
+    return turns

@@ -9,8 +9,8 @@ Source: RFC-22; Hudi `HoodieTableFileSystemView`, incremental and time travel qu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -52,6 +52,27 @@ def snapshot_at(table: Table, now: Timeline, moment: AsOf) -> Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The changes of one partition: its touched file groups before and after. Picklable, and read on its own."""
+
+    before: reading.Scan
+    then: reading.Scan
+    schema: pa.Schema
+
+    def read(self, home: reading.Home) -> pa.Table:
+        """The changes.
+
+        Raises:
+            HistoryGone: a file was cleaned meanwhile.
+        """
+        old, new = (
+            pa.concat_tables([scan.schema.empty_table(), *(reading.read_slice(home, scan, one) for one in scan.slices)])
+            for scan in (self.before, self.then)
+        )
+        return changed_rows(old, new).select(self.schema.names).cast(self.schema)
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of some commits, to be read once or several times.
 
@@ -59,12 +80,14 @@ class Changes:
         checkpoint: the `after` of the next call. It stays where it was when nothing new could be given.
         commits: the instants whose changes these are, in the order in which they are given.
         schema: the columns of the rows: the operation (`insert`, `update` or `delete`), then those asked for.
+        parts: the changes by partition, for an engine that reads them in several places.
     """
 
     checkpoint: str
     commits: tuple[Instant, ...]
     schema: pa.Schema
-    _by_partition: Callable[[], Iterator[pa.Table]] = field(repr=False)
+    parts: tuple[Part, ...] = field(repr=False)
+    _home: reading.Home = field(repr=False)
 
     def to_arrow(self) -> pa.Table:
         """All changes.
@@ -72,11 +95,12 @@ class Changes:
         Raises:
             HistoryGone: a file was cleaned meanwhile.
         """
-        return pa.concat_tables([self.schema.empty_table(), *self._by_partition()])
+        return pa.concat_tables([self.schema.empty_table(), *(part.read(self._home) for part in self.parts)])
 
     def scan(self) -> pa.RecordBatchReader:
         """The changes batch by batch; in memory are the touched files of one partition, before and after."""
-        batches = (batch for part in self._by_partition() for batch in part.to_batches(reading.BATCH_ROWS))
+        read = (part.read(self._home) for part in self.parts)
+        batches = (batch for rows in read for batch in rows.to_batches(reading.BATCH_ROWS))
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
 
@@ -95,14 +119,12 @@ def changes(
     # commit of one listing is in the next.
     reached = latest(table.timeline(), order)
     now = table.timeline()
-    if start:
-        _refuse_archived(table, start, order)
-        _refuse_restored(now, start, order)
+    check_since(table, now, start, order)
     given = window(now, start, min(reached, time_text(until)) if until is not None else reached, order)
     schema = table.schema(given.then if given.then.writes else now)
     wanted = _wanted(schema, columns)
     if not given.commits:
-        return Changes(given.checkpoint, (), wanted, lambda: iter(()))
+        return Changes(given.checkpoint, (), wanted, (), table)
     files = table.data_files()
     then = table.snapshot(given.then, files=files)
     before = table.snapshot(given.before, files=files) if start else Snapshot(given.before, ())
@@ -113,27 +135,25 @@ def changes(
     if start:
         _refuse_gone(table, now, before, groups, f"after {start}")
     names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
-    states = [reading.plan(seen, schema, table.config(), columns=names) for seen in (before, then)]
-    return Changes(given.checkpoint, given.commits, wanted, lambda: _compared(table, states, groups, wanted))
+    old, new = (reading.plan(seen, schema, table.config(), columns=names) for seen in (before, then))
+    # One partition after the other: a row may have moved between its file groups.
+    parts = (Part(_only(old, *group), _only(new, *group), wanted) for group in groups.items())
+    return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table)
 
 
-def _compared(table: Table, states: Sequence[reading.Scan], groups: Groups, wanted: pa.Schema) -> Iterator[pa.Table]:
-    """The changes of one partition after the other: a row may have moved between its file groups."""
-    for partition, file_ids in groups.items():
-        old, new = (
-            pa.concat_tables(
-                [
-                    state.schema.empty_table(),
-                    *(
-                        reading.read_slice(table, state, one)
-                        for one in state.slices
-                        if one.partition == partition and one.file_id in file_ids
-                    ),
-                ]
-            )
-            for state in states
-        )
-        yield changed_rows(old, new).select(wanted.names).cast(wanted)
+def check_since(table: Table, now: Timeline, start: str, order: Order) -> None:
+    """Refuse to continue from a checkpoint that commits were archived or taken back after; empty is the beginning.
+
+    Raises:
+        HistoryGone: what happened since cannot be told.
+    """
+    if start:
+        _refuse_archived(table, start, order)
+        _refuse_restored(now, start, order)
+
+
+def _only(scan: reading.Scan, partition: str, file_ids: frozenset[str]) -> reading.Scan:
+    return replace(scan, slices=tuple(s for s in scan.slices if s.partition == partition and s.file_id in file_ids))
 
 
 def _wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:

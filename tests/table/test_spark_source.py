@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, upsert
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from lockprovider.table import Table
+from lockprovider.table.engines import arrow
 from lockprovider.table.engines.hudi_cas import activate, register
+from lockprovider.table.engines.spark_changes import changes
 
 TRIPLE = "id long, part string, value long"
 ROWS = {(1, "a", 1), (2, "a", 2), (3, "b", 3)}
@@ -72,6 +74,18 @@ def test_the_past_and_what_changed_since_can_be_read(spark: Any, table: Table) -
     assert load(spark, table, begin="20990101000000000") == set()
 
 
+def test_every_change_can_be_read_with_what_it_was(spark: Any, table: Table) -> None:
+    first = str(table.history()[-1].completion)
+    upsert(table, (2, "a", 20), (4, "c", 4))
+    table.transact(lambda txn: arrow.write(txn, deletes=rows((3, "b", 0))))
+    expected = {("update", 2, "a", 20), ("insert", 4, "c", 4), ("delete", 3, "b", 3)}
+    assert load(spark, table, changes="true", begin=first) == expected
+    feed = changes(spark, table, after=first)
+    assert {tuple(row) for row in feed.rows.collect()} == expected
+    assert (feed.checkpoint, len(feed.commits)) == (table.history()[-1].completion, 2)
+    assert changes(spark, table, after=feed.checkpoint).rows.count() == 0
+
+
 def test_sql_reads_and_writes_through_a_view(spark: Any, table: Table) -> None:
     spark.sql(f"create or replace temporary view numbers using hudi_cas options (path '{table.url}')")
     assert spark.sql("select sum(value) from numbers where part = 'a'").first()[0] == 3
@@ -83,11 +97,11 @@ def test_sql_reads_and_writes_through_a_view(spark: Any, table: Table) -> None:
 
 
 def test_a_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
-    rows = spark.createDataFrame([(9, "a", 9), (None, "b", 1)], TRIPLE).repartition(2)
+    frame = spark.createDataFrame([(9, "a", 9), (None, "b", 1)], TRIPLE).repartition(2)
     with pytest.raises(Exception, match="null or empty"):
-        rows.write.format("hudi_cas").mode("append").save(table.url)
+        frame.write.format("hudi_cas").mode("append").save(table.url)
     with pytest.raises(Exception, match="are not on both sides"):
-        rows.withColumnRenamed("value", "other").write.format("hudi_cas").mode("append").save(table.url)
+        frame.withColumnRenamed("value", "other").write.format("hudi_cas").mode("append").save(table.url)
     assert table.timeline().pending_writes == ()
     assert orphans(Path(table.url)) == set()
     assert content(table) == by_hudi_rs(table.url) == ROWS

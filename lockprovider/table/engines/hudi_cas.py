@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -29,6 +30,7 @@ from lockprovider.table.engines.base import plain_columns
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.spark_reader import BatchReader, StreamReader, checked_times, latest
 from lockprovider.table.engines.spark_writer import BatchWriter, Shipment, StreamWriter
+from lockprovider.table.incremental import OPERATION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +72,8 @@ class HudiCas(DataSource):
         timeline = table.timeline()
         self._pinned = options.as_of or latest(timeline) or None
         columns = None if options.columns is None else list(options.columns)
-        return from_arrow_schema(plain_columns(table.schema(timeline), columns))
+        schema = plain_columns(table.schema(timeline), columns)
+        return from_arrow_schema(pa.schema([(OPERATION, pa.string()), *schema]) if options.changes else schema)
 
     def reader(self, schema: StructType) -> BatchReader:
         """Batch reads."""
@@ -99,4 +102,4 @@ class HudiCas(DataSource):
         return StreamWriter(Shipment(options, schema.names, overwrite))
 
 
-_OF_READS = ("columns", "filter", "partitions", "as_of", "begin", "end", "starting", "max_commits")
+_OF_READS = ("columns", "filter", "partitions", "as_of", "begin", "end", "changes", "starting", "max_commits")

@@ -26,11 +26,11 @@ _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()
 
 
 def over(
-    spark: SparkSession, slices: Sequence[FileSlice], each: Callable[[FileSlice], pa.Table], schema: pa.Schema
+    spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
-    """A DataFrame of what `each` makes of every file slice, one Spark partition a slice."""
-    numbers = spark.range(0, len(slices), 1, max(1, len(slices)))
-    return numbers.mapInArrow(tasks.over(slices, each, schema), from_arrow_schema(schema))
+    """A DataFrame of what `each` makes of every piece of work (a file slice, say), one Spark partition a piece."""
+    numbers = spark.range(0, len(work), 1, max(1, len(work)))
+    return numbers.mapInArrow(tasks.over(work, each, schema), from_arrow_schema(schema))
 
 
 def with_groups(

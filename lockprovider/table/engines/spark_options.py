@@ -16,7 +16,7 @@ from lockprovider.table.manager import Table
 from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
 
 _HUDI = "hoodie."
-_READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end"})
+_READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "changes"})
 _STREAM = frozenset({"stream_id", "starting", "max_commits"})
 _OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _STREAM
 
@@ -33,6 +33,7 @@ class Options:
         partitions: paths of partitions, separated by commas; None: all.
         as_of: 17 digits of UTC, a completion time.
         begin, end: read what was committed after `begin`, until `end`; completion times.
+        changes: `true`: every change with what it was (`_operation`), deletes too; not only the rows that are there.
         stream_id: what a sink calls its stream; None: the query's own id, which its checkpoint keeps.
         starting: where a source starts: `earliest`, `latest` or a completion time.
         max_commits: how many commits a source takes at once at most; None: all.
@@ -47,6 +48,7 @@ class Options:
     as_of: str | None = None
     begin: str | None = None
     end: str | None = None
+    changes: bool = False
     stream_id: str | None = None
     starting: str = "earliest"
     max_commits: int | None = None
@@ -76,6 +78,7 @@ class Options:
             as_of=known.get("as_of"),
             begin=known.get("begin"),
             end=known.get("end"),
+            changes=_flag(known.get("changes", "false")),
             stream_id=known.get("stream_id"),
             starting=known.get("starting", "earliest"),
             max_commits=_count(known.get("max_commits")),
@@ -88,7 +91,7 @@ class Options:
         Raises:
             InvalidInput: one of these is given.
         """
-        given = [name for name in names if getattr(self, name) not in {None, "earliest"}]
+        given = [name for name in names if getattr(self, name) not in {None, "earliest", False}]
         if given:
             raise InvalidInput(f"options {given} mean nothing for {purpose}; leave them out")
 
@@ -108,6 +111,12 @@ class Options:
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise InvalidInput(f"changes={text} is neither true nor false")
+    return text.lower() == "true"
 
 
 def _count(text: str | None) -> int | None:

@@ -3,6 +3,8 @@
 A stream's offset is a completion time: commits are seen in the order in which they became visible, so one that began
 early and finished late is not missed. Each batch has the changed rows as they were at its end; deletes are not told.
 
+With the option `changes` they are: each row says what became of it.
+
 Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
 """
 
@@ -26,6 +28,8 @@ from lockprovider.table.engines.base import Place
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.sql_where import parse
 from lockprovider.table.files import conform
+from lockprovider.table.history import Part, check_since
+from lockprovider.table.incremental import OPERATION, Order
 from lockprovider.table.instant import Instant
 from lockprovider.table.manager import Table
 from lockprovider.table.timeline import Timeline
@@ -36,24 +40,34 @@ _START = ""  # before every completion time
 _ROWS_PER_BATCH = 1 << 14
 
 
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of a scan that are in its one slice."""
+
+    scan: reading.Scan
+
+    def read(self, home: reading.Home) -> pa.Table:
+        """The rows."""
+        return reading.read_slice(home, self.scan, self.scan.slices[0])
+
+
 @dataclass
-class FilePart(InputPartition):
-    """What one task reads: the rows of a scan that are in its one slice."""
+class Piece(InputPartition):
+    """What one task reads: the rows of a file, or the changes of a partition."""
 
     place: Place
-    scan: reading.Scan
+    part: FileRows | Part
 
     def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
         """The rows, exactly as Spark expects them."""
         target = to_arrow_schema(schema, timezone="UTC")
-        found = reading.read_slice(self.place, self.scan, self.scan.slices[0])
-        yield from conform(found, target).to_batches(max_chunksize=_ROWS_PER_BATCH)
+        yield from conform(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def parts(table: Table, scan: reading.Scan) -> list[FilePart]:
+def pieces(table: Table, scan: reading.Scan | None) -> list[Piece]:
     """A scan, cut into tasks."""
     place = Place(table.url, table.storage_options)
-    return [FilePart(place, replace(scan, slices=(one,))) for one in scan.slices]
+    return [Piece(place, FileRows(replace(scan, slices=(one,)))) for one in scan.slices] if scan is not None else []
 
 
 def snapshot_scan(table: Table, options: Options, columns: Sequence[str], as_of: str | None) -> reading.Scan:
@@ -65,26 +79,30 @@ def snapshot_scan(table: Table, options: Options, columns: Sequence[str], as_of:
     )
 
 
-def changes_scan(table: Table, options: Options, columns: Sequence[str], begin: str, end: str) -> reading.Scan | None:
-    """The rows that commits completed in `(begin, end]` inserted or changed, as they were at `end`; None: no commit."""
-    made = [i for i in table.timeline().writes if begin < (i.completion or "") <= end]
+def changed(table: Table, options: Options, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
+    """What commits completed in `(begin, end]` did: the changed rows as they were at `end`, or all changes.
+
+    Raises:
+        HistoryGone: commits were archived, or taken back, since `begin`, or a file was cleaned.
+    """
+    if options.changes:
+        wanted = [name for name in columns if name != OPERATION]
+        found = table.changes(begin or None, end or None, columns=wanted, partitions=options.partitions)
+        place = Place(table.url, table.storage_options)
+        return [Piece(place, part) for part in found.parts]
+    now = table.timeline()
+    check_since(table, now, begin, Order.COMPLETION)
+    made = [i for i in now.writes if begin < (i.completion or "") <= end]
     if not made:
-        return None
-    begins = pa.array([instant.begin for instant in made])
-    changed = pc.field(hudi_schema.COMMIT_TIME).isin(begins)
-    seen = table.snapshot(as_of=made[-1].completion)
-    schema = table.schema(seen.timeline)
-    where = _where(options, schema)
-    scan = reading.plan(
-        seen,
-        schema,
-        table.config(),
-        columns=columns,
-        where=changed if where is None else changed & where,
-        partitions=options.partitions,
-    )
+        return []
+    scan = snapshot_scan(table, options, columns, made[-1].completion)
+    if not begin:
+        return pieces(table, scan)  # all that there is, of archived commits too
     written = {instant.begin for instant in made}
-    return replace(scan, slices=tuple(one for one in scan.slices if one.begin in written))
+    ours = pc.field(hudi_schema.COMMIT_TIME).isin(pa.array(sorted(written)))
+    where = ours if scan.where is None else scan.where & ours
+    slices = tuple(one for one in scan.slices if one.begin in written)
+    return pieces(table, replace(scan, where=where, slices=slices))
 
 
 def latest(timeline: Timeline) -> str:
@@ -104,20 +122,19 @@ class BatchReader(DataSourceReader):
         self._pinned = pinned
         self._schema = schema
 
-    def partitions(self) -> list[FilePart]:
+    def partitions(self) -> list[Piece]:
         """One a file."""
         options, table, columns = self._options, self._options.open(), self._schema.names
-        if options.begin is None and options.end is None:
-            return parts(table, snapshot_scan(table, options, columns, self._pinned))
+        if options.begin is None and options.end is None and not options.changes:
+            return pieces(table, snapshot_scan(table, options, columns, self._pinned))
         begin = _START if options.begin is None else time_text(options.begin)
         end = latest(table.timeline()) if options.end is None else time_text(options.end)
-        scan = changes_scan(table, options, columns, begin, end)
-        return [] if scan is None else parts(table, scan)
+        return changed(table, options, columns, begin, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one file."""
         # Of no partitions at all Spark makes one without a value.
-        return partition.batches(self._schema) if isinstance(partition, FilePart) else iter(())
+        return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -155,15 +172,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             done = done[: limit.max_files]
         return {_OFFSET: done[-1].completion or _START} if done else start
 
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[FilePart]:
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
         """One a file; the same for the same offsets, as long as the files are there."""
-        table = self._opened()
-        scan = changes_scan(table, self._options, self._schema.names, start[_OFFSET], end[_OFFSET])
-        return [] if scan is None else parts(table, scan)
+        return changed(self._opened(), self._options, self._schema.names, start[_OFFSET], end[_OFFSET])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one file."""
-        return partition.batches(self._schema) if isinstance(partition, FilePart) else iter(())
+        return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
 
     def __getstate__(self) -> tuple[Options, StructType]:
         return (self._options, self._schema)
@@ -191,10 +206,12 @@ def checked_times(options: Options) -> None:
     """Refuse times that are none, before a query is planned.
 
     Raises:
-        InvalidInput: `begin`, `end` or `as_of` is no time, or `end` is before `begin`.
+        InvalidInput: `begin`, `end` or `as_of` is no time, or `end` is before `begin`, or `changes` is of one moment.
     """
     begin, end = (None if time is None else time_text(time) for time in (options.begin, options.end))
     if options.as_of is not None:
         time_text(options.as_of)
+    if options.changes and (options.as_of is not None or options.filter is not None):
+        raise InvalidInput("changes cannot be had as_of one moment or with a filter; give begin and end, and use where")
     if begin is not None and end is not None and end < begin:
         raise InvalidInput(f"end {end} is before begin {begin}; give the earlier one as begin")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from lockprovider.table import schema as hudi_schema
 from lockprovider.table.engines.base import GroupWriter, Place, group_id
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import conform
+from lockprovider.table.history import Part
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.view import FileSlice
 
@@ -46,6 +47,7 @@ STATS = pa.schema(
 )
 
 Batches = Iterator[pa.RecordBatch]
+T = TypeVar("T")
 
 
 def change_schema(schema: pa.Schema) -> pa.Schema:
@@ -61,15 +63,13 @@ def grouped_schema(schema: pa.Schema) -> pa.Schema:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def over(
-    slices: Sequence[FileSlice], each: Callable[[FileSlice], pa.Table], schema: pa.Schema
-) -> Callable[[Batches], Batches]:
-    """What `each` makes of the file slices whose numbers come in."""
+def over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
+    """What `each` makes of those pieces of work whose numbers come in."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from conform(each(slices[number]), schema).to_batches(max_chunksize=ROWS_PER_BATCH)
+                yield from conform(each(work[number]), schema).to_batches(max_chunksize=ROWS_PER_BATCH)
 
     return run
 
@@ -79,6 +79,15 @@ def scanner(place: Place, scan: reading.Scan) -> Callable[[FileSlice], pa.Table]
 
     def rows(file_slice: FileSlice) -> pa.Table:
         return reading.read_slice(place, scan, file_slice)
+
+    return rows
+
+
+def comparer(place: Place) -> Callable[[Part], pa.Table]:
+    """What changed in a partition."""
+
+    def rows(part: Part) -> pa.Table:
+        return part.read(place)
 
     return rows
 

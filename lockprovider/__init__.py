@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from lockprovider.aio import Acquiring, AsyncLease, AsyncLock
+from lockprovider.audit_log import AuditLog
 from lockprovider.errors import (
     InvalidSettings,
     LeaseLost,
@@ -32,6 +33,7 @@ __all__ = [
     "HUDI_LOCK_PATH",
     "AsyncLease",
     "AsyncLock",
+    "AuditLog",
     "Counters",
     "Holder",
     "InvalidSettings",
@@ -76,7 +78,8 @@ def lock(
         CasError: the URL or the store failed.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
-    return Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric).acquire(timeout_s)
+    made = Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=place.audit)
+    return made.acquire(timeout_s)
 
 
 def async_lock(
@@ -102,7 +105,8 @@ def async_lock(
 
     async def take() -> AsyncLease:
         place = await asyncio.to_thread(find)
-        found = AsyncLock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric)
+        audit = place.audit
+        found = AsyncLock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
         return await found.acquire(timeout_s)
 
     return Acquiring(take)

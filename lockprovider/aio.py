@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas import CasError, Machine, Store, World
+from lockprovider.audit_log import AuditLog
 from lockprovider.errors import LeaseLost, NotAcquired, NotPicklable
 from lockprovider.lock import Lease, Lock, OnLost
 from lockprovider.metrics import OnMetric
@@ -53,10 +54,11 @@ class AsyncLock:
         world: World | None = None,
         on_lost: OnLost | None = None,
         on_metric: OnMetric | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self.path = path
         self._world = Stoppable(world or Machine())
-        self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric)
+        self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit)
         self._on_lost = on_lost
         self._turn = Turn(path)
         self._lease: AsyncLease | None = None

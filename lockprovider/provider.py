@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fsspec_cas import Store
+from lockprovider.audit_log import AuditLog
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired
 from lockprovider.lock import Lease, Lock, OnLost
 from lockprovider.metrics import OnMetric
@@ -38,6 +39,11 @@ class Place:
     store: Store
     path: str
     settings: LockSettings | None
+
+    @property
+    def audit(self) -> AuditLog:
+        """Hudi's audit of it, for one client."""
+        return AuditLog(self.store, self.path)
 
 
 def locate(
@@ -70,7 +76,7 @@ def open_lock(
         CasError: the URL cannot be opened.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
-    return Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric)
+    return Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=place.audit)
 
 
 class LockProvider:
@@ -103,7 +109,8 @@ class LockProvider:
             CasError: the URL cannot be opened.
         """
         place = locate(url, on=on, settings=settings, storage_options=storage_options)
-        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric))
+        audit = place.audit
+        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=audit))
 
     @classmethod
     def from_config(
@@ -126,7 +133,8 @@ class LockProvider:
             CasError: the base path cannot be opened.
         """
         place = _place(from_config(config), None, None, storage_options)
-        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric))
+        audit = place.audit
+        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=audit))
 
     def __getstate__(self) -> dict[str, object]:
         return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses

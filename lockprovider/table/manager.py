@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Won, World
 from fsspec_cas.retry import delay_s
-from lockprovider import Lock
+from lockprovider import AuditLog, Lock
 from lockprovider.table import clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.clean import CleanResult
@@ -122,6 +122,7 @@ class Table:
         settings: TableSettings | None = None,
         watcher: Watcher = nobody,
         world: World | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self.store = store
         self.url = url
@@ -129,7 +130,7 @@ class Table:
         self.settings = settings or TableSettings()
         self.world = world or Machine()
         self._watcher = watcher
-        self._lock = Lock(store, settings=self.settings.lock, world=self.world)
+        self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self._metadata: dict[str, CommitMetadata] = {}  # completed files never change
 
     @classmethod
@@ -150,7 +151,8 @@ class Table:
         """
         data = encode(spec.config())
         store = Store.from_url(url, storage_options)
-        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher)
+        audit = AuditLog(store)
+        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
         table.lock.require_safe_store()
         if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
             raise TableExists(f"there is a table at {url!r} already; open it with Table.open")
@@ -173,13 +175,9 @@ class Table:
             TableNotFound: there is none.
             UnsupportedTable: its rows would come out wrong here.
         """
-        table = cls(
-            Store.from_url(url, storage_options),
-            url,
-            storage_options=storage_options,
-            settings=settings,
-            watcher=watcher,
-        )
+        store = Store.from_url(url, storage_options)
+        audit = AuditLog(store)
+        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
         check_readable(table.config())
         return table
 

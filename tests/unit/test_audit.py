@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -9,14 +10,17 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lockprovider
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
@@ -33,6 +37,7 @@ from lockprovider.audit import (
 from lockprovider.audit_log import AuditLog, read_files, set_enabled
 from lockprovider.audit_picture import LANES, draw
 from lockprovider.inspect import break_lock, look
+from lockprovider.table import Table, TableSpec
 
 FOLDER, SWITCH = ".hoodie/.locks/audit", ".hoodie/.locks/audit_enabled.json"
 # What a java.util.HashMap with Hudi's six names gives Jackson to write, on any JVM since 8.
@@ -543,6 +548,52 @@ lock.acquire().release()
     assert len({page[0].owner for page in pages}) == 2
     audit = analyse(read_files(store, FOLDER, timeout_s=10), Machine().now_ms())
     assert not audit.flags
+
+
+def hold_by_lock(url: str) -> None:
+    lockprovider.lock(url).release()
+
+
+def hold_by_open_lock(url: str) -> None:
+    lockprovider.open_lock(url).acquire().release()
+
+
+def hold_by_provider(url: str) -> None:
+    with lockprovider.LockProvider.from_url(url) as provider:
+        assert provider.try_lock()
+
+
+def hold_by_config(url: str) -> None:
+    with lockprovider.LockProvider.from_config({"hoodie.base.path": url}) as provider:
+        assert provider.try_lock()
+
+
+def hold_by_task(url: str) -> None:
+    async def hold() -> None:
+        async with lockprovider.async_lock(url) as lease:
+            lease.check()
+
+    asyncio.run(hold())
+
+
+def hold_by_table(url: str) -> None:
+    Table.create(url, TableSpec("t", pa.schema([("id", pa.int64())]), record_keys=("id",)))
+
+
+@pytest.mark.parametrize(
+    "hold", [hold_by_lock, hold_by_open_lock, hold_by_provider, hold_by_config, hold_by_task, hold_by_table]
+)
+def test_every_front_door_keeps_the_audit(tmp_path: Path, hold: Callable[[str], None]) -> None:
+    store = Store.from_url(str(tmp_path))
+    enable(store)
+    hold(str(tmp_path))
+    pause = threading.Event()
+    for _ in range(600):
+        pages = written(store)
+        if pages and pages[0][-1].step == "END":
+            break
+        pause.wait(0.05)
+    assert [[record.step for record in page] for page in pages] == [["START", "END"]]
 
 
 def test_a_copy_in_another_process_begins_anew(tmp_path: Path) -> None:

@@ -399,7 +399,6 @@ async def test_a_timeout_around_it_is_kept_although_the_request_hangs(gated: tup
     gate.arm(2)
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(AsyncLock(way, settings=LONG).acquire()._take(), 0.2)
-    assert gate.reached.is_set()
     gate.go.set()
     until(lambda: not refused(store))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lockprovider import InvalidSettings
 from lockprovider.table import service
 from lockprovider.table.instant import Action
-from lockprovider.table.layout import META, checked_path, heartbeat_path, join
+from lockprovider.table.layout import LOCK, META, checked_path, heartbeat_path, join
 from lockprovider.table.properties import check_writable
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy, removable
 from lockprovider.table.savepoint import savepoints
@@ -69,7 +69,7 @@ def _schedule(table: Table, policy: Policy, alive: contextlib.ExitStack) -> tupl
     """The begin time, that beats until `alive` ends, and the plan; None if there is nothing to do."""
     with table.lock.acquire() as lease:
         paths, now = _listed(table)
-        plan = planned(table, policy, paths, now)
+        plan = planned(table, policy, paths, now, _now_ms(table))
         if now.pending(Action.CLEAN) or not plan.files:
             return None
         begin = alive.enter_context(service.beating(table, now))
@@ -83,7 +83,7 @@ def would_clean(table: Table, policy: Policy | None = None) -> CleanPlan:
     Raises:
         InvalidSettings: the policy would keep nothing.
     """
-    return planned(table, policy or table.settings.retention, *_listed(table))
+    return planned(table, policy or table.settings.retention, *_listed(table), table.world.now_ms())
 
 
 def finish_dead(table: Table) -> tuple[CleanResult, ...]:
@@ -106,7 +106,7 @@ def read_plan(table: Table, begin: str) -> CleanPlan:
     return decode_clean_plan(*service.read_plan(table, begin, Action.CLEAN))
 
 
-def planned(table: Table, policy: Policy, paths: tuple[str, ...], now: Timeline) -> CleanPlan:
+def planned(table: Table, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
     """What a clean at `now` removes; `paths` were listed before."""
     _check(policy)
     kept = savepoints(table, now)
@@ -114,7 +114,7 @@ def planned(table: Table, policy: Policy, paths: tuple[str, ...], now: Timeline)
         policy,
         now,
         paths,
-        now_ms=table.world.now_ms(),
+        now_ms=now_ms,
         replaced_by=_replaced_by(table, now),
         protected=frozenset(path for savepoint in kept.values() for path in savepoint.paths),
     )
@@ -127,6 +127,12 @@ def _listed(table: Table) -> tuple[tuple[str, ...], Timeline]:
     """The files first: a file whose instant is on no later timeline is nobody's."""
     paths = tuple(entry.path for entry in table.data_files())
     return paths, table.timeline()
+
+
+def _now_ms(table: Table) -> int:
+    """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
+    by_store = table.store.head(LOCK).modified_ms
+    return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
 
 
 def _check(policy: Policy) -> None:

@@ -78,7 +78,11 @@ def roll_back(table: Table, begin: str, *, only_if_dead: bool = False, own: bool
     """
     with table.lock.acquire() as lease:
         now = table.timeline()
-        if now.written_at(begin) is not None or not now.pending_files(begin):
+        if now.written_at(begin) is not None:
+            return
+        if not now.pending_files(begin):
+            if own and begin > now.first_active:  # not archived, so rolled back while this writer wrote on
+                _remove(table, begin, files_of(table, begin))
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
@@ -105,16 +109,20 @@ def _execute(table: Table, lease: Lease, now: Timeline, victim: str, *, fenced: 
     planned = _planned_for(table, now, victim)
     plan = _plan(table, planned) if planned else RollbackPlan(victim, _action(now, victim), _requests(table, files))
     begin = planned or _plan_it(table, now, plan, lease if fenced else None)
-    for path in files:
-        table.store.delete(path)
-    for entry in table.store.list(f"{markers_dir(victim)}/"):
-        table.store.delete(entry.path)
+    _remove(table, victim, files)
     # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
     table.store.delete(heartbeat_path(victim))
     _complete(table, lease, begin, plan, files)
     table.store.delete(heartbeat_path(begin))
+
+
+def _remove(table: Table, victim: str, files: tuple[str, ...]) -> None:
+    for path in files:
+        table.store.delete(path)
+    for entry in table.store.list(f"{markers_dir(victim)}/"):
+        table.store.delete(entry.path)
 
 
 def _action(now: Timeline, victim: str) -> str:

@@ -31,7 +31,7 @@ from lockprovider.table.conflict import prefer_writer
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.instant import Action
 from lockprovider.table.metadata import decode_commit, one_record, read_one
-from lockprovider.table.retention import KeepCommits, KeepVersions
+from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
 
 
 @pytest.fixture
@@ -142,6 +142,20 @@ def test_a_dead_overwrite_is_rolled_back_as_one(table: Table, folder: Path) -> N
     dead.add(())
     with pytest.raises(Aborted):
         dead.commit()
+
+
+def test_a_writer_that_wrote_on_after_it_was_rolled_back_removes_its_files_itself(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1))
+    slow = table.transaction()
+    slow.start()
+    slow._heartbeat.stop()
+    upsert(table, (2, "b", 2))
+    assert table.timeline().pending_writes == ()
+    engine.write(slow, upserts=rows((3, "c", 3)))
+    assert orphans(folder)
+    slow.rollback()
+    assert orphans(folder) == set()
+    assert same(table) == {(1, "a", 1), (2, "b", 2)}
 
 
 # --- clusterings of JVM writers -------------------------------------------------------------------------------------
@@ -385,6 +399,23 @@ def test_a_plan_is_left_to_its_cleaner_while_that_lives_and_finished_by_the_next
 
 def _fails(*_: object, **__: object) -> None:
     raise OSError("the plug was pulled")
+
+
+class Tomorrow(OfAnotherProcess):
+    """A machine whose clock is a day ahead."""
+
+    def now_ms(self) -> int:
+        return Machine().now_ms() + 86_400_000
+
+
+def test_a_clock_that_is_ahead_does_not_shorten_the_hours(table: Table, folder: Path) -> None:
+    old_and_new(table)
+    before = data_files(folder)
+    ahead = Table(Store.from_url(table.url), table.url, settings=SETTINGS, world=Tomorrow())
+    assert ahead.clean(KeepHours(1)) == ()
+    assert data_files(folder) == before
+    assert table.clean(KeepHours(0))
+    assert same(table) == {(1, "a", 3), (2, "b", 0)}
 
 
 # --- savepoints -----------------------------------------------------------------------------------------------------

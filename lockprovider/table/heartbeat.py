@@ -12,6 +12,7 @@ from fsspec_cas import CasError, Lost, Store, Version, Won, World
 from lockprovider.table.layout import heartbeat_path
 from lockprovider.table.liveness import HeartbeatSettings
 
+_RESUMES = 5
 _BEATS_PER_INTERVAL = 2  # two tries before one interval is missed
 
 
@@ -62,16 +63,16 @@ class WriterHeartbeat:
     def resume(self) -> bool:
         """Beat for an instant that another process of this writer began; False if its file is gone: it is over.
 
-        Raises:
-            CasError: the store failed.
+        If the first beats do not get through, `alive` is false from the start.
         """
-        try:
-            self._version = self._store.head(self._path).version
-        except FileNotFoundError:
-            return False
-        self._once()
+        for _ in range(_RESUMES):  # the other process may still beat, in between
+            self._once()
+            if self._removed:
+                return False
+            if self._last_s:
+                break
         self._thread.start()
-        return not self._removed
+        return True
 
     def accompany(self) -> None:
         """Beat, from half an interval on, for an instant whose writer is another process: while it works, so do I."""

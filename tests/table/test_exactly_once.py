@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
@@ -93,3 +94,23 @@ def test_a_process_that_works_for_an_instant_keeps_it_alive_until_it_leaves(tabl
         world.sleep(0.05)
     helper.leave()
     assert beat() == beat(), "the file must stay: the instant goes on"
+
+
+def test_who_takes_an_instant_up_while_the_other_still_beats_is_alive(table: Table, monkeypatch: Any) -> None:
+    begin, world, store = "20260101000000000", Machine(), table.store
+    assert claim(store, begin) is not None
+    put, path = store.put_if_match, heartbeat_path(begin)
+    meddled: list[str] = []
+
+    def meddling(name: str, data: bytes, version: Any, **more: Any) -> Any:
+        if not meddled:
+            meddled.append(name)
+            put(path, data, store.head(path).version).unwrap()  # the other process, between my look and my beat
+        return put(name, data, version, **more)
+
+    monkeypatch.setattr(store, "put_if_match", meddling)
+    mine = WriterHeartbeat(store, begin, HeartbeatSettings(), world)
+    assert mine.resume()
+    assert mine.alive
+    assert meddled
+    mine.stop()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans
 
-from lockprovider.table import InvalidRecords, Table, TableSpec, WriteConflict
+from lockprovider.table import Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 
@@ -101,21 +101,3 @@ def test_a_task_that_fails_fails_the_write_and_leaves_nothing(spark: Any, table:
     assert data_files(Path(table.url)) == before
     assert table.timeline().pending_writes == ()
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
-
-
-def test_rows_without_a_key_and_strange_columns_are_refused(spark: Any, table: Table) -> None:
-    with pytest.raises(Exception, match="null or empty"):
-        upsert(table, spark.createDataFrame([(None, "a", 1)], "id long, part string, value long"))
-    with pytest.raises(Exception, match="stranger"):
-        upsert(table, frame(spark, (1, "a", 1)).withColumnRenamed("value", "stranger"))
-    with pytest.raises(InvalidRecords, match="nothing to write"):
-        table.transact(engine.write)
-    assert content(table) == set()
-
-
-def test_plain_inserts_need_no_lookup(spark: Any, table: Table) -> None:
-    rows = frame(spark, *((n, "ab"[n % 2], n) for n in range(100)))
-    result = table.transact(lambda txn: engine.insert(txn, rows))
-    assert result.inserted == 100
-    assert len(by_hudi_rs(table.url)) == 100
-    assert table.history()[-1].operation == "INSERT"

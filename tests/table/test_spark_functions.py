@@ -34,7 +34,7 @@ def test_an_append_adds_rows_and_says_what_it_did(spark: Any, table: Table) -> N
     expected = {(1, "a", 1), (2, "a", 2), (3, "b", 3), (4, "c", 4), (5, "a", 5), (6, "d", 6)}
     assert content(table) == by_hudi_rs(table.url) == expected
     assert (result.inserted, result.updated, result.deleted) == (2, 0, 0)
-    assert table.history()[-1].extra["source"] == "test"
+    assert (table.history()[-1].operation, table.history()[-1].extra["source"]) == ("INSERT", "test")
 
 
 def test_a_delete_rewrites_only_the_groups_that_have_such_rows(spark: Any, table: Table) -> None:
@@ -125,6 +125,10 @@ def test_what_a_task_refuses_comes_out_with_its_own_type(spark: Any, table: Tabl
         engine.upsert(table, spark.createDataFrame([(None, "a", 1)], TRIPLE))
     with pytest.raises(InvalidRecords, match="stranger"):
         engine.append(table, frame(spark, (7, "a", 1)).withColumnRenamed("value", "stranger"))
+    with pytest.raises(InvalidRecords, match="nothing to write"):
+        table.transact(engine.write)
+    assert table.timeline().pending_writes == ()
+    assert len(content(table)) == 4
 
 
 def test_threads_write_one_table_and_lose_nothing(spark: Any, table: Table) -> None:

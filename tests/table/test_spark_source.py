@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
+from lockprovider.demo.proof import read as by_hudi_rs_on_s3
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow
+from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.hudi_cas import activate, register
 from lockprovider.table.engines.spark_changes import changes
 
@@ -105,3 +108,16 @@ def test_a_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
     assert table.timeline().pending_writes == ()
     assert orphans(Path(table.url)) == set()
     assert content(table) == by_hudi_rs(table.url) == ROWS
+
+
+def test_on_an_object_store_the_credentials_go_with_the_tasks(spark: Any, seaweedfs: Any) -> None:
+    register(spark)
+    url, options = f"{seaweedfs.new_prefix()}/t", seaweedfs.storage_options
+    table = Table.create(url, SPEC, storage_options=options, settings=SETTINGS)
+    engine.append(table, spark.createDataFrame([(1, "a", 1), (2, "b", 2)], TRIPLE))
+    found = spark.read.format("hudi_cas").option("storage_options", json.dumps(options)).load(url)
+    more = found.where("id = 1").selectExpr("id + 10 as id", "part", "value")
+    more.write.format("hudi_cas").option("storage_options", json.dumps(options)).mode("append").save(url)
+    expected = {(1, "a", 1), (2, "b", 2), (11, "a", 1)}
+    assert {tuple(row) for row in engine.read(spark, table).collect()} == content(table) == expected
+    assert {tuple(row[name] for name in SCHEMA.names) for row in by_hudi_rs_on_s3(url, options).to_pylist()} == expected

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError, Entry, ObjectNotFound
 from lockprovider import LockRecord, MalformedRecord
 from lockprovider.table.errors import Corrupt, TableNotFound
-from lockprovider.table.health import Facts, Finding, examine
+from lockprovider.table.health import examine
+from lockprovider.table.health_facts import Facts, Finding
 from lockprovider.table.instant import Action, Instant, format_ms
 from lockprovider.table.layout import (
     HEARTBEATS,

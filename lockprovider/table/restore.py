@@ -119,6 +119,9 @@ def _carry_out(table: Table, lease: Lease, begin: str, plan: RestorePlan) -> Res
     for victim, _ in plan.victims:
         lease.check()
         _take_back(table, now, victim, files.get(victim, ()))
+    late = _files_by_begin(table)  # of tasks that wrote on until they saw that their instant is gone
+    for path in (path for victim, _ in plan.victims for path in late.get(victim, ())):
+        table.store.delete(path)
     deleted = {victim: _by_partition(files.get(victim, ())) for victim, _ in plan.victims}
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     data = encode_restore(RestoreMetadata(begin, plan, deleted, took_ms))

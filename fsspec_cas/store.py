@@ -32,7 +32,7 @@ from fsspec_cas.answer import (
     Unchanged,
     WriteAnswer,
 )
-from fsspec_cas.backends import Backend, backend_for, off_thread, split_url
+from fsspec_cas.backends import Backend, backend_for, off_thread, place_of, split_url
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.drive import Inline, OnLoop, OwnLoop
@@ -507,6 +507,11 @@ class Store:
     def root(self) -> str:
         """What all paths are relative to."""
         return self._async.root
+
+    @property
+    def place(self) -> object:
+        """Equal for two stores that lead to the same place with the same options; unequal proves nothing."""
+        return place_of(self._async.backend), self._async.root
 
     @property
     def kind(self) -> str:

@@ -251,6 +251,7 @@ class Writing:
     sent_s: float
     clocks_ms: int
     before: Held | None
+    passing: Passing = Passing()  # of a take: holds for the next judgement too
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,13 +355,13 @@ def _misplaced(state: State, event: Event) -> ValueError:
 def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment, passing: Passing) -> Step:
     """May I take the lock that I see?"""
     if record is None or version is None:
-        return _take(me, None, ABSENT, at)
+        return _take(me, None, ABSENT, at, passing)
     free = record.expired or at.now_ms > record.valid_until_ms + GRACE_MS
     ahead = 0 if _left(me, record, at) else ahead_of(me.party, record.line)
     over = passing.over if passing.version in (None, version) else 0
     # A valid record of mine while I hold nothing: an older write of mine landed late.
     if (free and ahead <= over) or (record.owner == me.owner and not record.expired):
-        return _take(me, record, version, at, _no_shows(me, record, at, passing))
+        return _take(me, record, version, at, passing)
     return Idle(), Busy(record.owner, record.valid_until_ms, record.holder, ahead, free)
 
 
@@ -387,7 +388,8 @@ def joined(record: LockRecord, party: str) -> LockRecord:
     return record if party in record.line else replace(record, line=(*record.line, party))
 
 
-def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, no_shows: int = 0) -> Step:
+def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, passing: Passing) -> Step:
+    no_shows = _no_shows(me, seen, at, passing) if seen else 0
     record = LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -399,7 +401,7 @@ def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, no_
         line=tuple(party for party in seen.line[no_shows:] if party != me.party) if seen else (),
         turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
     )
-    return Writing("take", record, at.monotonic_s, _clocks_ms(at), None), PutRecord(record, condition)
+    return Writing("take", record, at.monotonic_s, _clocks_ms(at), None, passing), PutRecord(record, condition)
 
 
 def _turn_ms(seen: LockRecord, now_ms: int) -> int:
@@ -460,7 +462,7 @@ def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version
             # The record from before, or an older write of mine that landed late: still the holder, not written yet.
             return _roll(replace(write.before, record=record, version=version), "not_written")
     if write.purpose == "take":
-        return _judge(me, record, version, at, Passing())
+        return _judge(me, record, version, at, write.passing)
     if write.purpose == "release":
         return Idle(), Told("released")
     now = "it is gone" if record is None else f"{record.owner} holds it since epoch {record.epoch}"

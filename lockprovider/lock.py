@@ -14,7 +14,8 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, NoReturn
@@ -36,6 +37,7 @@ from lockprovider import lease as machine
 from lockprovider import publish
 from lockprovider.audit_log import AuditLog
 from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotAcquired, NotPicklable, PublishUnknown
+from lockprovider.fifo import Fifo
 from lockprovider.heartbeat import Heartbeat
 from lockprovider.lease import (
     AppliedPending,
@@ -51,6 +53,7 @@ from lockprovider.lease import (
     Lost,
     Me,
     Moment,
+    Passing,
     PutFailed,
     PutRecord,
     PutWon,
@@ -65,12 +68,15 @@ from lockprovider.lease import (
     TryLock,
     Verdict,
     Writing,
+    ahead_of,
+    joined,
     settle_commit,
 )
 from lockprovider.metrics import OnMetric, Recorder, Step
+from lockprovider.party import Known, Party
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord, Pending
-from lockprovider.settings import GRACE_MS, LockSettings
-from lockprovider.waiting import next_look_s
+from lockprovider.settings import LockSettings
+from lockprovider.waiting import EVERYONE, Join, Pause, Sight, Waiter, join_failed, looked, passing
 
 _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 
@@ -92,8 +98,8 @@ class Lock:
         *,
         world: World | None = None,
         on_lost: OnLost | None = None,
-        audit: AuditLog | None = None,
         on_metric: OnMetric | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self.path = path
         self.settings = settings or LockSettings()
@@ -123,14 +129,16 @@ class Lock:
 
     def _be_new(self) -> None:
         """A client of its own, who holds nothing."""
-        self._me = Me(self._world.new_id(), self.settings, socket.gethostname(), os.getpid())
+        self._party = Party.of(self._store, self.path, self._world)
+        self._me = Me(self._world.new_id(), self.settings, socket.gethostname(), os.getpid(), self._party.name)
         self._state: State = Idle()
-        self._seen: tuple[LockRecord, Version] | None = None
+        self._known: Known | None = None
+        self._read_once = False
         self._at_hand: tuple[Pending, bytes] | None = None
         self._tried: set[Pending] = set()
         self.metrics = Recorder(self._on_metric, self._world)
         self._one_step = threading.RLock()  # the machine takes one event at a time
-        self._turn = threading.Lock()  # one thread of this client at a time wants or has the lock
+        self._turn = Fifo()  # one thread of this client at a time wants or has the lock
         self._lease: Lease | None = None
 
     @property
@@ -160,9 +168,11 @@ class Lock:
             raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
         try:
             self.require_safe_store()
-            self._wait_for_it(deadline)
+            with self._asking_for_all(deadline):
+                self._wait_for_it(deadline)
             return self._begin()
         except BaseException:
+            self.step_aside()
             self._turn.release()
             raise
 
@@ -193,26 +203,78 @@ class Lock:
             return Busy(refusal.owner, refusal.valid_until_ms, None)
 
     def _wait_for_it(self, deadline: float) -> None:
-        looks = 0
-        while isinstance(answer := self._try_once(), Busy):
+        waiter, over = Waiter(self._party.name, self.settings.poll_s), Passing()
+        while True:
+            self._hear_from_party(deadline)
+            began_s, self._read_once = self._world.monotonic_s(), False
+            last = began_s >= deadline  # a try that cannot wait lets nobody go first
+            answer = self._try_once(EVERYONE if last else over)
+            if not isinstance(answer, Busy):
+                return
+            self._party.busy = answer
             left_s = deadline - self._world.monotonic_s()
-            if left_s <= 0:
+            if last or (left_s <= 0 and not answer.free):
                 raise _not_acquired(self.path, answer)
-            pause = next_look_s(
-                looks,
-                self._world.random(),
-                lapses_in_s=(answer.valid_until_ms + GRACE_MS + 1 - self._world.now_ms()) / 1000,
-                poll_s=self.settings.poll_s,
-            )
-            self._world.sleep(min(pause, left_s))  # the last look is at the deadline
-            looks += 1
+            sight = self._sight(answer, began_s)
+            waiter, pause_s = self._look_or_join(waiter, sight)
+            self._party.wait(max(0.0, min(pause_s, left_s)))  # the last look is at the deadline
+            over = passing(waiter, sight, self._world.monotonic_s())
 
-    def _try_once(self) -> Busy | None:
+    @contextlib.contextmanager
+    def _asking_for_all(self, deadline: float) -> Iterator[None]:
+        """Once the other clients of this process that asked before have had their turn."""
+        self._party.asks()
+        if not self._party.fifo.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
+            raise _not_acquired(self.path, self._party.refusal(self.owner))
+        try:
+            yield
+            self._party.took(self.held, self._known)
+        finally:
+            self._party.fifo.release()
+
+    def _hear_from_party(self, deadline: float) -> None:
+        """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
+        left_s = deadline - self._world.monotonic_s()
+        if left_s > 0 and self._party.holder is not None:
+            self._party.wait(min(self.settings.poll_s * (1 + self._world.random()) / 2, left_s))
+        idle, known = self._party.news()
+        self._known = known or self._known
+        if idle.released is not None:
+            self._state = idle
+
+    def _sight(self, answer: Busy, began_s: float) -> Sight:
+        known = self._known
+        assert known is not None  # noqa: S101 - the answer is about a record that was read
+        at = self._moment()
+        took_s = at.monotonic_s - began_s if self._read_once else None
+        return Sight(known.record, known.version, answer, at.now_ms, at.monotonic_s, took_s, known.understood)
+
+    def _look_or_join(self, waiter: Waiter, sight: Sight) -> tuple[Waiter, float]:
+        waiter, what = looked(waiter, sight, self._world.random())
+        if isinstance(what, Join):
+            there = joined(sight.record, self._party.name)
+            if not self._join(there, sight.version):
+                waiter, what = join_failed(waiter, self._world.random())
+                return waiter, what.seconds
+            busy = replace(sight.busy, ahead=ahead_of(self._party.name, there.line))
+            waiter, what = looked(waiter, replace(sight, record=there, busy=busy), self._world.random())
+        return waiter, what.seconds if isinstance(what, Pause) else 0.0
+
+    def _join(self, there: LockRecord, version: Version) -> bool:
+        """Add this process to the line, under the version that was read."""
+        with contextlib.suppress(CasError):  # politeness must not fail an acquisition
+            outcome = self._records.put_if_match(self.path, there.encode(), version, timeout=self._request_s())
+            if isinstance(outcome, Won):
+                self._known = Known(there, outcome.version, understood=True)
+                return True
+        return False
+
+    def _try_once(self, over: Passing) -> Busy | None:
         with self._one_step:
             if not isinstance(self._state, (Idle, Lost)):
                 self._state = Idle()  # what an earlier release or acquisition that failed has left
             try:
-                answer = self._feed(TryLock(self._moment()))
+                answer = self._feed(TryLock(self._moment(), over))
             except BaseException:
                 self._back_out()
                 raise
@@ -241,7 +303,13 @@ class Lock:
         """Let other threads of this client have their turn."""
         if self._lease is lease:
             self._lease = None
+            self.step_aside()
             self._turn.release()
+
+    def step_aside(self) -> None:
+        """Whatever we held is over: other clients of this process need not wait for us."""
+        state = self._state
+        self._party.freed(self.held, state if isinstance(state, Idle) else Idle(), self._known)
 
     # -- what the lease and its heartbeat ask for ------------------------------------------------------------------
 
@@ -280,7 +348,7 @@ class Lock:
         with self._one_step:
             self._finish_in_flight()
             while isinstance(self._state, (Held, Rolling)):
-                self._feed(Release(self._moment()))
+                self._feed(Release(self._moment(), self._party.again))
                 self._finish_in_flight()
             released = isinstance(self._state, Idle) and self._state.released is not None
         self.note_end(at_ms, held=released)
@@ -370,20 +438,24 @@ class Lock:
 
     def _read(self) -> RecordSeen:
         """Read the record; while it has not changed, no body is moved."""
+        self._read_once = True
         try:
             content = self._read_content()
         except ObjectNotFound:
-            self._seen = None
+            self._known = None
             return RecordSeen(None, None, self._moment())
         if content is not None:
-            self._seen = (LockRecord.decode(content.data), content.version)
-        record, version = self._seen or (None, None)
-        return RecordSeen(record, version, self._moment())
+            record = LockRecord.decode(content.data)
+            self._known = Known(record, content.version, record.nonce != "" and record.encode() == content.data)
+        known = self._known
+        if known is None:
+            return RecordSeen(None, None, self._moment())
+        return RecordSeen(known.record, known.version, self._moment())
 
     def _read_content(self) -> Content | None:
-        if self._seen is None:
+        if self._known is None:
             return self._records.read(self.path, timeout=self._request_s())
-        return self._records.read_if_changed(self.path, self._seen[1], timeout=self._request_s())
+        return self._records.read_if_changed(self.path, self._known.version, timeout=self._request_s())
 
     def _put(self, effect: PutRecord) -> Event:
         try:
@@ -393,7 +465,7 @@ class Lock:
             raise
         self.metrics.wrote(self._state, outcome)
         if isinstance(outcome, Won):
-            self._seen = (effect.record, outcome.version)
+            self._known = Known(effect.record, outcome.version, understood=True)
             return PutWon(outcome.version)
         return PutFailed()
 
@@ -626,6 +698,7 @@ class Lease:
             self._why = ended.why
             self.lost.set()
             self._lock.note_end(held=False)
+            self._lock.step_aside()
         for call in (self._on_lost, *self._told_too):
             if call is not None:
                 call(ended.why)

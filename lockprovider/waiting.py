@@ -39,7 +39,7 @@ class Sight:
     busy: Busy
     now_ms: int
     monotonic_s: float
-    took_s: float  # the look itself
+    took_s: float | None  # the look itself; None if no request was needed: the record is the own released one
     joinable: bool = True  # the record is one that we understand to the last byte
 
 
@@ -100,13 +100,9 @@ def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
     return Passing(int(free_s / _patience_s(waiter, sight)), waiter.version)
 
 
-def next_look_s(looks: int, draw: float, *, lapses_in_s: float, poll_s: float) -> float:
-    """Seconds until the next look without a line, after `looks` looks in vain; `draw` is in [0, 1).
-
-    Full jitter under a ceiling that doubles up to `poll_s`, so that waiters do not march in step. Never later than the
-    moment at which the lease that was seen lapses, plus a draw of up to a tenth of the pace against a herd.
-    """
-    return min(_slowing_s(looks, poll_s) * draw, max(0.0, lapses_in_s) + draw * poll_s / 10)
+def comes_again(gap_s: float, turn_ms: int) -> bool:
+    """Whether one that asks so soon after its release is one that works in a loop."""
+    return gap_s < max(2 * FIRST_S, turn_ms / 1000)
 
 
 def _noted(waiter: Waiter, sight: Sight) -> Waiter:
@@ -116,7 +112,7 @@ def _noted(waiter: Waiter, sight: Sight) -> Waiter:
     return replace(
         waiter,
         looks=waiter.looks + 1,
-        way_s=max(sight.took_s, waiter.way_s / 2),
+        way_s=max(sight.took_s or 0.0, waiter.way_s / 2),
         version=sight.version,
         began_s=began_s,
         free_since_s=since_s if sight.busy.free else None,
@@ -129,7 +125,7 @@ def _should_join(waiter: Waiter, sight: Sight) -> bool:
     turns_are_taken = line or sight.record.turn_ms  # else the lock is free between, for whoever looks
     if not sight.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line:
         return False
-    if sight.took_s == 0 and not waiter.refused:
+    if sight.took_s is None and not waiter.refused:
         return True
     turns = _JOIN_AFTER * _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
     return _waited_s(waiter, sight.monotonic_s) > turns * _turn_s(sight)

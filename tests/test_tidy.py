@@ -34,7 +34,7 @@ PURE = {
     "lockprovider.audit": set(),
     "lockprovider.audit_picture": set(),
     "lockprovider.lease": {"fsspec_cas"},
-    "lockprovider.waiting": set(),
+    "lockprovider.waiting": {"fsspec_cas"},
     "lockprovider.table.errors": set(),
     "lockprovider.table.events": set(),
     "lockprovider.table.instant": set(),
@@ -45,12 +45,11 @@ PURE = {
     "lockprovider.table.incremental": {"pyarrow"},
     "lockprovider.table.conflict": set(),
     "lockprovider.table.liveness": set(),
-}
-IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
-    "lockprovider.table.retention": set(),
-
     "lockprovider.table.retention": set(),
     "lockprovider.table.picture": set(),
+}
+IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
+
 
 def imports(path: Path, *, at_run_time_only: bool = False) -> set[str]:
     """The absolute names of what a module imports."""

@@ -20,7 +20,7 @@ from fsspec_cas.drive import Inline
 from fsspec_cas.errors import InvalidUrl, NotSupported
 from fsspec_cas.version import Condition, Version
 
-__all__ = ["WRITE_ID_KEY", "Backend", "PartRules", "Uploads", "backend_for", "off_thread", "split_url"]
+__all__ = ["WRITE_ID_KEY", "Backend", "PartRules", "Uploads", "backend_for", "off_thread", "place_of", "split_url"]
 
 T = TypeVar("T")
 
@@ -92,6 +92,14 @@ def _unserved(protocol: str, what: str) -> NotSupported:
 def _missing_extra(protocol: str) -> NotSupported:
     extra = _BACKENDS[_HADOOP_NAMES.get(protocol, protocol)][2]
     return NotSupported(f"{protocol}:// needs another package: pip install 'fsspec-cas[{extra}]'")
+
+
+def place_of(backend: Backend) -> object:
+    """What two backends have in common that send the same requests to the same service."""
+    if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
+        return backend.name  # one of each for the process
+    fs = getattr(backend, "_given", None)  # fsspec's own instances differ from thread to thread
+    return backend if fs is None else (type(fs), repr(fs.storage_args), repr(sorted(fs.storage_options.items())))
 
 
 def off_thread(backend: Backend) -> Backend:

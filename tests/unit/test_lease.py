@@ -367,6 +367,13 @@ def test_a_guest_leaves_the_line_as_it_is() -> None:
     assert looking(FREED, Passing(9)).record.line == ("a", "b", "c")
 
 
+def test_a_guest_that_was_too_late_is_a_guest_still() -> None:
+    writing, _ = step(OURS, Reading(Passing(9)), RecordSeen(FREED, V1, at()))
+    checking, _ = step(OURS, writing, PutFailed())
+    _, put = step(OURS, checking, RecordSeen(replace(FREED, nonce="y"), V2, at()))
+    assert put.condition == V2
+
+
 def test_a_line_that_was_left_stops_nobody() -> None:
     later = at(ms=round(3000 * SETTINGS.poll_s) + 1)
     put = looking(FREED, moment=later)

@@ -1,0 +1,129 @@
+"""The clients of one lock in one process: they wait for each other here, and only the first of them asks the store.
+
+So a process looks at a lock at the pace of one client, however many threads and `Lock` objects want it; what one of
+them has seen or released, the next one knows without a request. In the line of the record they stand as one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fsspec_cas import Machine, Store, Version, World
+from lockprovider.fifo import Fifo
+from lockprovider.lease import Busy, Held, Idle
+from lockprovider.record import LockRecord
+from lockprovider.waiting import comes_again
+
+_NAME_LENGTH = 12  # of a UUID's 32 digits: a mistaken name only costs politeness
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a client knows of the record. `understood`: we would write it with the very same bytes."""
+
+    record: LockRecord
+    version: Version
+    understood: bool
+
+
+class Party:
+    """Those who wait together: whoever has the `fifo` looks for all, and all know what one has seen or released."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name = name
+        self.fifo = Fifo()
+        self.busy: Busy | None = None  # what the one who looks has seen last
+        self._world = world  # its identity is part of what makes clients one party
+        self._guard = threading.Lock()
+        self._idle = Idle()
+        self._known: Known | None = None
+        self._holds: Callable[[], Held | None] | None = None
+        self._freed = threading.Event()
+        self._released_s: float | None = None
+        self._again = False
+
+    @classmethod
+    def of(cls, store: Store, path: str, world: World) -> Party:
+        """The one of this process for this lock."""
+        clock = "machine" if isinstance(world, Machine) else id(world)
+        return _PARTIES.get((os.getpid(), store.place, path, clock), world)
+
+    @property
+    def again(self) -> bool:
+        """Whether somebody here will want the lock again, as far as can be known."""
+        return self.fifo.taken or self._again
+
+    @property
+    def holder(self) -> Held | None:
+        """What one of us holds, as far as it knows."""
+        holds = self._holds
+        return holds() if holds is not None else None
+
+    def asks(self) -> None:
+        """Somebody wants the lock: note whether that was soon after the last release."""
+        if self._released_s is not None and not self.fifo.taken:
+            turn_ms = 0 if self._known is None else self._known.record.turn_ms
+            self._again = comes_again(self._world.monotonic_s() - self._released_s, turn_ms)
+
+    def news(self) -> tuple[Idle, Known | None]:
+        """What is known here of the record; the released one may be taken without a look, once."""
+        with self._guard:
+            idle, self._idle = self._idle, Idle()
+            return idle, self._known
+
+    def took(self, holds: Callable[[], Held | None], known: Known | None) -> None:
+        """One of us has the lock."""
+        with self._guard:
+            self._freed = threading.Event()
+            self._holds, self._known, self._idle = holds, known, Idle()
+
+    def freed(self, holds: Callable[[], Held | None], idle: Idle, known: Known | None) -> None:
+        """It has it no more."""
+        with self._guard:
+            if self._holds != holds:
+                return
+            self._holds, self._known, self._idle = None, known, idle
+            self._released_s = self._world.monotonic_s()
+            self._freed.set()
+
+    def wait(self, seconds: float) -> None:
+        """A pause; ended when one of us frees the lock."""
+        if self._holds is not None and isinstance(self._world, Machine):
+            self._freed.wait(seconds)
+        else:
+            self._world.sleep(seconds)
+
+    def refusal(self, asked_by: str) -> Busy:
+        """Why somebody here does not get the lock: who holds it, as far as is known here."""
+        held = self.holder
+        if held is not None:
+            return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
+        return self.busy or Busy(asked_by, 0, None)
+
+
+class _Parties:
+    """Who is there. Forgotten in a forked child: its threads are not the parent's."""
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._guard = threading.Lock()
+        self._all: weakref.WeakValueDictionary[object, Party] = weakref.WeakValueDictionary()
+
+    def get(self, key: object, world: World) -> Party:
+        with self._guard:
+            party = self._all.get(key)
+            if party is None:
+                party = self._all[key] = Party(world.new_id().replace("-", "")[:_NAME_LENGTH], world)
+            return party
+
+
+# The one table of the process: clients that know nothing of each other have to meet somewhere.
+_PARTIES = _Parties()

@@ -25,16 +25,16 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table import schema as hudi_schema
 from lockprovider.table.instant import Action, Instant
 from lockprovider.table.metadata import CommitMetadata
+from lockprovider.table.schema import COMMIT_SEQNO, RECORD_KEY
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import rewound
 
 OPERATION = "_operation"
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _WRITES = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUSTERING)
-_ID = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
+_ID = (RECORD_KEY, COMMIT_SEQNO)
 
 
 class Order(str, Enum):
@@ -116,7 +116,7 @@ def _ids(rows: pa.Table) -> pa.Array:
 
 
 def _keys(rows: pa.Table) -> pa.Array:
-    return rows.column(hudi_schema.RECORD_KEY).combine_chunks()
+    return rows.column(RECORD_KEY).combine_chunks()
 
 
 def _labelled(rows: pa.Table, labels: pa.Array) -> pa.Table:

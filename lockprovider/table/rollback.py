@@ -113,6 +113,9 @@ def _execute(table: Table, lease: Lease, now: Timeline, victim: str, *, fenced: 
     # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
+    # A task that still wrote either saw that the instant is gone, and withdrew its file, or the file is there now.
+    for path in files_of(table, victim):
+        table.store.delete(path)
     table.store.delete(heartbeat_path(victim))
     _complete(table, lease, begin, plan, files)
     table.store.delete(heartbeat_path(begin))

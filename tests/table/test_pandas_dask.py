@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import dask
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hudi import HudiTableBuilder
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
-from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
+from fsspec_cas import Store
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider.table import Aborted, HistoryGone, InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
 from lockprovider.table.engines import arrow
+from lockprovider.table.engines import dask as on_dask
 from lockprovider.table.engines import pandas as engine
+from lockprovider.table.engines.base import GroupWriter
 
 STEPS = ["id", "part", "value"]
 
@@ -286,3 +298,179 @@ def test_nothing_to_write_is_a_commit_of_nothing(table: Table) -> None:
     done = table.append(frame((1, "a", 1)).iloc[:0].astype({"id": "int64", "part": "str", "value": "int64"}))
     assert (done.inserted, done.file_groups) == (0, ())
     assert content(table) == by_hudi_rs(table.url) == set()
+
+
+# -- Dask --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["threads", "processes"])
+def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
+    """`processes` pickles all that goes to a worker, as a cluster does."""
+    pool = ProcessPoolExecutor(2, mp_context=get_context("spawn")) if request.param == "processes" else None
+    with dask.config.set(scheduler=request.param, pool=pool), pool or nullcontext():
+        yield request.param
+
+
+def parted(count: int, *triples: tuple[Any, Any, Any]) -> Any:
+    return dd.from_pandas(frame(*triples), npartitions=count, sort=False)
+
+
+def test_a_dask_frame_is_appended_upserted_and_deleted_in_one_commit_each(table: Table, scheduler: str) -> None:
+    first = on_dask.append(table, parted(3, *((n, "ab"[n % 2], n) for n in range(20))), extra={"batch": "7"})
+    changed, gone = (
+        parted(2, (2, "a", 20), (3, "b", 30), (100, "c", 1)),
+        parted(2, (4, "a", 0), (5, "b", 0), (99, "z", 0)),
+    )
+    second = on_dask.upsert(table, changed, deletes=gone, retries=2)
+    third = on_dask.delete(table, parted(1, (100, "c", 0)))
+    expected = {(n, "ab"[n % 2], n * 10 if n in {2, 3} else n) for n in range(20) if n not in {4, 5}}
+    assert content(table) == by_hudi_rs(table.url) == expected
+    assert (first.inserted, first.updated, first.deleted) == (20, 0, 0)
+    assert (second.inserted, second.updated, second.deleted) == (1, 2, 2)
+    assert third.deleted == 1
+    assert [commit.operation for commit in table.history()[1:]] == ["INSERT", "UPSERT", "DELETE"]
+    assert table.history()[1].extra == {"batch": "7"}
+    found = on_dask.read(table)
+    assert {tuple(row) for row in found.compute().itertuples(index=False)} == expected
+    assert orphans(Path(table.url)) == set()
+
+
+def test_dasks_own_order_of_words_writes_too(table: Table) -> None:
+    on_dask.write(parted(2, (1, "a", 1), (2, "b", 2)), table)
+    on_dask.write(on_dask.read(table).assign(value=lambda rows: rows["value"] + 1), table)
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 2), (2, "b", 3)}
+
+
+def test_a_read_is_lazy_one_partition_a_file_and_of_its_own_moment(table: Table) -> None:
+    table.append(frame((1, "a", 1), (2, "b", 2), (3, "c", 3)))
+    old = on_dask.read(table)
+    narrow = on_dask.read(table, ["value", "_hoodie_record_key"], filter=pc.field("part") > "b")
+    second = table.upsert(frame((1, "a", 10)))
+    assert old.npartitions == 3
+    assert narrow.npartitions == 1
+    assert sorted(old.compute()["value"]) == [1, 2, 3]
+    assert narrow.compute().to_dict("records") == [{"value": 3, "_hoodie_record_key": "3"}]
+    assert on_dask.read(table, partitions=["a"])["value"].sum().compute() == 10
+    assert sorted(on_dask.read(table, as_of=table.history()[1].completion).compute()["value"]) == [1, 2, 3]
+    assert sorted(on_dask.read(table, as_of=second.completion).compute()["value"]) == [2, 3, 10]
+    for path in Path(table.url).glob("a/*.parquet"):
+        path.unlink()
+    with pytest.raises(HistoryGone, match="read again"):
+        old.compute()
+
+
+def test_an_empty_table_is_a_dask_frame_without_rows(table: Table) -> None:
+    found = on_dask.read(table)
+    assert list(found.columns) == STEPS
+    assert len(found) == 0
+    assert on_dask.append(table, found).inserted == 0
+
+
+def explode(rows: pd.DataFrame) -> pd.DataFrame:
+    if (rows["value"] == 13).any():
+        raise ZeroDivisionError("the unlucky one")
+    return rows
+
+
+def test_a_task_that_fails_leaves_nothing(table: Table, scheduler: str) -> None:
+    table.append(frame((1, "a", 1)))
+    before = data_files(Path(table.url))
+    lucky = parted(5, *((n, "ab"[n % 2], n) for n in range(20)))
+    with pytest.raises(ZeroDivisionError, match="unlucky"):
+        on_dask.append(table, lucky.map_partitions(explode, meta=lucky._meta))
+    with pytest.raises(InvalidRecords, match=r"record key \['id'\] is null"):
+        on_dask.append(table, parted(3, (5, "a", 5), (6, "a", 6), (None, "a", 7)))
+    with pytest.raises(UnsupportedSchema, match="'value' is int64 in the table, not string"):
+        on_dask.upsert(table, parted(2, (5, "a", "five"), (6, "a", "six")))
+    with pytest.raises(InvalidRecords, match="comes more than once in partition 'a'"):
+        on_dask.append(table, parted(1, (5, "a", 5), (5, "a", 6)))
+    assert data_files(Path(table.url)) == before
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
+    assert table.timeline().pending_writes == ()
+
+
+def test_of_a_key_in_several_dask_partitions_the_last_counts(table: Table) -> None:
+    on_dask.upsert(table, parted(4, (1, "a", 1), (1, "a", 2), (2, "a", 5), (1, "a", 3)), deletes=parted(1, (2, "a", 0)))
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 3)}
+
+
+def test_a_conflict_of_dask_writers_is_retried(table: Table) -> None:
+    table.append(frame((1, "a", 0)))
+    tries = [0]
+
+    def overtaken(txn: Any) -> None:
+        tries[0] += 1
+        on_dask.merge(txn, parted(1, (1, "a", 1)))
+        if tries[0] == 1:
+            upsert(table, (1, "a", 100))
+
+    assert table.transact(overtaken, retries=1).conflicts == 1
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
+
+
+def test_a_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
+    """As a cluster does when it has lost a worker: the same task, the same rows, both attempts run to their end."""
+    txn = table.transaction()
+    writer = GroupWriter.of(txn, table.schema())
+    sent = cloudpickle.loads(cloudpickle.dumps(writer))
+    first, second = (on_dask._insert(frame((1, "a", 1), (2, "b", 2)), one, 0) for one in (writer, sent))
+    assert first == second
+    txn.add(second)
+    txn.commit()
+    assert len(data_files(Path(table.url))) == 2
+    txn = table.transaction()
+    pieces = on_dask._split(frame((1, "a", 10), (3, "a", 3)), GroupWriter.of(txn, table.schema()), gone=False)
+    writer, slices = GroupWriter.of(txn, table.schema()), txn.snapshot.within(["a"])
+    first, second = (on_dask._rewrite([pieces["a"]], writer, slices, "a", 0) for _ in range(2))
+    assert first == second
+    txn.add(first)
+    txn.commit()
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 10), (2, "b", 2), (3, "a", 3)}
+    assert len(data_files(Path(table.url))) == 4
+
+
+class Intruder(LocalBackend):
+    """Lets another act just before the first deletion of an object whose path ends in `before`."""
+
+    def __init__(self, before: str, act: Callable[[], Any]) -> None:
+        self.before, self.act, self.met = before, act, False
+
+    async def delete(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        if path.endswith(self.before) and not self.met:
+            self.met = True
+            self.act()
+        return await super().delete(path, *args, **kwargs)
+
+
+@pytest.mark.parametrize("moment", [".inflight", ".commit.requested", "nothing"])
+def test_a_task_that_outlives_its_transaction_leaves_no_file(table: Table, moment: str) -> None:
+    """It sees that its instant was rolled back, or the rollback sees its file."""
+    late: list[Any] = []
+
+    def task() -> None:
+        late.append(on_dask._insert(frame((7, "a", 7)), writers[0], 5))
+
+    backend = Intruder(moment, task)
+    txn = Table(Store(backend, table.url), table.url, settings=SETTINGS).transaction()
+    writers = [GroupWriter.of(txn, table.schema())]
+    on_dask._insert(frame((1, "a", 1)), writers[0], 0)
+    txn.rollback()
+    assert backend.met == (moment != "nothing")
+    if moment == "nothing":
+        with pytest.raises(Aborted, match="rolled back"):
+            task()
+    assert data_files(Path(table.url)) == set()
+
+
+@pytest.mark.parametrize("kind", ["dask", "arrow"])
+def test_many_new_rows_go_into_several_files(table: Table, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(arrow, "ROWS_PER_FILE", 10)
+    new = [(n, "a", n) for n in range(35)]
+    if kind == "dask":
+        on_dask.append(table, parted(1, *new))
+        on_dask.upsert(table, parted(2, *((n + 100, "a", n) for n in range(25))))
+    else:
+        table.append(frame(*new))
+        table.upsert(frame(*((n + 100, "a", n) for n in range(25))))
+    assert content(table) == by_hudi_rs(table.url) == {*new, *((n + 100, "a", n) for n in range(25))}
+    assert len(data_files(Path(table.url))) == 4 + 3

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table import reading
+from lockprovider.table import files, reading
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.engines.base import GroupWriter, Place
+from lockprovider.table.engines.base import GroupWriter, Place, group_id
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
 from lockprovider.table.manager import Table
@@ -30,7 +30,7 @@ _TASK = "0-0-0"  # one task, one stage, one attempt
 
 
 @dataclass(frozen=True, slots=True)
-class _Changes:
+class PartitionChanges:
     """Rows to upsert with their keys, and keys to delete, all of one partition."""
 
     rows: pa.Table
@@ -123,8 +123,8 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
     stats: list[WriteStat] = []
-    for partition, changes in _by_partition(writer, upserts, deletes):
-        stats += _write_partition(txn, writer, partition, changes)
+    for partition, changes in by_partition(writer, upserts, deletes).items():
+        stats += rewrite_partition(writer, txn.snapshot.within([partition]), partition, changes, _TASK)
     txn.add(stats)
 
 
@@ -140,19 +140,17 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     writer = GroupWriter.of(txn, schema)
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
-    for part in _in_parts(rows):
-        plain, keys, homes = writer.keyed(part)
-        for partition in sorted(pc.unique(homes).to_pylist()):
-            here = pc.equal(homes, partition)
-            mine = keys.filter(here)
-            seen.setdefault(partition, []).append(mine)
-            stats.append(writer.insert(partition, plain.filter(here), mine, _TASK))
-    for partition, keys_there in seen.items():
-        _check_unique(pa.chunked_array(keys_there), partition)
+    for number, part in enumerate(in_parts(rows)):
+        for partition, changes in by_partition(writer, part, None).items():
+            seen.setdefault(partition, []).append(changes.keys)
+            name = group_id(writer.begin, partition, number)
+            stats.append(writer.insert(partition, changes.rows, changes.keys, _TASK, name))
+    for partition, keys in seen.items():
+        check_unique(pa.chunked_array(keys), partition)
     txn.add(stats)
 
 
-def _in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
+def in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
     """The rows in tables of about as many as go into one file."""
     batches: list[pa.RecordBatch] = []
     source = rows.to_batches(max_chunksize=ROWS_PER_FILE) if isinstance(rows, pa.Table) else rows
@@ -165,7 +163,12 @@ def _in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(batches, rows.schema)
 
 
-def _check_unique(keys: pa.ChunkedArray, partition: str) -> None:
+def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
+    """Refuse a key that comes twice.
+
+    Raises:
+        InvalidRecords: naming it.
+    """
     if pc.count_distinct(keys).as_py() == len(keys):
         return
     counts = pc.value_counts(keys)
@@ -176,31 +179,43 @@ def _check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     )
 
 
-def _by_partition(
+def by_partition(
     writer: GroupWriter, upserts: pa.Table | None, deletes: pa.Table | None
-) -> Iterator[tuple[str, _Changes]]:
+) -> dict[str, PartitionChanges]:
+    """Changes of the table's columns, apart for each partition; a key that is to be deleted is not upserted."""
     nothing = writer.schema.empty_table()
     rows, keys, homes = writer.keyed(nothing if upserts is None else upserts)
     _, gone, gone_from = writer.keyed(nothing if deletes is None else deletes)
+    found: dict[str, PartitionChanges] = {}
     for partition in sorted({*pc.unique(homes).to_pylist(), *pc.unique(gone_from).to_pylist()}):
         here, deleted = pc.equal(homes, partition), gone.filter(pc.equal(gone_from, partition))
-        kept = pc.and_(here, pc.invert(pc.is_in(keys, value_set=deleted)))
-        yield partition, _Changes(rows.filter(kept), keys.filter(kept), deleted)
+        found[partition] = PartitionChanges(rows.filter(here), keys.filter(here), deleted)
+    return found
 
 
-def _write_partition(txn: Transaction, writer: GroupWriter, partition: str, changes: _Changes) -> Iterator[WriteStat]:
-    fresh = pa.repeat(pa.scalar(True), len(changes.keys))
-    for old in txn.snapshot.within([partition]):
+def rewrite_partition(
+    writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, task: str
+) -> Iterator[WriteStat]:
+    """Write the next files of those file groups of a partition that changes are for; new keys make new groups.
+
+    `task` is the write token. A task that is run again with the same changes finds the files of its first attempt.
+    """
+    kept = pc.invert(pc.is_in(changes.keys, value_set=changes.deletes))
+    rows, keys = files.dedupe(changes.rows.filter(kept), changes.keys.filter(kept), writer.config.ordering_field)
+    fresh = pa.repeat(pa.scalar(True), len(keys))
+    for old in slices:
         there = _keys_of(writer.place, old)
-        mine = pc.is_in(changes.keys, value_set=there)
+        mine = pc.is_in(keys, value_set=there)
         gone = changes.deletes.filter(pc.is_in(changes.deletes, value_set=there))
         fresh = pc.and_(fresh, pc.invert(mine))
         if len(gone) or pc.any(mine).as_py():
-            stat = writer.rewrite(old, changes.rows.filter(mine), changes.keys.filter(mine), gone, _TASK)
+            stat = writer.rewrite(old, rows.filter(mine), keys.filter(mine), gone, task)
             if stat is not None:
                 yield stat
-    if pc.any(fresh).as_py():
-        yield writer.insert(partition, changes.rows.filter(fresh), changes.keys.filter(fresh), _TASK)
+    rows, keys = rows.filter(fresh), keys.filter(fresh)
+    for start in range(0, len(keys), ROWS_PER_FILE):
+        part = slice(start, start + ROWS_PER_FILE)
+        yield writer.insert(partition, rows[part], keys[part], task, group_id(writer.begin, partition, task, start))
 
 
 def _keys_of(place: Place, old: FileSlice) -> pa.Array:

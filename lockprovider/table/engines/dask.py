@@ -1,0 +1,226 @@
+"""Dask: files are written and read on the workers, the transaction lives in the client.
+
+    engine.append(table, ddf); engine.upsert(table, ddf, retries=5)
+    ddf = engine.read(table, filter=pc.field("city") == "ulm")       # one Dask partition a file, read when computed
+
+A write is one commit, at the end; a task that fails leaves nothing visible. An upsert brings the changes of one table
+partition together in one task, which rewrites the touched file groups one by one. Not promised: that two Dask
+partitions of an append do not have the same key; that changes which are different each time they are computed survive
+the loss of a worker.
+
+Errors come out with their own type. Works with every Dask scheduler; the table must be where all workers can reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+import dask
+import dask.dataframe
+import pandas as pd
+import pyarrow as pa
+from dask.delayed import delayed
+
+from lockprovider.table import reading
+from lockprovider.table.engines.arrow import (
+    PartitionChanges,
+    by_partition,
+    check_unique,
+    in_parts,
+    rewrite_partition,
+)
+from lockprovider.table.engines.base import GroupWriter, Place, group_id
+from lockprovider.table.engines.pandas import to_frame
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.incoming import as_table, check_columns
+from lockprovider.table.manager import Table
+from lockprovider.table.metadata import WriteStat
+from lockprovider.table.transaction import CommitResult, Transaction
+from lockprovider.table.view import AsOf, FileSlice
+
+Frame = Any  # a dask.dataframe.DataFrame
+_Pieces = dict[str, PartitionChanges]
+_DASK: Any = dask  # its functions have no types
+
+
+# -- one call, one transaction -----------------------------------------------------------------------------------------
+
+
+def append(table: Table, rows: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+    """Add rows with new keys, without looking whether they are there; see `Table.append`.
+
+    One file for each Dask partition and table partition in it: repartition first, if these are many.
+
+    Raises:
+        InvalidRecords, UnsupportedSchema, Aborted: as for `Table.append`.
+    """
+    return _transact(table, lambda txn: insert(txn, rows), retries, extra)
+
+
+def upsert(
+    table: Table,
+    rows: Frame,
+    *,
+    deletes: Frame | None = None,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+) -> CommitResult:
+    """Insert rows or replace them by key, and delete keys; see `Table.upsert`.
+
+    Raises:
+        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+        InvalidRecords, UnsupportedSchema, Aborted: as for `Table.upsert`.
+    """
+    return _transact(table, lambda txn: merge(txn, rows, deletes), retries, extra)
+
+
+def delete(table: Table, keys: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+    """Delete rows by key; see `Table.delete`.
+
+    Raises:
+        WriteConflict, InvalidRecords: as for `Table.delete`.
+    """
+    return _transact(table, lambda txn: merge(txn, None, keys), retries, extra)
+
+
+def write(rows: Frame, table: Table, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+    """`upsert` in Dask's order of words, as in `to_parquet(rows, path)`."""
+    return upsert(table, rows, retries=retries, extra=extra)
+
+
+def _transact(
+    table: Table, fn: Callable[[Transaction], None], retries: int, extra: Mapping[str, str] | None
+) -> CommitResult:
+    def run(txn: Transaction) -> None:
+        txn.extra.update(extra or {})
+        fn(txn)
+
+    return table.transact(run, retries=retries)
+
+
+# -- inside a transaction ----------------------------------------------------------------------------------------------
+
+
+def read(
+    source: Table | Transaction,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
+    filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+    as_of: str | datetime | AsOf | None = None,
+) -> Frame:
+    """The rows, one Dask partition a file; see `Table.to_arrow`. The files are fixed now: later commits do not show.
+
+    Raises:
+        HistoryGone: that moment cannot be read (any more); when it is computed: a file was cleaned meanwhile.
+    """
+    table = source.table if isinstance(source, Transaction) else source
+    seen = source.snapshot if isinstance(source, Transaction) else source.snapshot(as_of=as_of)
+    schema = table.schema(seen.timeline)
+    scan = reading.plan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
+    empty = to_frame(scan.schema.empty_table())
+    if not scan.slices:
+        return _DASK.dataframe.from_pandas(empty, npartitions=1)
+    return _DASK.dataframe.from_map(_read, scan.slices, home=Place.of(table), scan=replace(scan, slices=()), meta=empty)
+
+
+def insert(txn: Transaction, rows: Frame) -> None:
+    """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
+
+    Raises:
+        InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
+    """
+    txn.operation = "INSERT"
+    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    tasks = [delayed(_insert)(part, writer, number) for number, part in enumerate(rows.to_delayed())]
+    txn.add(chain.from_iterable(_DASK.compute(*tasks)))
+
+
+def merge(txn: Transaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
+    """Rows to insert or replace by key, and keys (with partition columns) to delete. Once per transaction.
+
+    The changes stay in the workers' memory until they are written, so that they are computed only once.
+
+    Raises:
+        InvalidRecords: a key is null, or a column does not fit the table.
+    """
+    if upserts is None and deletes is None:
+        raise InvalidRecords("nothing to write: give upserts, deletes, or both")
+    txn.operation = "DELETE" if upserts is None else "UPSERT"
+    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    tasks = [
+        delayed(_split)(part, writer, gone)
+        for frame, gone in ((upserts, False), (deletes, True))
+        for part in ([] if frame is None else frame.to_delayed())
+    ]
+    pieces = _DASK.persist(*tasks)
+    paths = _DASK.compute(*(delayed(sorted)(piece) for piece in pieces))
+    rewrites = [
+        delayed(_rewrite)(_of(path, pieces, paths), writer, txn.snapshot.within([path]), path, number)
+        for number, path in enumerate(sorted(set(chain.from_iterable(paths))))
+    ]
+    txn.add(chain.from_iterable(_DASK.compute(*rewrites)))
+
+
+def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> list[Any]:
+    """What there is for one table partition, and no more: it goes from worker to worker."""
+    return [piece[path] for piece, there in zip(pieces, paths, strict=True) if path in there]
+
+
+# -- what runs on the workers ------------------------------------------------------------------------------------------
+
+
+def _read(one: FileSlice, home: Place, scan: reading.Scan) -> pd.DataFrame:
+    found: pd.DataFrame = to_frame(reading.read_slice(home, scan, one))
+    return found
+
+
+def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
+    rows = as_table(frame)
+    check_columns(rows.schema, writer.schema, (*writer.config.record_keys, *writer.config.partition_fields))
+    stats: list[WriteStat] = []
+    for partition, changes in by_partition(writer, rows, None).items():
+        check_unique(pa.chunked_array([changes.keys]), partition)
+        stats += _checked(writer, _insert_partition(writer, partition, changes, number))
+    return stats
+
+
+def _insert_partition(
+    writer: GroupWriter, partition: str, changes: PartitionChanges, number: int
+) -> Iterator[WriteStat]:
+    for count, part in enumerate(in_parts(changes.rows)):
+        _, keys, _ = writer.keyed(part)
+        name = group_id(writer.begin, partition, number, count)
+        yield writer.insert(partition, part, keys, f"{number}-0-0", name)
+
+
+def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool) -> _Pieces:  # noqa: FBT001 - a task's argument
+    rows, schema = as_table(frame), writer.schema
+    if not gone:
+        check_columns(rows.schema, schema, schema.names)
+        return by_partition(writer, rows, None)
+    named = list(dict.fromkeys((*writer.config.record_keys, *writer.config.partition_fields)))
+    keys = rows.select([name for name in named if name in rows.column_names])
+    check_columns(keys.schema, schema, named)
+    return by_partition(writer, None, keys)
+
+
+def _rewrite(
+    pieces: list[PartitionChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
+) -> list[WriteStat]:
+    changes = PartitionChanges(
+        pa.concat_tables([piece.rows for piece in pieces]),
+        pa.concat_arrays([piece.keys for piece in pieces]),
+        pa.concat_arrays([piece.deletes for piece in pieces]),
+    )
+    return list(_checked(writer, rewrite_partition(writer, slices, partition, changes, f"{number}-0-0")))
+
+
+def _checked(writer: GroupWriter, stats: Iterable[WriteStat]) -> Iterator[WriteStat]:
+    """A task may outlive its transaction: when another one fails, the transaction is rolled back at once."""
+    for stat in stats:
+        writer.withdraw_if_rolled_back(stat.path)
+        yield stat

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsspec_cas import ObjectNotFound, Outcome, Store, World
+from fsspec_cas import Content, Lost, ObjectNotFound, Outcome, Store, World
 from lockprovider.record import LockRecord
 from lockprovider.sight import Sight
 
 _REQUEST_S = 30.0
+_TRIES = 20  # each one more who joins the line may cost one
 
 
 def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> Sight:
@@ -32,7 +33,7 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
 
 
 def break_lock(store: Store, path: str, seen: Sight, nonce: str, *, timeout_s: float = _REQUEST_S) -> Outcome:
-    """Mark the record in `seen` as released, if it still is the one that is there.
+    """Mark the record in `seen` as released, if it still is the one that is there; more may have come to wait for it.
 
     The holder is told at its next renewal, not before: until then it works on. What it publishes with `lease.publish`
     is refused from now on. A decided publish stays in the record, and the next holder finishes it.
@@ -43,5 +44,29 @@ def break_lock(store: Store, path: str, seen: Sight, nonce: str, *, timeout_s: f
     """
     if seen.record is None or seen.version is None:
         raise ValueError(f"there is no record at {path!r} to break")
-    released = replace(seen.record, expired=True, nonce=nonce)
-    return store.put_if_match(path, released.encode(), seen.version, timeout=timeout_s)
+    record, version = seen.record, seen.version
+    outcome = store.put_if_match(path, _broken(record, nonce, seen.own_ms), version, timeout=timeout_s)
+    for _ in range(_TRIES):
+        if not isinstance(outcome, Lost):
+            break
+        now = _read(store, path, timeout_s)
+        if now is None or _without_line(LockRecord.decode(now.data)) != _without_line(record):
+            break
+        record = LockRecord.decode(now.data)
+        outcome = store.put_if_match(path, _broken(record, nonce, seen.own_ms), now.version, timeout=timeout_s)
+    return outcome
+
+
+def _broken(record: LockRecord, nonce: str, now_ms: int) -> bytes:
+    return replace(record, expired=True, nonce=nonce, freed_ms=now_ms if record.line else 0).encode()
+
+
+def _without_line(record: LockRecord) -> LockRecord:
+    return replace(record, line=())
+
+
+def _read(store: Store, path: str, timeout_s: float) -> Content | None:
+    try:
+        return store.read(path, timeout=timeout_s)
+    except ObjectNotFound:
+        return None

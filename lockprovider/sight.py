@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fsspec_cas import Version
@@ -11,7 +11,9 @@ from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS
 
 State = Literal["absent", "released", "held", "lapsed"]
-What = Literal["absent", "held", "lapsed", "acquired", "renewed", "decided", "released", "removed", "rewritten"]
+What = Literal[
+    "absent", "held", "lapsed", "acquired", "renewed", "decided", "waiting", "released", "removed", "rewritten"
+]
 
 _CLOCKS_DIFFER_MS = 2000  # the store's clock is read to a whole second
 
@@ -66,6 +68,8 @@ def changes(before: LockRecord | None, after: LockRecord | None) -> list[Change]
 
 
 def _change(before: LockRecord | None, after: LockRecord) -> What:
+    if before is not None and replace(before, line=()) == replace(after, line=()):
+        return "waiting"
     same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)
     if after.expired:
         return "rewritten" if same and before is not None and before.expired else "released"
@@ -105,6 +109,7 @@ def record_fields(record: LockRecord | None) -> dict[str, Any]:
         "since_ms": holder and holder.since_ms,
         "valid_until_ms": record and record.valid_until_ms,
         "epoch": record and record.epoch,
+        "waiting": len(record.line) if record else 0,
         "pending": pending and {"path": pending.path, "staged": pending.staged, "digest": pending.digest},
     }
 
@@ -122,6 +127,8 @@ def lines(sight: Sight) -> list[str]:
     if not record.expired:
         named.append(("until", f"{moment(record.valid_until_ms)} ({_distance(record.valid_until_ms - now_ms)})"))
     named.append(("epoch", str(record.epoch) if record.epoch else "none (written by JVM Hudi)"))
+    if record.line:
+        named.append(("waiting", f"{len(record.line)} in line"))
     if record.pending is not None:
         named.append(("pending", f"{record.pending.path}, decided; whoever takes the lock finishes it first"))
     named.append(("clock", _clock_words(sight)))
@@ -166,6 +173,8 @@ def told(change: Change) -> str:
             words = f"by {record.owner}, {until}"
         case "decided":
             words = f"to publish {record.pending.path if record.pending else 'nothing'}"
+        case "waiting":
+            words = f"for it: {len(record.line)} in line"
         case "lapsed":
             words = f"without a release by {who(record)}, {until}"
         case "released" | "rewritten" | "absent" | "removed":

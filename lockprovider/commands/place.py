@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fsspec_cas import InvalidInput, Store
+from fsspec_cas import Store
 from fsspec_cas.command import OPTIONS_HELP, add_storage_options, storage_options
 from lockprovider import HUDI_LOCK_PATH, LockSettings
+from lockprovider.provider import locate
 from lockprovider.settings import from_url
 
 Commands = Any  # argparse's own type for it is private
@@ -78,11 +79,8 @@ def place(arguments: Any) -> Place:
     Raises:
         CasError, InvalidSettings: the URL or an option cannot be understood.
     """
-    said = from_url(arguments.url)
-    if None not in (said.on, arguments.on) and said.on != arguments.on:
-        raise InvalidInput(f"--on {arguments.on} and on={said.on} in the URL differ: keep one")
-    store = Store.from_url(said.url, storage_options(arguments))
-    return Place(said.url, arguments.on or said.on or HUDI_LOCK_PATH, store, said.settings)
+    found = locate(arguments.url, on=arguments.on, storage_options=storage_options(arguments))
+    return Place(from_url(arguments.url).url, found.path, found.store, found.settings)
 
 
 def say(arguments: Any, said: dict[str, Any], plain: str) -> None:

@@ -128,6 +128,28 @@ def test_a_record_that_changed_since_it_was_shown_is_not_broken(store: Store) ->
         assert see(store).state == "held"
 
 
+def test_who_comes_to_wait_meanwhile_does_not_keep_it_from_being_broken(store: Store) -> None:
+    record = replace(HELD, valid_until_ms=Machine().now_ms() + 60_000)
+    store.put_if_absent(HUDI_LOCK_PATH, record.encode()).unwrap()
+    shown = see(store)
+    for line in (("a",), ("a", "b")):
+        store.update(HUDI_LOCK_PATH, lambda _, line=line: replace(record, line=line).encode())  # type: ignore[misc]
+    assert fields(see(store))["waiting"] == 2
+    assert isinstance(broken(store, shown), Won)
+    left = see(store).record
+    assert left is not None
+    assert (left.expired, left.line, left.owner, left.epoch) == (True, ("a", "b"), record.owner, record.epoch)
+    assert left.freed_ms == shown.own_ms, "so that those in the line are given their turn"
+
+
+def test_a_record_that_was_removed_since_it_was_shown_is_not_broken(store: Store) -> None:
+    store.put_if_absent(HUDI_LOCK_PATH, HELD.encode()).unwrap()
+    shown = see(store)
+    store.delete(HUDI_LOCK_PATH)
+    assert isinstance(broken(store, shown), Lost)
+    assert store.list("") == []
+
+
 def test_a_decided_publish_survives_the_break_and_is_finished_by_the_next_holder(store: Store) -> None:
     lock = Lock(store, settings=SHORT)
     pending = lock.stage("log/1", b"decided")
@@ -160,6 +182,8 @@ def test_there_must_be_a_record_to_break(store: Store) -> None:
         (HELD, replace(HELD, owner="o2", epoch=8, expired=True), ["released"]),
         (HELD, None, ["removed"]),
         (HELD, replace(HELD, valid_until_ms=30_000, pending=Pending("a", "b", "c")), ["renewed", "decided"]),
+        (HELD, replace(HELD, line=("a",)), ["waiting"]),
+        (replace(HELD, line=("a",)), replace(HELD, line=("a",), expired=True, nonce="n2"), ["released"]),
         (JVM, replace(JVM, valid_until_ms=30_000), ["renewed"]),
         (replace(JVM, expired=True), JVM, ["acquired"]),
     ],

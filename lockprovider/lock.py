@@ -253,8 +253,9 @@ class Lock:
         waiter, what = looked(waiter, sight, self._world.random())
         if isinstance(what, Join):
             there = joined(sight.record, self._party.name)
+            sent_s = self._world.monotonic_s()
             if not self._join(there, sight.version):
-                waiter, what = join_failed(waiter, self._world.random())
+                waiter, what = join_failed(waiter, self._world.random(), self._world.monotonic_s() - sent_s)
                 return waiter, what.seconds
             busy = replace(sight.busy, ahead=ahead_of(self._party.name, there.line))
             waiter, what = looked(waiter, replace(sight, record=there, busy=busy), self._world.random())

@@ -28,6 +28,7 @@ _SOONEST_S = 0.001
 _JOIN_AFTER = 2  # turns
 _JOIN_BURST = 10  # attempts in a row: against turns that are short, one in three or four succeeds
 _JOIN_GROWTH = 1.5
+_PACED_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,13 @@ def looked(waiter: Waiter, sight: Sight, draw: float) -> tuple[Waiter, Pause | J
     return known, Pause(min(_pause_s(known, sight, draw), _at_most_s(known, sight, draw)))
 
 
-def join_failed(waiter: Waiter, draw: float) -> tuple[Waiter, Pause]:
-    """After an attempt to join that was refused: somebody else wrote at the same time."""
-    after = replace(waiter, refused=waiter.refused + 1)
-    if after.refused % _JOIN_BURST:
+def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pause]:
+    """After an attempt to join that was refused: somebody else wrote at the same time. `took_s` is how long it took.
+
+    Where writes are slow because the store paces them (GCS), attempts would take away what the holder needs.
+    """
+    after = replace(waiter, refused=waiter.refused + (1 if took_s < _PACED_S else _JOIN_BURST))
+    if after.refused % _JOIN_BURST and took_s < _PACED_S:
         return after, Pause(draw * waiter.way_s / 2)
     return after, Pause(_slowing_s(after.refused, waiter.poll_s) * draw + waiter.way_s)
 

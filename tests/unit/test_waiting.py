@@ -21,7 +21,7 @@ V1, V2 = Version("test", "1"), Version("test", "2")
 
 
 def sight(
-    record: LockRecord, *, s: float = 0.0, version: Version = V1, free: bool = False, took_s: float = 0.01
+    record: LockRecord, *, s: float = 0.0, version: Version = V1, free: bool = False, took_s: float | None = 0.01
 ) -> Sight:
     busy = Busy(record.owner, record.valid_until_ms, record.holder, ahead_of("p", record.line), free)
     return Sight(record, version, busy, NOW_MS + round(s * 1000), s, took_s)
@@ -131,14 +131,14 @@ def test_nobody_joins_where_there_is_no_line_or_where_the_record_is_not_understo
 
 def test_whoever_has_just_released_joins_at_once() -> None:
     free = replace(HELD, expired=True, line=("a",))
-    assert looked(Waiter("p", 1.0), sight(free, free=True, took_s=0.0), 0.5)[1] == Join()
+    assert looked(Waiter("p", 1.0), sight(free, free=True, took_s=None), 0.5)[1] == Join()
     assert isinstance(looked(Waiter("p", 1.0), sight(free, free=True), 0.5)[1], Pause)
 
 
 def test_attempts_to_join_come_in_bursts_that_are_further_and_further_apart() -> None:
     waiter, pauses = Waiter("p", 1.0, way_s=0.01), []
     for _ in range(40):
-        waiter, pause = join_failed(waiter, 0.5)
+        waiter, pause = join_failed(waiter, 0.5, 0.02)
         pauses.append(pause.seconds)
     long = [n for n, seconds in enumerate(pauses) if seconds > 0.01]
     assert long == [9, 19, 29, 39]
@@ -149,3 +149,12 @@ def test_a_guest_that_has_waited_for_a_round_of_the_line_passes_all() -> None:
     waiter, _ = looked(Waiter("p", 1.0), seen, 0.5)
     assert passing(waiter, seen, 0.2) == Passing()
     assert passing(waiter, seen, 0.4) == EVERYONE
+
+
+def test_where_the_store_paces_writes_attempts_to_join_do_not_come_in_bursts() -> None:
+    waiter, pause = join_failed(Waiter("p", 1.0, way_s=0.05), 0.5, 1.2)
+    assert pause.seconds > 0.25
+    record = replace(HELD, line=("a",), turn_ms=1000)
+    waiter = replace(waiter, began_s=0.0)
+    assert isinstance(looked(waiter, sight(record, s=2.9), 0.5)[1], Pause)
+    assert looked(waiter, sight(record, s=3.1), 0.5)[1] == Join()

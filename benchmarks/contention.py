@@ -1,0 +1,387 @@
+"""How many contenders share one lock: a simulation of the waiting policy, exact and in seconds.
+
+    python -m benchmarks.contention                # a table; --seeds, --json
+
+The decisions are the real ones (`lockprovider.lease.step`, `lockprovider.waiting`); the store, its delays, the clocks
+and the processes are simulated, so a seed gives the same figures on every machine. What it cannot show is what the
+processes themselves cost: `benchmarks.lock` runs real ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+import random
+from collections import deque
+from collections.abc import Generator, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median, quantiles
+from typing import Any
+
+from fsspec_cas import ABSENT, Version
+from fsspec_cas.retry import delay_s
+from lockprovider.lease import (
+    Busy,
+    Ended,
+    Held,
+    Idle,
+    Me,
+    Moment,
+    Passing,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    ReadRecord,
+    RecordSeen,
+    Release,
+    Told,
+    TryLock,
+    ahead_of,
+    joined,
+    step,
+)
+from lockprovider.record import LockRecord
+from lockprovider.settings import LockSettings
+from lockprovider.waiting import EVERYONE, Join, Sight, Waiter, comes_again, join_failed, looked, passing
+
+Task = Generator[Any, Any, Any]
+SETTINGS = LockSettings()
+_SKEW_S = 0.05
+_NOISE = 0.15
+_NOT_NOW = object()  # 429
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who contends for how long on what store. Seconds; `rounds` is how often each asks, 0: again and again."""
+
+    processes: int
+    threads: int = 1  # in each
+    rounds: int = 1
+    lasts_s: float = 60.0
+    get_s: float = 0.015
+    put_s: float = 0.030
+    hold_s: float = 0.002
+    poll_s: float = 1.0
+    policy: str = "line"  # or "naive": look every poll_s, +-50 %, and take what is free
+    apart_s: float = 0.05  # between the first asks of the first and the last
+    die: int = 0  # processes that stop for ever while they wait
+    writes_per_s: float = 0.0  # the store's bound for one object; 0: none
+
+    @property
+    def contenders(self) -> int:
+        return self.processes * self.threads
+
+
+@dataclass
+class Result:
+    """What came of it."""
+
+    case: Case
+    acquisitions: int
+    per_s: float
+    requests: float  # per acquisition
+    hand_over_ms: float  # release sent -> next has it, median
+    hand_over_p99_ms: float
+    wait_median_s: float
+    wait_max_s: float
+    unserved: int
+
+    @property
+    def unfairness(self) -> float:
+        return self.wait_max_s / self.wait_median_s if self.wait_median_s else 1.0
+
+
+@dataclass
+class _Store:
+    record: LockRecord | None = None
+    version: Version | None = None
+    count: int = 0
+    next_write_s: float = 0.0
+
+
+@dataclass
+class _Process:
+    name: str
+    skew_s: float
+    waiting: deque[_Contender] = field(default_factory=deque)
+    machine: Any = field(default_factory=Idle)
+    seen: tuple[LockRecord, Version] | None = None
+    busy: bool = False
+    comes_again: bool = False
+    released_s: float = -1e9
+    dead: bool = False
+    reads: int = 0
+
+
+@dataclass
+class _Contender:
+    process: _Process
+    me: Me
+    asks_left: int
+    asked_s: float = 0.0
+    served: int = 0
+
+
+class Simulation:
+    """One run of one case with one seed."""
+
+    def __init__(self, case: Case, seed: int) -> None:
+        self.case, self.now_s, self.requests = case, 0.0, 0
+        self.random = random.Random(seed)
+        self._queue: list[tuple[float, int, Any]] = []
+        self._order = itertools.count()
+        self._store = _Store()
+        self._nonces = itertools.count()
+        self.waits: list[float] = []
+        self.hand_overs: list[float] = []
+        self._release_sent_s: float | None = None
+        self.contenders: list[_Contender] = []
+
+    def run(self) -> Result:
+        for p in range(self.case.processes):
+            process = _Process(f"p{p:03}", self.random.uniform(-_SKEW_S, _SKEW_S))
+            for t in range(self.case.threads):
+                me = Me(f"{process.name}-{t}", SETTINGS, party=process.name)
+                contender = _Contender(process, me, self.case.rounds or 1 << 30)
+                self.contenders.append(contender)
+                self.at(self.random.random() * self.case.apart_s, lambda c=contender: self._asks(c))
+        for process in [c.process for c in self.contenders[:: self.case.threads]][1 : 1 + self.case.die]:
+            self.at(1.0 + self.random.random(), lambda p=process: setattr(p, "dead", True))
+        while self._queue and self.now_s < self.case.lasts_s:
+            self.now_s, _, call = heapq.heappop(self._queue)
+            call()
+        return self._result()
+
+    def at(self, when_s: float, call: Any) -> None:
+        heapq.heappush(self._queue, (when_s, next(self._order), call))
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def _asks(self, contender: _Contender) -> None:
+        process = contender.process
+        contender.asked_s = self.now_s
+        if process.released_s > 0 and not process.busy and not process.waiting:
+            turn_ms = 0 if process.seen is None else process.seen[0].turn_ms
+            process.comes_again = comes_again(self.now_s - process.released_s, turn_ms)
+        process.waiting.append(contender)
+        self._next(process)
+
+    def _next(self, process: _Process) -> None:
+        if process.busy or not process.waiting:
+            return
+        process.busy = True
+        self._go_on(self._turn(process, process.waiting.popleft()), None)
+
+    def _go_on(self, task: Task, answer: Any) -> None:
+        try:
+            delay_s, then = task.send(answer)
+        except StopIteration:
+            return
+        self.at(self.now_s + delay_s, lambda: self._go_on(task, then() if then else None))
+
+    def _turn(self, process: _Process, me: _Contender) -> Task:
+        yield from (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
+        self.waits.append(self.now_s - me.asked_s)
+        if self._release_sent_s is not None:
+            self.hand_overs.append(self.now_s - self._release_sent_s)
+        me.served += 1
+        yield self.case.hold_s, None
+        self._release_sent_s = self.now_s
+        again = bool(process.waiting) or process.comes_again
+        while isinstance(process.machine, Held):
+            yield from self._feed(process, me.me, Release(self._moment(process), again))
+        process.busy = False
+        process.released_s = self.now_s
+        me.asks_left -= 1
+        if me.asks_left > 0:
+            self._asks(me)
+        self._next(process)
+
+    def _acquire(self, process: _Process, me: _Contender) -> Task:
+        waiter = Waiter(process.name, self.case.poll_s)
+        over = Passing()
+        while True:
+            if process.dead:
+                yield 1e9, None
+            sent_s, reads = self.now_s, process.reads
+            if not isinstance(process.machine, Idle):
+                process.machine = Idle()
+            effect = yield from self._feed(process, me.me, TryLock(self._moment(process), over))
+            if not isinstance(effect, Busy):
+                return
+            sight = self._sight(process, effect, self.now_s - sent_s if process.reads > reads else None)
+            waiter, what = looked(waiter, sight, self.random.random())
+            if isinstance(what, Join):
+                waiter, what = yield from self._join(process, waiter, sight)
+            yield what.seconds, None
+            over = passing(waiter, sight, self.now_s)
+
+    def _sight(self, process: _Process, busy: Busy, took_s: float | None) -> Sight:
+        now = self._moment(process)
+        return Sight(*process.seen, busy, now.now_ms, now.monotonic_s, took_s)
+
+    def _join(self, process: _Process, waiter: Waiter, sight: Sight) -> Task:
+        record = joined(sight.record, process.name)
+        sent_s = self.now_s
+        version = yield from self._put(record, sight.version)
+        if version is None:
+            return join_failed(waiter, self.random.random(), self.now_s - sent_s)
+        process.seen = (record, version)
+        busy = replace(sight.busy, ahead=ahead_of(process.name, record.line))
+        return looked(waiter, replace(sight, record=record, busy=busy), self.random.random())
+
+    def _acquire_naive(self, process: _Process, me: _Contender) -> Task:
+        while True:
+            effect = yield from self._feed(process, me.me, TryLock(self._moment(process), EVERYONE))
+            if not isinstance(effect, Busy):
+                return
+            yield self.case.poll_s * self.random.uniform(0.5, 1.5), None
+
+    def _feed(self, process: _Process, me: Me, event: Any) -> Task:
+        while True:
+            process.machine, effect = step(me, process.machine, event)
+            match effect:
+                case ReadRecord():
+                    process.seen = yield from self._get()
+                    process.reads += 1
+                    event = RecordSeen(*(process.seen or (None, None)), self._moment(process))
+                case PutRecord(record, condition):
+                    version = yield from self._put(record, condition)
+                    if version is not None:
+                        process.seen = (record, version)
+                    event = PutFailed() if version is None else PutWon(version)
+                case Told() | Ended() | Busy() | None:
+                    return effect
+
+    def _moment(self, process: _Process) -> Moment:
+        return Moment(round((1e6 + self.now_s + process.skew_s) * 1000), self.now_s, str(next(self._nonces)))
+
+    # -- the store -----------------------------------------------------------------------------------------------------
+
+    def _get(self) -> Task:
+        self.requests += 1
+        got = yield self._leg_s(self.case.get_s), lambda: (self._store.record, self._store.version)
+        yield self._leg_s(self.case.get_s), None
+        return None if got[0] is None else got
+
+    def _put(self, record: LockRecord, condition: Any) -> Task:
+        refusals = 0
+        while True:
+            self.requests += 1
+            version = yield self._leg_s(self.case.put_s), lambda: self._land(record, condition)
+            yield self._leg_s(self.case.put_s), None
+            if version is not _NOT_NOW:
+                return version
+            refusals += 1
+            yield delay_s(refusals, self.random.random()), None
+
+    def _land(self, record: LockRecord, condition: Any) -> Any:
+        store = self._store
+        if condition != (ABSENT if store.version is None else store.version):
+            return None
+        if self.case.writes_per_s:
+            if self.now_s < store.next_write_s:
+                return _NOT_NOW
+            store.next_write_s = self.now_s + 1 / self.case.writes_per_s
+        store.count += 1
+        store.record, store.version = record, Version("sim", str(store.count))
+        return store.version
+
+    def _leg_s(self, way_s: float) -> float:
+        return way_s / 2 * self.random.lognormvariate(0, _NOISE)
+
+    def _result(self) -> Result:
+        waits, hand = sorted(self.waits), sorted(self.hand_overs)
+        return Result(
+            case=self.case,
+            acquisitions=len(waits),
+            per_s=len(waits) / self.now_s,
+            requests=self.requests / max(1, len(waits)),
+            hand_over_ms=1000 * median(hand),
+            hand_over_p99_ms=1000 * quantiles(hand, n=100)[98],
+            wait_median_s=median(waits),
+            wait_max_s=waits[-1],
+            unserved=sum(c.served == 0 for c in self.contenders),
+        )
+
+
+def cases(seconds: float) -> Iterator[tuple[str, Case]]:
+    """Drain and closed loop, in four processes and in one for each contender, next to plain polling; and the others."""
+    policies = (("line", 1.0), ("naive", 0.1), ("naive", 1.0))
+    for contenders, (policy, poll_s) in itertools.product((8, 32, 128), policies):
+        for processes in sorted({4, contenders}):
+            threads = contenders // processes
+            yield "drain", Case(processes, threads, policy=policy, poll_s=poll_s, lasts_s=1e9)
+            yield "closed loop", Case(processes, threads, rounds=0, policy=policy, poll_s=poll_s, lasts_s=seconds)
+    yield "closed loop, 3 of 8 die", Case(8, 1, rounds=0, lasts_s=seconds, die=3)
+    for policy, poll_s in policies:
+        pace = {"writes_per_s": 1.0, "get_s": 0.05, "put_s": 0.08, "policy": policy, "poll_s": poll_s}
+        yield "GCS: 1 write/s, drain", Case(4, 2, lasts_s=1e9, **pace)
+        yield "GCS: 1 write/s, closed loop", Case(4, 2, rounds=0, lasts_s=5 * seconds, **pace)
+
+
+def pooled(case: Case, seeds: int) -> Result:
+    """The median over seeds of each figure; of the longest wait and of the unserved, the worst."""
+    runs = [Simulation(case, seed).run() for seed in range(seeds)]
+    names = ("acquisitions", "per_s", "requests", "hand_over_ms", "hand_over_p99_ms", "wait_median_s")
+    middle = {name: median(getattr(run, name) for run in runs) for name in names}
+    worst = max(runs, key=lambda run: run.unfairness)
+    return Result(
+        case=case,
+        wait_max_s=worst.unfairness * middle["wait_median_s"],
+        unserved=max(run.unserved for run in runs),
+        **middle,
+    )
+
+
+HEADS = (
+    "case",
+    "policy",
+    "contenders",
+    "requests",
+    "hand-over ms (p99)",
+    "per s",
+    "median wait s",
+    "max/median",
+    "unserved",
+)
+
+
+def row(name: str, r: Result) -> tuple[str, ...]:
+    """One line of the table."""
+    case = r.case
+    policy = "line" if case.policy == "line" else f"polls every {case.poll_s:g} s"
+    return (
+        name,
+        policy,
+        f"{case.processes} x {case.threads}",
+        f"{r.requests:.1f}",
+        f"{r.hand_over_ms:.0f} ({r.hand_over_p99_ms:.0f})",
+        f"{r.per_s:.1f}",
+        f"{r.wait_median_s:.2f}",
+        f"{r.unfairness:.1f}",
+        str(r.unserved),
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=30.0, help="simulated, of a closed loop")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    results = [(name, pooled(case, args.seeds)) for name, case in cases(args.seconds)]
+    if args.json:
+        print(json.dumps([{"name": name, **asdict(r), "unfairness": r.unfairness} for name, r in results], indent=2))
+        return
+    print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
+    for name, result in results:
+        print(f"| {' | '.join(row(name, result))} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The waiting policy over simulated time: what many contenders may expect of it, seed by seed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import mean, median
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.contention import Case, Simulation
+
+SEEDS = range(6)
+
+
+def runs(case: Case) -> list:
+    return [Simulation(case, seed).run() for seed in SEEDS]
+
+
+@pytest.mark.parametrize("threads", [2, 8, 32])
+def test_four_processes_that_ask_again_and_again_take_turns_for_few_requests(threads: int) -> None:
+    found = runs(Case(4, threads, rounds=0, lasts_s=40.0))
+    assert max(run.requests for run in found) <= 6
+    assert median(run.unfairness for run in found) <= 3
+    assert max(run.unserved for run in found) == 0
+
+
+@pytest.mark.parametrize("threads", [2, 8, 32])
+def test_four_processes_in_which_each_asks_once_are_all_served_for_few_requests(threads: int) -> None:
+    found = runs(Case(4, threads, lasts_s=1e9))
+    assert mean(run.requests for run in found) <= 6
+    assert median(run.unfairness for run in found) <= 3
+    assert {run.acquisitions for run in found} == {4 * threads}
+
+
+def test_eight_processes_that_loop_alone_take_turns() -> None:
+    found = runs(Case(8, 1, rounds=0, lasts_s=40.0))
+    assert mean(run.requests for run in found) <= 6
+    assert median(run.unfairness for run in found) <= 3
+
+
+def test_plain_polling_starves_where_this_does_not() -> None:
+    """So the figures can tell the difference."""
+    naive = runs(Case(8, 1, rounds=0, lasts_s=40.0, policy="naive"))
+    assert median(run.unfairness for run in naive) > 30
+
+
+def test_a_hand_over_takes_about_as_long_as_with_plain_polling() -> None:
+    line = runs(Case(4, 8, rounds=0, lasts_s=30.0))
+    naive = runs(Case(4, 8, rounds=0, lasts_s=30.0, policy="naive", poll_s=0.1))
+    assert mean(run.hand_over_ms for run in line) < 1.35 * mean(run.hand_over_ms for run in naive)
+
+
+def test_one_that_dies_while_it_waits_does_not_stall_the_others() -> None:
+    whole = runs(Case(8, 1, rounds=0, lasts_s=40.0))
+    for run, other in zip(runs(Case(8, 1, rounds=0, lasts_s=40.0, die=3)), whole, strict=True):
+        assert run.per_s > 0.9 * other.per_s
+        assert run.wait_max_s < 5
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    case = Case(4, 2, rounds=0, lasts_s=5.0)
+    assert Simulation(case, 1).run() == Simulation(case, 1).run()
+    assert Simulation(case, 1).run() != Simulation(case, 2).run()

@@ -1,0 +1,201 @@
+"""Clients of one process: they wait in order, and one asks the store for all."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsspec_cas import Store
+from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.testing import ManualClock
+from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
+from lockprovider.fifo import Fifo
+from lockprovider.party import Party
+
+LAZY = LockSettings(timeout_s=60, poll_s=40)  # a look at the store while one of us holds it comes after 20 s
+SOON_S = 20
+
+
+class Counting:
+    """A local backend that counts what it is asked."""
+
+    name, capabilities, blocking = LocalBackend.name, LocalBackend.capabilities, True
+
+    def __init__(self) -> None:
+        self.inner = LocalBackend()
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        request = getattr(self.inner, name)
+        if name in ("adapt", "close", "uploads"):
+            return request
+
+        async def send(*args: Any, **kwargs: Any) -> Any:
+            self.asked.append(name)
+            return await request(*args, **kwargs)
+
+        return send
+
+
+def until(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+
+
+def waiting(party: Party, count: int) -> bool:
+    """So many, besides the one who looks."""
+    return len(party.fifo._waiting) == count
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(Counting(), str(tmp_path))
+
+
+def test_many_clients_of_one_process_cost_two_requests_each_and_go_in_the_order_of_asking(store: Store) -> None:
+    first, order, threads = Lock(store, settings=LAZY), [], []
+    party = Party.of(store, HUDI_LOCK_PATH, first._world)
+
+    def take(n: int) -> None:
+        with Lock(store, settings=LAZY).acquire():
+            order.append(n)
+
+    with first.acquire():
+        for n in range(8):
+            threads.append(threading.Thread(target=take, args=(n,)))
+            threads[-1].start()
+            until(lambda n=n: party.fifo.taken and waiting(party, n))
+    for thread in threads:
+        thread.join(SOON_S)
+    assert order == list(range(8))
+    assert store.backend.asked == ["get"] + ["put", "put"] * 9
+
+
+def test_threads_that_share_a_client_go_in_the_order_of_asking_too(store: Store) -> None:
+    lock, order, threads = Lock(store, settings=LAZY), [], []
+
+    def take(n: int) -> None:
+        with lock.acquire():
+            order.append(n)
+
+    with lock.acquire():
+        for n in range(5):
+            threads.append(threading.Thread(target=take, args=(n,)))
+            threads[-1].start()
+            until(lambda n=n: len(lock._turn._waiting) == n + 1)
+    for thread in threads:
+        thread.join(SOON_S)
+    assert order == list(range(5))
+
+
+def test_a_lease_that_is_lost_does_not_make_the_others_wait_for_its_release(store: Store) -> None:
+    held = Lock(store, settings=LAZY).acquire()
+    content = store.read(HUDI_LOCK_PATH)
+    broken = json.dumps(json.loads(content.data) | {"expired": True, "nonce": "operator"}).encode()
+    store.put_if_match(HUDI_LOCK_PATH, broken, content.version).unwrap()
+    taken: list[int] = []
+
+    def take() -> None:
+        with Lock(store, settings=LAZY).acquire() as lease:
+            taken.append(lease.epoch)
+
+    waiter = threading.Thread(target=take)
+    waiter.start()
+    assert not held.renew()
+    waiter.join(SOON_S)
+    assert taken
+    with pytest.raises(LeaseLost):
+        held.check()
+    held.release()
+
+
+def test_a_try_that_does_not_wait_looks_for_itself(store: Store) -> None:
+    with Lock(store, settings=LAZY).acquire() as lease:
+        with pytest.raises(NotAcquired) as refusal:
+            Lock(store, settings=LAZY).acquire(0)
+        assert refusal.value.owner == lease.owner
+    Lock(store, settings=LAZY).acquire(0).release()
+
+
+def test_one_that_gives_up_leaves_the_queue(store: Store) -> None:
+    with Lock(store, settings=LAZY).acquire() as lease:
+        looking = threading.Thread(target=lambda: Lock(store, settings=LAZY).acquire().release())
+        looking.start()
+        party = lease._lock._party
+        until(lambda: party.fifo.taken)
+        with pytest.raises(NotAcquired, match=lease.owner):
+            Lock(store, settings=LAZY).acquire(0.01)
+        assert waiting(party, 0)
+    looking.join(SOON_S)
+    assert LockRecord.decode(store.read(HUDI_LOCK_PATH).data).expired
+
+
+def test_who_belongs_together(tmp_path: Path) -> None:
+    lock = Lock(Store.from_url(str(tmp_path)))
+    same = Lock(Store.from_url(f"file://{tmp_path}"))
+    assert same._party is lock._party
+    assert same.owner != lock.owner
+    others = (
+        Lock(Store.from_url(str(tmp_path)), "another.json"),
+        Lock(Store.from_url(str(tmp_path / "below"))),
+        Lock(Store.from_url(str(tmp_path)), world=ManualClock()),
+        Lock(Store(Counting(), str(tmp_path))),
+    )
+    assert len({id(other._party) for other in (lock, *others)}) == 5
+
+
+def test_the_same_bucket_is_known_from_every_thread_and_another_endpoint_is_another_place() -> None:
+    def place(port: int) -> object:
+        options = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
+        return Store.from_url("s3://bucket/table", options).place
+
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(place(1)))
+    thread.start()
+    thread.join()
+    assert found == [place(1)]
+    assert place(2) != place(1)
+
+
+def test_a_party_is_forgotten_with_its_clients(tmp_path: Path) -> None:
+    name = Lock(Store.from_url(str(tmp_path)))._party.name
+    assert Lock(Store.from_url(str(tmp_path)))._party.name != name
+
+
+# -- the mutex itself --------------------------------------------------------------------------------------------------
+
+
+def test_a_fifo_is_passed_on_in_order_whoever_releases_it() -> None:
+    fifo, order, threads = Fifo(), [], []
+    assert fifo.acquire(0)
+    assert not fifo.acquire(0)
+    for n in range(4):
+        threads.append(threading.Thread(target=lambda n=n: (fifo.acquire(SOON_S), order.append(n))))
+        threads[-1].start()
+        until(lambda n=n: len(fifo._waiting) == n + 1)
+    for n, thread in enumerate(threads):
+        fifo.release()
+        thread.join(SOON_S)
+        assert order == list(range(n + 1))
+    fifo.release()
+    assert not fifo.taken
+
+
+def test_one_that_waited_too_long_is_passed_over() -> None:
+    fifo, got = Fifo(), threading.Event()
+    assert fifo.acquire(0)
+    assert not fifo.acquire(0.01)
+    last = threading.Thread(target=lambda: fifo.acquire(SOON_S) and got.set())
+    last.start()
+    until(lambda: len(fifo._waiting) == 1)
+    fifo.release()
+    assert got.wait(SOON_S)
+    last.join()

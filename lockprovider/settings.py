@@ -204,7 +204,7 @@ def _truth(text: str) -> bool:
 def _seconds(word: _Word, value: object) -> float:
     what = f"a {'whole ' if word.whole else ''}number of {word.unit}"
     try:
-        number = math.nan if isinstance(value, bool) else float(str(value).strip())
+        number = float(str(value).strip())
     except ValueError:
         number = math.nan
     if not math.isfinite(number) or (word.whole and not number.is_integer()):

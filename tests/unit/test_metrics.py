@@ -123,6 +123,15 @@ def test_a_lapsed_lock_that_is_taken_over_was_dangling_and_its_old_holder_finds_
     assert told_old.timings["lock.acquire.duration"].count == 1
 
 
+def test_an_own_write_that_landed_late_is_no_dangling_lock(town: Town) -> None:
+    lock, counters, _ = town.lock()
+    lock.acquire().release()
+    town.rewrite(expired=False, nonce="late")
+    lock.acquire().release()
+    assert counters.values["lock.acquire.success"] == 2
+    assert "lock.dangling" not in counters.values
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

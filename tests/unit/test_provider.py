@@ -345,6 +345,11 @@ class Asked:
         self.inner = inner
         self.name, self.capabilities = inner.name, inner.capabilities
         self.asked: list[tuple[str, str]] = []
+        self.looked_for: list[str] = []
+
+    async def endpoint(self) -> str:
+        self.looked_for.append("endpoint")
+        return await self.inner.endpoint()  # type: ignore[attr-defined,no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         request = getattr(self.inner, name)
@@ -383,10 +388,12 @@ def test_the_first_lock_in_a_bucket_costs_five_more_requests_and_the_others_none
     assert [entry.path for entry in store.list("")] == [HUDI_LOCK_PATH]
 
     another, backend = asked_of(f"{bucket}/two", seaweedfs.storage_options)
+    lock = Lock(another)
     for cycle in range(2):
-        with Lock(another).acquire():
+        with lock.acquire():
             pass
         assert len(backend.asked) <= 3 * (cycle + 1), "the bucket had been proved"
+    assert backend.looked_for == ["endpoint"], "a client looks once"
 
 
 def test_a_store_that_ignores_conditions_is_refused_before_anything_is_at_the_locks_path(negative_s3) -> None:

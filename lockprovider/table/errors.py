@@ -48,7 +48,7 @@ class WriteConflict(TableError):
     Attributes:
         instant: begin time of the instant that gave way.
         lost_to: file name of the instant it lost to: a completed one, a planned clustering, or a restore.
-        file_groups: the (partition, file id) pairs both had written; none after a restore.
+        file_groups: the (partition, file id) pairs both had written; none after a restore, or when columns were added.
     """
 
     def __init__(self, instant: str, lost_to: str, file_groups: tuple[tuple[str, str], ...]) -> None:
@@ -62,7 +62,7 @@ class WriteConflict(TableError):
         """One sentence with the next step."""
         if not self.file_groups:
             return (
-                f"instant {self.instant} lost to {self.lost_to}, which took back what it had read; "
+                f"instant {self.instant} lost to {self.lost_to}, which took back what it had read, or added columns; "
                 "read a fresh snapshot and try again"
             )
         groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)

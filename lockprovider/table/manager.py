@@ -342,6 +342,24 @@ class Table:
         result: CommitResult = _arrow_engine().upsert(self, rows, deletes=deletes, retries=retries, extra=extra)
         return result
 
+    def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
+        """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
+
+        Writers that began before and commit after it get `WriteConflict`, and know the columns when they try again.
+        Other changes of the schema are not possible: no column is dropped, renamed, or given another type.
+
+        Raises:
+            UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
+            WriteConflict: others added columns first, at each of `retries` + 1 tries.
+        """
+
+        def run(txn: Transaction) -> None:
+            txn.extra["added_columns"] = ",".join(columns.names)
+            txn.add_columns(columns)
+            txn.add(())
+
+        return self.transact(run, retries=retries)
+
     def delete(self, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
         """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
 

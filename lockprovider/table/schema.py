@@ -153,6 +153,24 @@ def evolve(old: pa.Schema, new: pa.Schema) -> pa.Schema:
     return pa.schema([*old, *(column for column in new if column.name not in old.names)])
 
 
+def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
+    """The table's schema with these columns, as they will be stored, after its own; those that are there stay.
+
+    Raises:
+        UnsupportedSchema: a column is there with another type, or its type or name cannot be stored.
+    """
+    new = canonical(added)
+    kept = [column for column in old if column.name not in new.names]
+    evolved = evolve(old, pa.schema([*kept, *new]))
+    _check_names(evolved.names)
+    return evolved
+
+
+def outline(schema: pa.Schema) -> tuple[tuple[str, Any], ...]:
+    """Names and types, by which it is seen that columns were added; another engine may see nulls inside differently."""
+    return tuple((column.name, column.type.id if types.is_nested(column.type) else column.type) for column in schema)
+
+
 _FITS = frozenset(
     {(pa.int32(), pa.int64()), (pa.float32(), pa.float64()), (pa.int32(), pa.float64())},
 )

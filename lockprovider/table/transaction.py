@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from fsspec_cas import CasError, Won
 from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import restore, rollback
@@ -159,6 +161,17 @@ class Transaction:
         self._action, self.operation = Action.REPLACECOMMIT, operation
         for old in self.snapshot.within(partitions):
             self._replaced[old.partition] = (*self._replaced.get(old.partition, ()), old.file_id)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Let the table have these columns too, from this commit on; older rows have nulls there.
+
+        A column that is there already with this type stays as it is.
+
+        Raises:
+            UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
+        """
+        evolved = hudi_schema.with_columns(self.table.schema(self.timeline), columns)
+        self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:
         """Say which data files were written; once, after all of them are in the store.
@@ -321,6 +334,7 @@ class Transaction:
         table, mine = self.table, self._as_operation(stats)
         if undone_since(self.timeline, now):
             raise WriteConflict(self._begin, max(_restores(now), default="a restore"), ())
+        self._check_columns(now)
         others = [Operation.of(i, table.metadata_of(i)) for i in completed_since(self.timeline, now)]
         others += planned_services(table, now)
         if mine.is_table_service:
@@ -331,6 +345,14 @@ class Transaction:
         lost_to = overlap.lost_to.file_name
         table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
         raise WriteConflict(self._begin, lost_to, overlap.file_groups)
+
+    def _check_columns(self, now: Timeline) -> None:
+        """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost."""
+        mine = hudi_schema.outline(self.table.schema(self.timeline))
+        for other in completed_since(self.timeline, now):
+            text = self.table.metadata_of(other).schema_json
+            if text and hudi_schema.outline(hudi_schema.from_avro(text)) != mine:
+                raise WriteConflict(self._begin, other.file_name, ())
 
     def _as_operation(self, stats: tuple[WriteStat, ...]) -> Operation:
         return Operation.of(Instant(self._begin, self._action, State.INFLIGHT), self._metadata(stats))

@@ -1,0 +1,188 @@
+"""Columns that are added, and rows whose order is told by a column; hudi-rs reads the same."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hudi import HudiTableBuilder
+from table.tables import SCHEMA, SETTINGS, SPEC, data_files, rows, upsert
+
+from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
+from lockprovider.table.engines import arrow as engine
+
+NOTE = pa.schema([("note", pa.string()), ("score", pa.float64())])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+
+
+def seen(table: Table) -> list[dict[str, Any]]:
+    """All rows, which our reader and hudi-rs agree on."""
+    ours = table.to_arrow().sort_by("id").to_pylist()
+    names = table.schema().names
+    found = [batch.select(names) for batch in HudiTableBuilder.from_base_uri(table.url).build().read()]
+    assert sorted((row for batch in found for row in batch.to_pylist()), key=lambda row: row["id"]) == ours
+    return ours
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def test_added_columns_are_null_in_older_rows_and_filled_in_newer_ones(table: Table) -> None:
+    upsert(table, (1, "a", 1), (2, "a", 2), (3, "b", 3))
+    files = data_files(Path(table.url))
+    table.add_columns(NOTE)
+    assert data_files(Path(table.url)) == files, "nothing is rewritten"
+    assert table.schema().names == [*SCHEMA.names, "note", "score"]
+    assert [(row["id"], row["note"]) for row in seen(table)] == [(1, None), (2, None), (3, None)]
+    table.append(pd.DataFrame({"id": [4], "part": ["b"], "value": [4], "note": ["new"], "score": [0.5]}))
+    table.upsert(pd.DataFrame({"id": [2], "part": ["a"], "value": [20], "note": ["changed"], "score": [None]}))
+    table.append(pd.DataFrame({"id": [5], "part": ["a"], "value": [5]}))
+    found = {(row["id"], row["value"], row["note"], row["score"]) for row in seen(table)}
+    assert found == {
+        (1, 1, None, None),
+        (2, 20, "changed", None),
+        (3, 3, None, None),
+        (4, 4, "new", 0.5),
+        (5, 5, None, None),
+    }
+    assert table.to_arrow(["id"], filter=pc.field("note") == "new").to_pylist() == [{"id": 4}]
+    assert table.to_arrow(["id"], filter=pc.field("score").is_null()).num_rows == 4
+
+
+def test_the_past_has_the_columns_of_its_time_and_changes_those_of_now(table: Table) -> None:
+    first = upsert(table, (1, "a", 1))
+    table.add_columns(NOTE)
+    upsert_note = pd.DataFrame({"id": [1], "part": ["a"], "value": [2], "note": ["n"], "score": [1.0]})
+    table.upsert(upsert_note)
+    assert table.to_arrow(as_of=first.completion).to_pylist() == [{"id": 1, "part": "a", "value": 1}]
+    change = table.changes(first.completion).to_arrow().to_pylist()
+    assert change == [{"_operation": "update", "id": 1, "part": "a", "value": 2, "note": "n", "score": 1.0}]
+
+
+def test_a_column_that_is_there_already_is_no_error_and_another_type_is(table: Table) -> None:
+    table.add_columns(NOTE)
+    table.add_columns(pa.schema([("note", pa.large_string()), ("more", pa.int64())]))
+    assert table.schema().names == [*SCHEMA.names, "note", "score", "more"]
+    with pytest.raises(UnsupportedSchema, match="'note' is string in the table, not int64"):
+        table.add_columns(pa.schema([("note", pa.int64())]))
+    with pytest.raises(UnsupportedSchema, match="'span' has type duration"):
+        table.add_columns(pa.schema([("span", pa.duration("s"))]))
+    with pytest.raises(UnsupportedSchema, match="are one to SQL engines"):
+        table.add_columns(pa.schema([("NOTE", pa.string())]))
+    assert table.schema().names == [*SCHEMA.names, "note", "score", "more"]
+    assert table.timeline().pending_writes == ()
+
+
+def test_a_writer_that_does_not_know_the_added_columns_tries_again_and_does_not_lose_them(table: Table) -> None:
+    upsert(table, (1, "a", 1), (2, "b", 2))
+    slow = table.transaction()
+    engine.write(slow, upserts=rows((2, "b", 20)))
+    table.add_columns(NOTE)
+    with pytest.raises(WriteConflict, match="or added columns"):
+        slow.commit()
+    slow.rollback()
+    assert "note" in table.schema().names
+    tries = itertools.count()
+
+    def overtaken(txn: Any) -> None:
+        engine.write(txn, upserts=rows((2, "b", 20)))
+        if next(tries) == 0:
+            table.add_columns(pa.schema([("late", pa.int32())]))
+
+    assert table.transact(overtaken, retries=1).conflicts == 1
+    assert table.schema().names == [*SCHEMA.names, "note", "score", "late"]
+    assert [row["value"] for row in seen(table)] == [1, 20]
+
+
+def test_of_two_that_add_columns_at_once_both_get_theirs(table: Table) -> None:
+    one = table.transaction()
+    one.add_columns(pa.schema([("one", pa.int64())]))
+    one.add(())
+    table.add_columns(pa.schema([("two", pa.string())]))
+    with pytest.raises(WriteConflict):
+        one.commit()
+    one.rollback()
+    table.add_columns(pa.schema([("one", pa.int64())]))
+    assert table.schema().names == [*SCHEMA.names, "two", "one"]
+    seen(table)
+
+
+def test_without_the_check_of_columns_one_is_lost(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrong twin."""
+    slow = table.transaction()
+    engine.write(slow, upserts=rows((2, "b", 20)))
+    table.add_columns(NOTE)
+    monkeypatch.setattr("lockprovider.table.schema.outline", lambda schema: ())
+    slow.commit()
+    assert "note" not in table.schema().names
+
+
+# -- the ordering field ------------------------------------------------------------------------------------------------
+
+EVENTS = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("value", pa.string())])
+
+
+def events(*found: tuple[int, int | None, str]) -> pd.DataFrame:
+    frame = pd.DataFrame(found, columns=["id", "at", "value"])
+    return frame.assign(at=pd.to_datetime(frame["at"], unit="s", utc=True))
+
+
+@pytest.fixture(params=["arrow", "dask"])
+def write(request: pytest.FixtureRequest) -> Any:
+    if request.param == "arrow":
+        return lambda table, frame, **more: table.upsert(frame, **more)
+    import dask.dataframe as dd
+
+    from lockprovider.table.engines import dask as engine
+
+    return lambda table, frame, **more: engine.upsert(
+        table, dd.from_pandas(frame, npartitions=2, sort=False), **{k: dd.from_pandas(v) for k, v in more.items()}
+    )
+
+
+def values(table: Table) -> dict[int, str]:
+    return {row["id"]: row["value"] for row in seen(table)}
+
+
+def test_of_rows_with_one_key_the_highest_in_the_ordering_field_wins_whenever_it_comes(
+    tmp_path: Path, write: Any
+) -> None:
+    spec = TableSpec("t", EVENTS, record_keys=("id",), ordering="at")
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    write(table, events((1, 50, "first"), (2, 50, "first"), (3, 50, "older"), (3, 70, "newer"), (3, 60, "middle")))
+    assert values(table) == {1: "first", 2: "first", 3: "newer"}
+    late = write(table, events((1, 40, "late"), (2, 50, "as late"), (3, 80, "latest"), (4, None, "no time")))
+    assert values(table) == {1: "first", 2: "as late", 3: "latest", 4: "no time"}, "of equals the later commit"
+    assert (late.inserted, late.updated) == (1, 2)
+    write(table, events((1, None, "unknown"), (4, 10, "a time"), (3, 1, "x")), deletes=events((3, 0, "")))
+    assert values(table) == {1: "unknown", 2: "as late", 4: "a time"}, "a delete has no time and always wins"
+
+
+def test_without_an_ordering_field_the_later_commit_wins(tmp_path: Path, write: Any) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", EVENTS, record_keys=("id",)), settings=SETTINGS)
+    write(table, events((1, 50, "first"), (2, 9, "b"), (2, 1, "last of two")))
+    write(table, events((1, 40, "late")))
+    assert values(table) == {1: "late", 2: "last of two"}
+
+
+def test_a_change_that_lost_is_no_change_to_a_consumer(tmp_path: Path) -> None:
+    spec = TableSpec("t", EVENTS, record_keys=("id",), ordering="at")
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    table.upsert(events((1, 50, "first"), (2, 50, "first")))
+    start = table.changes().checkpoint
+    table.upsert(events((1, 40, "late"), (2, 60, "newer")))
+    assert [(row["_operation"], row["id"]) for row in table.changes(start).to_arrow().to_pylist()] == [("update", 2)]
+
+
+def test_an_ordering_field_that_is_no_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRecords, match="nothing"):
+        Table.create(str(tmp_path / "t"), TableSpec("t", EVENTS, record_keys=("id",), ordering="nothing"))

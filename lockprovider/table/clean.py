@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lockprovider import InvalidSettings
 from lockprovider.table import service
 from lockprovider.table.instant import Action
-from lockprovider.table.layout import LOCK, META, checked_path, heartbeat_path, join
+from lockprovider.table.layout import LOCK, META, TIMELINE, checked_path, heartbeat_path, join
 from lockprovider.table.properties import check_writable
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy, removable
 from lockprovider.table.savepoint import savepoints
@@ -95,6 +95,18 @@ def finish_dead(table: Table) -> tuple[CleanResult, ...]:
         left = service.dead_plans(table, now, Action.CLEAN)
         done = (_carry_out(table, begin, read_plan(table, begin)) for begin in left)
         return tuple(result for result in done if result is not None)
+
+
+def has_overtaken(table: Table, seen: Timeline) -> bool:
+    """Whether files that are part of `seen` may have been removed since: by a clean planned later, or a restore.
+
+    A clean that was planned before takes nothing that was the latest at `seen`.
+    """
+    newest = table.store.list(f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.latest_time}~", stop_at=f"{TIMELINE}/:")
+    later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
+    if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later.instants):
+        return True
+    return bool(seen.pending(Action.RESTORE)) and not seen.written <= table.timeline().written
 
 
 def read_plan(table: Table, begin: str) -> CleanPlan:

@@ -27,7 +27,7 @@ from lockprovider import AuditLog, Lock
 from lockprovider.table import clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.clean import CleanResult
-from lockprovider.table.errors import InvalidRecords, TableExists, TableNotFound, WriteConflict
+from lockprovider.table.errors import HistoryGone, InvalidRecords, TableExists, TableNotFound, WriteConflict
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
@@ -44,6 +44,7 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, Snapshot, snapshot
 
+_OVERTAKEN = 10  # how often a reader begins again because files were removed while it listed them
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
 
@@ -223,10 +224,19 @@ class Table:
         Raises:
             HistoryGone: that moment cannot be read (any more).
         """
-        now = timeline or self.timeline()
-        if as_of is not None:
-            return history.snapshot_at(self, now, AsOf.of(as_of))
-        return snapshot(now, self.data_files() if files is None else files, self._replaced(now))
+        if timeline is not None or files is not None:
+            return self._snapshot(timeline or self.timeline(), as_of, files)
+        for _ in range(_OVERTAKEN):
+            now = self.timeline()
+            try:
+                seen = self._snapshot(now, as_of, None)
+            except HistoryGone:
+                if not clean.has_overtaken(self, now):
+                    raise
+            else:
+                if not clean.has_overtaken(self, now):
+                    return seen
+        raise HistoryGone(f"the table at {self.url!r} is cleaned faster than its files are listed; keep more commits")
 
     def to_arrow(
         self,
@@ -424,6 +434,11 @@ class Table:
     def retire_metadata_table(self) -> int:
         """Remove a metadata table of JVM Hudi's; how many files it had. See `retire`."""
         return retire.retire_metadata_table(self)
+
+    def _snapshot(self, now: Timeline, as_of: str | datetime | AsOf | None, files: Iterable[Entry] | None) -> Snapshot:
+        if as_of is not None:
+            return history.snapshot_at(self, now, AsOf.of(as_of))
+        return snapshot(now, self.data_files() if files is None else files, self._replaced(now))
 
     @property
     def lock(self) -> Lock:

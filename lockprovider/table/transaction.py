@@ -43,7 +43,7 @@ from lockprovider.table.once import Once, committed_in
 from lockprovider.table.pending import pending_writes, planned_services
 from lockprovider.table.properties import TableConfig, check_writable
 from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import Snapshot
+from lockprovider.table.view import Snapshot, lost
 
 if TYPE_CHECKING:
     from lockprovider.table.manager import Table
@@ -335,7 +335,11 @@ class Transaction:
         if undone_since(self.timeline, now):
             raise WriteConflict(self._begin, max(_restores(now), default="a restore"), ())
         self._check_columns(now)
-        others = [Operation.of(i, table.metadata_of(i)) for i in completed_since(self.timeline, now)]
+        later = [(i, table.metadata_of(i)) for i in completed_since(self.timeline, now)]
+        unseen = lost(self._snapshot, later) if self._snapshot is not None else frozenset()
+        if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
+            raise WriteConflict(self._begin, later[-1][0].file_name, tuple(sorted(unseen)))
+        others = [Operation.of(i, metadata) for i, metadata in later]
         others += planned_services(table, now)
         if mine.is_table_service:
             others += pending_writes(table, now, self._begin)

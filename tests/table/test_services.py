@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphan
 from table.test_crash_at_every_step import Died, DiesAtStep, let_the_lease_lapse, let_time_pass
 
 from fsspec_cas import Machine, Store
+from fsspec_cas.backends.local import LocalBackend
 from lockprovider import InvalidSettings, LeaseLost
 from lockprovider.table import (
     Aborted,
@@ -399,6 +401,53 @@ def test_a_plan_is_left_to_its_cleaner_while_that_lives_and_finished_by_the_next
 
 def _fails(*_: object, **__: object) -> None:
     raise OSError("the plug was pulled")
+
+
+def test_a_writer_whose_files_were_cleaned_before_it_listed_them_writes_no_key_twice(table: Table) -> None:
+    upsert(table, (1, "a", 1))
+    slow = table.transaction()
+    upsert(table, (1, "a", 2))
+    table.clean(KeepVersions(1))
+    engine.write(slow, upserts=rows((1, "a", 100)))  # finds no slice of its snapshot, and takes the key for new
+    with pytest.raises(WriteConflict):
+        slow.commit()
+    slow.rollback()
+    assert same(table) == {(1, "a", 2)}
+
+
+class Meanwhile(LocalBackend):
+    """Lets another act after the timeline was listed, and before the files are."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self.acts, self.listed = [act], False
+
+    async def list_page(self, prefix: str, *args: Any, **kwargs: Any) -> Any:
+        if "timeline" not in prefix and self.listed and self.acts:
+            self.acts.pop()()
+        self.listed = self.listed or "timeline" in prefix
+        return await super().list_page(prefix, *args, **kwargs)
+
+
+def test_a_reader_whose_files_are_cleaned_while_it_lists_them_reads_again(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1), (2, "b", 2))
+
+    def overtake() -> None:
+        upsert(table, (1, "a", 2))
+        overwrite(table, ["b"])
+        upsert(table, (3, "c", 3))
+        table.clean(KeepVersions(1))
+
+    slow = Table(Store(Meanwhile(overtake), str(folder)), str(folder), settings=SETTINGS)
+    assert content(slow) == {(1, "a", 2), (3, "c", 3)} == same(table)
+
+
+def test_a_reader_whose_commits_are_taken_back_while_it_lists_their_files_reads_again(
+    table: Table, folder: Path
+) -> None:
+    begins = old_and_new(table)
+    slow = Table(Store(Meanwhile(lambda: table.restore(begins[1])), str(folder)), str(folder), settings=SETTINGS)
+    assert content(slow) == {(1, "a", 1), (2, "b", 0)} == same(table)
 
 
 class Tomorrow(OfAnotherProcess):

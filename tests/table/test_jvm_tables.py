@@ -1,0 +1,100 @@
+"""Tables that released JVM Hudi wrote: our reader sees what hudi-rs sees, now, in the past, and in what changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hudi import HudiReadOptions, HudiTableBuilder
+from table.unit.jvm_written import TABLES, contents
+
+from lockprovider.table import AsOf, Table, UnsupportedTable
+
+COPY_ON_WRITE = [name for name in TABLES if name.startswith("cow")]
+META = ["_hoodie_commit_time", "_hoodie_record_key", "_hoodie_partition_path", "_hoodie_file_name"]
+
+
+def unpacked(name: str, folder: Path) -> str:
+    for path, data in contents(name).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return str(folder)
+
+
+@pytest.fixture(params=COPY_ON_WRITE)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return Table.open(unpacked(request.param, tmp_path / "t"))
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(repr(sorted(row.items())) for row in rows)
+
+
+def by_hudi_rs(table: Table, names: list[str], options: HudiReadOptions | None = None) -> list[str]:
+    batches = HudiTableBuilder.from_base_uri(table.url).build().read(options)
+    return comparable([row for batch in batches for row in pa.record_batch(batch).select(names).to_pylist()])
+
+
+def test_there_are_tables_to_read() -> None:
+    assert len(COPY_ON_WRITE) >= 3
+
+
+def test_the_latest_snapshot_is_that_of_hudi_rs_with_all_columns(table: Table) -> None:
+    names = [*META, *table.schema().names]
+    found = table.to_arrow(names)
+    assert found.num_rows > 0
+    assert comparable(found.to_pylist()) == by_hudi_rs(table, names)
+    assert comparable(table.scan(names).read_all().to_pylist()) == comparable(found.to_pylist())
+
+
+def test_every_moment_of_the_past_is_that_of_hudi_rs_or_cannot_be_read(table: Table) -> None:
+    names = table.schema().names
+    writes = table.timeline().writes
+    assert writes
+    for instant in writes:
+        options = HudiReadOptions().with_as_of_timestamp(instant.begin)
+        found = table.to_arrow(names, as_of=AsOf(instant.begin, "begin"))
+        assert comparable(found.to_pylist()) == by_hudi_rs(table, names, options)
+        assert comparable(table.to_arrow(names, as_of=instant.completion).to_pylist()) == comparable(found.to_pylist())
+
+
+@pytest.mark.parametrize("order", ["completion", "fenced", "begin"])
+def test_who_consumes_commit_by_commit_ends_with_the_table(table: Table, order: str) -> None:
+    mirror: dict[tuple[str, str], dict[str, Any]] = {}
+    checkpoint: str | None = None
+    names = [*META[1:3], *table.schema().names]
+    times = [i.completion if order == "completion" else i.begin for i in table.timeline().writes]
+    for time in times:
+        found = table.changes(checkpoint, time, order=order, columns=names)
+        for row in found.to_arrow().to_pylist():
+            operation, key = row.pop("_operation"), (row["_hoodie_partition_path"], row["_hoodie_record_key"])
+            assert (key in mirror) == (operation != "insert")
+            if operation == "delete":
+                del mirror[key]
+            else:
+                mirror[key] = row
+        checkpoint = found.checkpoint
+    assert (
+        comparable(list(mirror.values())) == comparable(table.to_arrow(names).to_pylist()) == by_hudi_rs(table, names)
+    )
+
+
+def test_a_filter_finds_what_reading_all_and_looking_finds(table: Table) -> None:
+    everything = table.to_arrow()
+    for name in table.schema().names:
+        if pa.types.is_nested(everything.schema.field(name).type):
+            continue
+        for value in everything[name].unique()[:3]:
+            where = pc.field(name).is_null() if not value.is_valid else pc.field(name) == value
+            expected = comparable(everything.filter(where).to_pylist())
+            assert comparable(table.to_arrow(filter=where).to_pylist()) == expected, f"{name} = {value}"
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("mor")])
+def test_a_merge_on_read_table_is_refused_and_not_read_without_its_log(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedTable, match="MERGE_ON_READ"):
+        Table.open(unpacked(name, tmp_path / "t"))

@@ -39,8 +39,12 @@ from lockprovider.turn import Turn
 T = TypeVar("T")
 
 
+# One for all, so that the clients of a process know each other; see `lockprovider.party`.
+_MACHINE = Stoppable(Machine())
+
+
 class AsyncLock:
-    """One client of one lock, for the tasks of one event loop at a time.
+    """One client of one lock, for tasks. All tasks of a loop that want one lock wait in one line, in this process.
 
     `on_lost` is called on the loop, `on_metric` in whatever thread has a number to tell.
     """
@@ -57,10 +61,10 @@ class AsyncLock:
         audit: AuditLog | None = None,
     ) -> None:
         self.path = path
-        self._world = Stoppable(world or Machine())
+        self._world = _MACHINE if world is None else Stoppable(world)
         self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit)
         self._on_lost = on_lost
-        self._turn = Turn(path)
+        self._same = (store.place, path, id(self._world))
         self._lease: AsyncLease | None = None
 
     def __getstate__(self) -> NoReturn:
@@ -96,24 +100,25 @@ class AsyncLock:
             return mine.again()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._lock.settings.timeout_s if timeout_s is None else timeout_s)
-        if not await self._turn.wait(max(0.0, deadline - loop.time())):
-            raise NotAcquired(f"another task of this process holds {self.path!r}", owner=self.owner)
+        turn = Turn.of(self._same)
+        if not await turn.wait(max(0.0, deadline - loop.time())):
+            raise NotAcquired(f"another task of this process holds {self.path!r}", owner=turn.holder)
         try:
-            lease = await self._attempt(max(0.0, deadline - loop.time()))
+            lease = await self._attempt(turn, max(0.0, deadline - loop.time()))
         except BaseException:
-            self._turn.pass_on()
+            turn.pass_on()
             raise
-        self._lease = lease
+        turn.holder, self._lease = lease.owner, lease
         return lease
 
-    async def _attempt(self, timeout_s: float) -> AsyncLease:
+    async def _attempt(self, turn: Turn, timeout_s: float) -> AsyncLease:
         attempt = Attempt(self._lock, self._world, timeout_s)
         try:
             inner = await finish(attempt.thread, attempt.run)
         except BaseException:  # cancelled, closed, or failed: then there is nothing to give back
             attempt.abandon()
             raise
-        return AsyncLease(inner, attempt.thread, self._turn.pass_on, self._on_lost)
+        return AsyncLease(inner, attempt.thread, turn.pass_on, self._on_lost)
 
 
 class Acquiring:

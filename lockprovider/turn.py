@@ -1,30 +1,38 @@
-"""Whose turn it is among the tasks of one event loop."""
+"""Whose turn it is among the tasks of one event loop that want one lock.
+
+They wait here, in the order in which they asked, without a thread and without a request; so a loop looks at a lock at
+the pace of one client, however many tasks and `AsyncLock` objects want it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import weakref
 from collections import deque
-
-from lockprovider.errors import LockError
+from collections.abc import Hashable
 
 
 class Turn:
-    """One task of the loop at a time, first come, first served."""
+    """One task at a time, first come, first served. `holder` is the owner id of the client whose turn it is."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self) -> None:
+        self.holder = ""
         self._taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @classmethod
+    def of(cls, lock: Hashable) -> Turn:
+        """The one of the running loop for this lock."""
+        return _TURNS.get(asyncio.get_running_loop(), lock)
 
     async def wait(self, timeout_s: float) -> bool:
         """True if it is this task's turn now, False if it was not within the timeout."""
-        loop = self._on_this_loop()
         if not self._taken:
             self._taken = True
             return True
-        called: asyncio.Future[None] = loop.create_future()
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(called)
         try:
             await asyncio.wait([called], timeout=timeout_s)
@@ -39,16 +47,26 @@ class Turn:
 
     def pass_on(self) -> None:
         """The next one's turn."""
+        self.holder = ""
         if self._waiting:
             self._waiting.popleft().set_result(None)
         else:
             self._taken = False
 
-    def _on_this_loop(self) -> asyncio.AbstractEventLoop:
-        here, before = asyncio.get_running_loop(), self._loop
-        if before is not here:
-            if before is not None and self._taken and not before.is_closed():
-                raise LockError(f"{self._path!r} is in use on another event loop: make an AsyncLock for each loop")
-            self._loop, self._taken = here, False
-            self._waiting.clear()
-        return here
+
+class _Turns:
+    """Those that are in use: one for each loop and lock."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._of_loop: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Hashable, Turn]
+        ] = weakref.WeakKeyDictionary()
+
+    def get(self, loop: asyncio.AbstractEventLoop, lock: Hashable) -> Turn:
+        with self._guard:
+            return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, Turn())
+
+
+# Locks that know nothing of each other have to meet somewhere.
+_TURNS = _Turns()

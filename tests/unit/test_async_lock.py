@@ -30,6 +30,7 @@ from lockprovider import (
     LockSettings,
     NotAcquired,
 )
+from lockprovider.turn import Turn
 
 LONG = LockSettings(validity_s=300, renew_s=30, timeout_s=20, poll_s=0.05, check_store=False)
 SOON_S = 20.0  # for what will happen at once unless the machine stands still
@@ -203,8 +204,9 @@ async def test_another_task_waits_for_its_turn_and_is_told_when_it_does_not_come
         async def other() -> None:
             await lock.acquire(0.02)
 
-        with pytest.raises(NotAcquired, match="another task"):
+        with pytest.raises(NotAcquired, match="another task") as refusal:
             await asyncio.create_task(other())
+        assert refusal.value.owner == lock.owner
 
 
 async def test_tasks_get_their_turns_in_the_order_in_which_they_asked(store: Store) -> None:
@@ -290,22 +292,43 @@ async def test_a_url_is_enough(tmp_path: Path) -> None:
         await lockprovider.async_lock(f"file://{tmp_path}?validity=1")
 
 
-def test_one_loop_after_the_other_may_use_it_but_not_two_at_once(store: Store) -> None:
+def test_several_loops_may_use_it_and_exclude_each_other(store: Store) -> None:
     lock = AsyncLock(store, settings=LONG)
 
-    async def use() -> None:
-        async with lock.acquire():
-            pass
+    async def use(timeout_s: float) -> None:
+        async with lock.acquire(timeout_s):
+            assert refused(store)
 
-    asyncio.run(use())
-    asyncio.run(use())
+    asyncio.run(use(0))
+    asyncio.run(use(0))
 
     async def use_while_another_loop_does() -> None:
         async with lock.acquire():
-            with pytest.raises(LockError, match="another event loop"):
-                await asyncio.to_thread(asyncio.run, use())
+            with pytest.raises(NotAcquired):
+                await asyncio.to_thread(asyncio.run, use(0.05))
+            later = asyncio.create_task(asyncio.to_thread(asyncio.run, use(SOON_S)))
+            await asyncio.sleep(0.02)
+        await later
 
     asyncio.run(use_while_another_loop_does())
+
+
+async def test_many_clients_of_one_loop_look_as_one_and_need_no_thread_to_wait(
+    gated: tuple[Store, Store, Gate],
+) -> None:
+    _, way, gate = gated
+    holder = await AsyncLock(way, settings=LONG).acquire()
+    gate.arm(-1)
+    tasks = [asyncio.create_task(AsyncLock(way, settings=LONG).acquire()._take()) for _ in range(20)]
+    threads = threading.active_count()
+    await asyncio.sleep(0.2)  # long enough for four looks of each
+    assert gate.points == []
+    assert threading.active_count() <= threads
+    await holder.release()
+    for task in tasks:
+        await (await task).release()
+    sent = [point for point in gate.points if point.startswith("before")]
+    assert len(sent) == 2 * len(tasks) + 1, "a take and a release each, and the release before"
 
 
 # -- cancellation ------------------------------------------------------------------------------------------------------
@@ -461,11 +484,11 @@ async def test_a_publish_that_is_cancelled_at_any_request_is_decided_before_the_
 async def test_a_task_that_is_cancelled_in_its_turn_passes_it_on(store: Store) -> None:
     """The turn has come in the same step of the loop as the cancellation."""
     lock = AsyncLock(store, settings=LONG)
-    lease = await lock.acquire()
+    turn, lease = Turn.of(lock._same), await lock.acquire()
     first = asyncio.create_task(lock.acquire()._take())
     second = asyncio.create_task(lock.acquire()._take())
     await asyncio.sleep(0)
-    lock._turn.pass_on()  # as the release will
+    turn.pass_on()  # as the release will
     await cancelled(first)
     lease._ended = lambda: None
     await lease.release()

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from html import escape
 
 from lockprovider.audit import Audit, Flag, How, Spell
-from lockprovider.phrases import moment, span
+from lockprovider.phrases import count, moment, span
 
 WIDTH, LEFT, RIGHT, TOP = 1200, 132, 28, 84
 LANE, BAR, AXIS, LEGEND = 26, 14, 34, 40
@@ -85,10 +85,11 @@ def _text(x: float, y: float, words: str, **style: str) -> str:
 
 def _head(audit: Audit, title: str) -> list[str]:
     overlaps = sum(flag.kind == "overlap" for flag in audit.flags)
-    words = f"held {len(audit.spells)} times by {len({spell.owner for spell in audit.spells})} owners"
+    owners = count(len({spell.owner for spell in audit.spells}), "owner")
+    words = f"held {count(len(audit.spells), 'time')} by {owners}"
     if audit.spells:
         words += f", from {moment(audit.spells[0].start_ms)} to {moment(max(spell.end_ms for spell in audit.spells))}"
-    wrong = f"; {overlaps} overlaps" if overlaps else "; no overlap"
+    wrong = f"; {count(overlaps, 'overlap')}" if overlaps else "; no overlap"
     return [
         _text(24, 36, title, font_size="20", font_weight="bold"),
         _text(24, 60, words + wrong, fill=RED if overlaps else FAINT, font_size="14"),
@@ -138,7 +139,7 @@ def _label(lane: int, owner: str) -> list[str]:
 def _spell(spell: Spell, owners: Sequence[str], scale: Scale) -> str:
     lane = owners.index(spell.owner) if spell.owner in owners else len(owners) - 1
     words = f"{spell.owner}: {span(spell.end_ms - spell.start_ms)} from {moment(spell.start_ms)}"
-    words += f", renewed {spell.renewals} times, {MEANINGS[spell.how]}"
+    words += f", renewed {count(spell.renewals, 'time')}, {MEANINGS[spell.how]}"
     y = TOP + LANE * (lane + 1) + (LANE - BAR) // 2
     return _bar((spell.start_ms, spell.end_ms), y, f'fill="{COLOURS[spell.how]}"', scale, words)
 

@@ -465,9 +465,17 @@ def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version
         return _judge(me, record, version, at, write.passing)
     if write.purpose == "release":
         return Idle(), Told("released")
-    now = "it is gone" if record is None else f"{record.owner} holds it since epoch {record.epoch}"
-    why = f"the lock was released or taken over: {now}"
+    why = f"the lock was released or taken over: {_said(me, record)}"
     return Lost(why), Ended(why)
+
+
+def _said(me: Me, record: LockRecord | None) -> str:
+    if record is None:
+        return "its record is gone"
+    if record.expired:
+        who = "somebody broke it" if record.owner == me.owner else f"{record.owner} had it and gave it back"
+        return f"{who}, epoch {record.epoch}"
+    return f"{record.owner} holds it since epoch {record.epoch}"
 
 
 def _tick(state: State, monotonic_s: float) -> Step:

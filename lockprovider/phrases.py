@@ -27,3 +27,8 @@ def span(ms: int) -> str:
     if seconds < _HOUR_S:
         return f"{sign}{int(seconds // _MINUTE_S)} min {int(seconds % _MINUTE_S)} s"
     return f"{sign}{int(seconds // _HOUR_S)} h {int(seconds % _HOUR_S // _MINUTE_S)} min"
+
+
+def count(number: int, noun: str) -> str:
+    """1 owner, 2 owners."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -11,7 +11,7 @@ from lockprovider.audit import Audit, Flag, Spell, analyse, fields, places
 from lockprovider.audit_log import is_enabled, read_files, set_enabled
 from lockprovider.audit_picture import draw
 from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
-from lockprovider.phrases import moment, span
+from lockprovider.phrases import count, moment, span
 
 _MORE = """It reads the records of all writers, JVM Hudi's too. They are written only while they are wanted, which
 --enable and --disable say for all writers: one of ours learns it at an acquisition, a minute late at most; JVM Hudi
@@ -74,11 +74,11 @@ def _report(at: Place, audit: Audit, *, enabled: bool) -> list[str]:
 
 
 def _totals(audit: Audit) -> str:
-    owners = len({spell.owner for spell in audit.spells})
+    owners = count(len({spell.owner for spell in audit.spells}), "owner")
     held_ms = sum(spell.end_ms - spell.start_ms for spell in audit.spells)
     free_ms = sum(to_ms - from_ms for from_ms, to_ms in audit.free)
-    words = f"held {len(audit.spells)} times by {owners} owners for {span(held_ms)} together"
-    return f"{words}, free for {span(free_ms)} between ({audit.files} files)"
+    words = f"held {count(len(audit.spells), 'time')} by {owners} for {span(held_ms)} together"
+    return f"{words}, free for {span(free_ms)} between ({count(audit.files, 'file')})"
 
 
 def _rows(audit: Audit) -> list[str]:

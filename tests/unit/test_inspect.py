@@ -13,7 +13,7 @@ from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Holder, LeaseLost, Lock, LockRecord, LockSettings, MalformedRecord, Pending
 from lockprovider.inspect import break_lock, look
-from lockprovider.phrases import moment, span
+from lockprovider.phrases import count, moment, span
 from lockprovider.sight import Sight, changes, fields, lines, state_at, told
 
 SHORT = LockSettings(validity_s=10, renew_s=1, timeout_s=0.3, poll_s=0.05)
@@ -115,8 +115,18 @@ def test_a_broken_lock_is_free_and_its_holder_can_do_nothing_more_with_it(store:
             lease.publish("log/1", b"stale")
         assert not lease.renew()
         assert lease.lost.is_set()
+        with pytest.raises(LeaseLost, match="released or taken over"):
+            lease.check()
         assert see(store).record.owner == successor.owner  # type: ignore[union-attr]
     assert store.list("log/") == []
+
+
+def test_a_holder_whose_lock_was_broken_is_told_so(store: Store) -> None:
+    lease = Lock(store, settings=SHORT).acquire()
+    assert isinstance(broken(store, see(store)), Won)
+    assert not lease.renew()
+    with pytest.raises(LeaseLost, match="somebody broke it"):
+        lease.check()
 
 
 def test_a_record_that_changed_since_it_was_shown_is_not_broken(store: Store) -> None:
@@ -213,6 +223,10 @@ def test_a_lease_has_lapsed_after_hudis_grace(now_ms: int, state: str) -> None:
 )
 def test_spans_in_words(ms: int, words: str) -> None:
     assert span(ms) == words
+
+
+def test_one_of_a_thing_has_no_s() -> None:
+    assert [count(number, "owner") for number in (0, 1, 2)] == ["0 owners", "1 owner", "2 owners"]
 
 
 def test_moments_in_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Entry, ObjectNotFound
@@ -22,6 +23,7 @@ from lockprovider.table.layout import (
 from lockprovider.table.liveness import dead
 from lockprovider.table.metadata import CommitMetadata, decode_rollback
 from lockprovider.table.properties import TableConfig, parse
+from lockprovider.table.service_metadata import decode_restore
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -100,14 +102,18 @@ def _commit(table: Table, instant: Instant) -> CommitMetadata | str:
 def _victims(table: Table, timeline: Timeline) -> frozenset[str]:
     found: set[str] = set()
     for instant in timeline.instants:
-        if instant.action is Action.ROLLBACK and instant.is_completed:
-            try:
+        if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
+            with contextlib.suppress(Corrupt, CasError):  # readers do not need it
                 name = instant.file_name
-                done = decode_rollback(table.store.read(f"{TIMELINE}/{name}").data, name)
-                found |= {begin for begin, _ in done.victims}
-            except (Corrupt, CasError):
-                continue  # readers do not need it
+                data = table.store.read(f"{TIMELINE}/{name}").data
+                found |= _undone(instant.action, data, name)
     return frozenset(found)
+
+
+def _undone(action: Action, data: bytes, name: str) -> set[str]:
+    if action is Action.RESTORE:
+        return set(decode_restore(data, name))
+    return {begin for begin, _ in decode_rollback(data, name).victims}
 
 
 def _dead(table: Table, timeline: Timeline, entries: dict[str, Entry], beats: dict[str, Entry]) -> frozenset[str]:

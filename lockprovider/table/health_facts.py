@@ -35,7 +35,7 @@ class Facts:
         lone_backup, both: which of the two properties files are there besides the plain one alone.
         entries: the files of the timeline folder, by name.
         commits: what completed writes did, or the sentence that says why that cannot be read.
-        victims: begin times that completed rollbacks name.
+        victims: begin times that completed rollbacks and restores name.
         dead: begin times of pending instants whose writer or executor is dead.
         lock: what is wrong with the lock record, or who holds it; empty if it is free.
     """

@@ -400,10 +400,12 @@ class Table:
             try:
                 fn(txn)
                 return txn.commit(conflicts=conflicts)
-            except WriteConflict:
+            except (WriteConflict, ObjectNotFound) as error:
                 conflicts += 1
                 txn.rollback()
-                if conflicts > retries:
+                # A file of its snapshot that is gone was cleaned: others have committed since.
+                lost = isinstance(error, WriteConflict) or clean.has_overtaken(self, txn.timeline)
+                if conflicts > retries or not lost:
                     raise
                 self.tell("retry", txn.begin, conflicts=conflicts)
                 self.world.sleep(delay_s(conflicts, self.world.random()))

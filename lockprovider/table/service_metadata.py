@@ -248,6 +248,15 @@ def encode_restore(metadata: RestoreMetadata) -> bytes:
     return one_record("HoodieRestoreMetadata", record)
 
 
+def decode_restore(data: bytes, file_name: str) -> tuple[str, ...]:
+    """The begin times that a completed restore took back.
+
+    Raises:
+        Corrupt: not one whole Avro record of that kind; the message names the file.
+    """
+    return _decoded(data, file_name, "restore metadata", lambda record: tuple(record["instantsToRollback"]))
+
+
 def _rollback(
     metadata: RestoreMetadata, begin: str, action: str, deleted: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Any]:

@@ -224,6 +224,14 @@ def a_ghost(folder: Path) -> tuple[str, str]:
     return "commits", f"{name} was rolled back, and came back"
 
 
+def a_ghost_of_a_restore(folder: Path) -> tuple[str, str]:
+    table, path = Table.open(str(folder), settings=SETTINGS), last_commit(folder)
+    data = path.read_bytes()
+    table.restore(table.history()[-2].instant)
+    path.write_bytes(data)
+    return "commits", f"{path.name} was rolled back, and came back"
+
+
 def a_clean_left_unfinished(folder: Path) -> tuple[str, str]:
     done = Table.open(str(folder), settings=SETTINGS).clean(KeepVersions(1))[0]
     (folder / ".hoodie" / "timeline" / f"{done.instant}_{done.completion}.clean").unlink()
@@ -240,8 +248,8 @@ DAMAGES = [
     a_dead_writer, files_without_markers, an_orphan, a_metadata_table, a_clock_ahead, a_writer_in_new_york,
     another_zone, a_version_of_the_future, no_merge_mode, no_partition_fields, properties_cut_short, a_lone_backup,
     a_second_attempt, a_completion_twice, an_update_that_nobody_saw, no_metafile, an_empty_commit_file,
-    a_commit_without_schema, a_file_that_is_gone, a_file_cut_short, a_ghost, a_clean_left_unfinished,
-    a_lock_that_is_none,
+    a_commit_without_schema, a_file_that_is_gone, a_file_cut_short, a_ghost, a_ghost_of_a_restore,
+    a_clean_left_unfinished, a_lock_that_is_none,
 ]  # fmt: skip
 
 

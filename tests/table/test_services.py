@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from table.services import overwrite, timeline_names
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 from table.test_crash_at_every_step import Died, DiesAtStep, let_the_lease_lapse, let_time_pass
 
-from fsspec_cas import Machine, Store
+from fsspec_cas import Machine, ObjectNotFound, Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import InvalidSettings, LeaseLost
 from lockprovider.table import (
@@ -24,6 +26,7 @@ from lockprovider.table import (
     Mode,
     Table,
     TableSettings,
+    Transaction,
     UnsupportedTable,
     WriteConflict,
     rollback,
@@ -601,6 +604,49 @@ def test_a_metadata_table_is_refused_until_it_is_retired(table: Table, folder: P
     assert not (folder / ".hoodie" / ".hoodie.properties.crc").exists()
     upsert(table, (1, "a", 2))
     assert same(table) == {(1, "a", 2)}
+
+
+# --- all at once ------------------------------------------------------------------------------------------------------
+
+
+def test_writers_a_cleaner_and_savepoints_at_once_lose_and_double_nothing(table: Table, folder: Path) -> None:
+    """The harshest policy: no slice stays but the latest."""
+    keys, rounds, over, seen = range(4), 6, threading.Event(), []
+    upsert(table, *((key, "ab"[key % 2], 0) for key in keys))
+
+    def bump(txn: Transaction) -> None:
+        old = engine.read(txn, partitions=["a"]).to_pylist()
+        engine.write(txn, upserts=rows(*((row["id"], row["part"], row["value"] + 1) for row in old)))
+
+    def write() -> None:
+        mine = Table.open(table.url, settings=SETTINGS)
+        for _ in range(rounds):
+            mine.transact(bump, retries=100)
+
+    def serve() -> None:
+        mine = Table.open(table.url, settings=SETTINGS)
+        while not over.is_set():
+            mine.clean(KeepVersions(1))
+            mine.delete_savepoint(mine.savepoint())
+            with contextlib.suppress(ObjectNotFound):  # cleaned between the listing and the read
+                seen.append(content(mine))
+
+    service, writers = threading.Thread(target=serve), [threading.Thread(target=write) for _ in range(2)]
+    for thread in (service, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    over.set()
+    service.join()
+    assert same(table) == {(key, "ab"[key % 2], 2 * rounds if key % 2 == 0 else 0) for key in keys}
+    for found in seen:
+        assert {row[0] for row in found} == set(keys)
+        assert len(found) == len(keys)
+        assert len({row[2] for row in found if row[1] == "a"}) == 1, "a commit was seen in part"
+    table.clean(KeepVersions(1))
+    assert orphans(folder) == set()
+    assert len(data_files(folder)) == 2
+    assert table.timeline().pending(Action.CLEAN) == table.timeline().pending_writes == ()
 
 
 # --- a service that dies at any step --------------------------------------------------------------------------------

@@ -140,21 +140,32 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     writer = GroupWriter.of(txn, schema)
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
-    for number, part in enumerate(in_parts(rows)):
+    for number, part in enumerate(_in_parts(rows)):
         for partition, changes in by_partition(writer, part, None).items():
             seen.setdefault(partition, []).append(changes.keys)
-            name = group_id(writer.begin, partition, number)
-            stats.append(writer.insert(partition, changes.rows, changes.keys, _TASK, name))
+            stats += insert_partition(writer, partition, changes.rows, changes.keys, (_TASK, number))
     for partition, keys in seen.items():
         check_unique(pa.chunked_array(keys), partition)
     txn.add(stats)
 
 
-def in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """The rows in tables of about as many as go into one file."""
+def insert_partition(
+    writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
+) -> Iterator[WriteStat]:
+    """Write new file groups, of about equal size, for rows of one partition; `task` is the write token and a number."""
+    size = -(-len(keys) // max(1, len(keys) // ROWS_PER_FILE))
+    for start in range(0, len(keys), max(1, size)):
+        part, name = slice(start, start + size), group_id(writer.begin, partition, *task, start)
+        yield writer.insert(partition, rows[part], keys[part], task[0], name)
+
+
+def _in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """A table as it is, a reader in tables of about as many rows as go into one file."""
+    if isinstance(rows, pa.Table):
+        yield rows
+        return
     batches: list[pa.RecordBatch] = []
-    source = rows.to_batches(max_chunksize=ROWS_PER_FILE) if isinstance(rows, pa.Table) else rows
-    for batch in source:
+    for batch in rows:
         batches.append(batch)
         if sum(one.num_rows for one in batches) >= ROWS_PER_FILE:
             yield pa.Table.from_batches(batches, rows.schema)
@@ -212,10 +223,7 @@ def rewrite_partition(
             stat = writer.rewrite(old, rows.filter(mine), keys.filter(mine), gone, task)
             if stat is not None:
                 yield stat
-    rows, keys = rows.filter(fresh), keys.filter(fresh)
-    for start in range(0, len(keys), ROWS_PER_FILE):
-        part = slice(start, start + ROWS_PER_FILE)
-        yield writer.insert(partition, rows[part], keys[part], task, group_id(writer.begin, partition, task, start))
+    yield from insert_partition(writer, partition, rows.filter(fresh), keys.filter(fresh), (task, 0))
 
 
 def _keys_of(place: Place, old: FileSlice) -> pa.Array:

@@ -30,10 +30,10 @@ from lockprovider.table.engines.arrow import (
     PartitionChanges,
     by_partition,
     check_unique,
-    in_parts,
+    insert_partition,
     rewrite_partition,
 )
-from lockprovider.table.engines.base import GroupWriter, Place, group_id
+from lockprovider.table.engines.base import GroupWriter, Place
 from lockprovider.table.engines.pandas import to_frame
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import as_table, check_columns
@@ -184,17 +184,9 @@ def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[Write
     stats: list[WriteStat] = []
     for partition, changes in by_partition(writer, rows, None).items():
         check_unique(pa.chunked_array([changes.keys]), partition)
-        stats += _checked(writer, _insert_partition(writer, partition, changes, number))
+        task = (f"{number}-0-0", number)
+        stats += _checked(writer, insert_partition(writer, partition, changes.rows, changes.keys, task))
     return stats
-
-
-def _insert_partition(
-    writer: GroupWriter, partition: str, changes: PartitionChanges, number: int
-) -> Iterator[WriteStat]:
-    for count, part in enumerate(in_parts(changes.rows)):
-        _, keys, _ = writer.keyed(part)
-        name = group_id(writer.begin, partition, number, count)
-        yield writer.insert(partition, part, keys, f"{number}-0-0", name)
 
 
 def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool) -> _Pieces:  # noqa: FBT001 - a task's argument

@@ -6,6 +6,7 @@ import itertools
 import json
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import Changes, HistoryGone, Order, Table, Transaction, WriteConflict
+from lockprovider.table import Changes, HistoryGone, KeepCommits, Order, Table, Transaction, WriteConflict
 from lockprovider.table.engines import arrow as engine
 
 _names = itertools.count()
@@ -168,6 +169,23 @@ def test_a_checkpoint_whose_files_were_cleaned_is_refused_and_other_groups_do_no
     assert told(table.changes()) == {("insert", 1, "a", 10), ("insert", 2, "b", 20)}
 
 
+def test_after_a_real_clean_what_it_kept_can_be_read_and_what_it_removed_is_refused(table: Table) -> None:
+    done = [upsert(table, (1, "a", n), (n, "b", 0)) for n in range(1, 6)]
+    assert table.clean(KeepCommits(2))[0].files
+    for n, commit in enumerate(done, 1):
+        try:
+            seen = table.to_arrow(["value"], partitions=["a"], as_of=commit.completion)["value"].to_pylist()
+            assert seen == [n]
+            changed = {row[:4] for row in told(table.changes(commit.completion))}
+            assert (("update", 1, "a", 5) in changed) == (n < 5)
+        except HistoryGone:
+            assert n < 4, "two commits are kept"
+    with pytest.raises(HistoryGone, match="cleaned"):
+        table.changes(done[0].completion)
+    with pytest.raises(HistoryGone, match="cleaned"):
+        table.to_arrow(as_of=done[0].completion)
+
+
 def test_a_checkpoint_before_a_restore_is_refused(table: Table) -> None:
     upsert(table, (1, "a", 1))
     start = table.changes().checkpoint
@@ -308,6 +326,17 @@ def test_whatever_the_writers_do_a_consumer_ends_with_the_table(order: Order, st
     consumer = Consumer(table, order)
     assume(perform(table, steps, consumer))
     assert consumer.content == content(table)
+
+
+@given(steps=STEPS)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+def test_what_a_consumer_has_in_the_end_is_what_hudi_rs_reads(steps: list[tuple[Any, ...]]) -> None:
+    with TemporaryDirectory() as folder:
+        table = Table.create(f"{folder}/t", SPEC, settings=SETTINGS)
+        upsert(table, *((id_, part, 0) for id_ in range(6) for part in "ab"))
+        consumer = Consumer(table, Order.COMPLETION)
+        assume(perform(table, steps, consumer))
+        assert consumer.content == by_hudi_rs(table.url)
 
 
 def test_in_the_order_of_begin_times_a_late_finisher_is_missed() -> None:

@@ -50,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="URL",
         help="a live store for `live` tests, e.g. s3://bucket/prefix (repeatable; credentials as its SDK finds them)",
     )
+    group.addoption("--soak", type=float, default=5.0, metavar="MINUTES", help="for all `soak` tests that go by time")
     group.addoption("--seed", type=int, default=None, help="seed of every test that takes one (default: from its name)")
 
 

@@ -1,0 +1,1 @@
+"""Hours of what the other tests do in seconds."""

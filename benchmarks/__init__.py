@@ -1,0 +1,1 @@
+"""Questions about cost, answered by ratios against peers in the same run."""

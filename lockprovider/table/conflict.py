@@ -71,6 +71,18 @@ def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
     return tuple(i for i in mine.writes if i.file_name not in now.written and i.begin >= first)
 
 
+def archived_since(mine: Timeline, now: Timeline) -> bool:
+    """Whether a write may have completed after my snapshot and be archived by now: nobody can compare with it any more.
+
+    Archival takes the oldest by begin, and leaves the latest. What my snapshot has not seen completed began after all
+    that it has, or was pending in it.
+    """
+    first, known = now.first_active, {instant.begin for instant in now.instants}
+    latest = max((instant.begin for instant in mine.writes), default=first)
+    passed = latest < first and bool(completed_since(mine, now))
+    return passed or any(begin < first and begin not in known for begin in mine.pending_writes)
+
+
 def by_file_group(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
     """The first of the others that touches a file group of mine, if it is completed or a planned table service.
 

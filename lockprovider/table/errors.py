@@ -42,6 +42,9 @@ class InvalidRecords(TableError):
     """The rows cannot be written: a null key, a duplicate key, a missing column."""
 
 
+ARCHIVED = "commits that were archived since"
+
+
 class WriteConflict(TableError):
     """Another commit changed the same file groups first; nothing of this instant is visible.
 
@@ -60,6 +63,11 @@ class WriteConflict(TableError):
 
     def __str__(self) -> str:
         """One sentence with the next step."""
+        if self.lost_to == ARCHIVED:
+            return (
+                f"instant {self.instant} lost to {ARCHIVED} its snapshot, so that nobody can tell what they changed; "
+                "read a fresh snapshot and try again"
+            )
         if not self.file_groups:
             return (
                 f"instant {self.instant} lost to {self.lost_to}, which took back what it had read, or added columns; "

@@ -27,8 +27,8 @@ from fsspec_cas import CasError, Won
 from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import restore, rollback
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.conflict import Operation, completed_since, undone_since
-from lockprovider.table.errors import Aborted, AlreadyCommitted, InvalidRecords, WriteConflict
+from lockprovider.table.conflict import Operation, archived_since, completed_since, undone_since
+from lockprovider.table.errors import ARCHIVED, Aborted, AlreadyCommitted, InvalidRecords, WriteConflict
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import TIMELINE, markers_dir, parse_marker
@@ -334,6 +334,8 @@ class Transaction:
         table, mine = self.table, self._as_operation(stats)
         if undone_since(self.timeline, now):
             raise WriteConflict(self._begin, max(_restores(now), default="a restore"), ())
+        if archived_since(self.timeline, now):
+            raise WriteConflict(self._begin, ARCHIVED, ())
         self._check_columns(now)
         later = [(i, table.metadata_of(i)) for i in completed_since(self.timeline, now)]
         unseen = lost(self._snapshot, later) if self._snapshot is not None else frozenset()

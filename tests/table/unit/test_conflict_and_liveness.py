@@ -10,6 +10,7 @@ from lockprovider import InvalidSettings
 from lockprovider.table import FailedWrites, Mode, TableSettings, WriteConflict
 from lockprovider.table.conflict import (
     Operation,
+    archived_since,
     by_file_group,
     by_partition,
     completed_since,
@@ -53,6 +54,22 @@ def test_what_a_restore_took_back_is_known_and_what_was_archived_is_not_meant() 
     snapshot = Timeline.of([f"{A}_{A}.commit", f"{B}_{B}.commit", f"{C}_{C}.commit"])
     assert [i.begin for i in undone_since(snapshot, Timeline.of([f"{B}_{B}.commit", f"{D}_{D}.restore"]))] == [C]
     assert undone_since(snapshot, snapshot) == ()
+
+
+def test_a_write_that_may_have_been_archived_before_it_was_compared_with_is_noticed() -> None:
+    def at(*begins: str) -> list[str]:
+        return [f"{begin}_{begin}.commit" for begin in begins]
+
+    snapshot = Timeline.of(at(A, B))
+    assert not archived_since(snapshot, snapshot)
+    assert not archived_since(snapshot, Timeline.of(at(B, C))), "what the snapshot has seen"
+    assert archived_since(snapshot, Timeline.of(at(D))), "C may have been there"
+    pending_too = Timeline.of([*at(B), f"{A}.commit.requested", f"{A}.inflight"])
+    assert archived_since(pending_too, Timeline.of(at(B))), "A may have completed"
+    assert not archived_since(pending_too, Timeline.of(at(A, B, C)))
+    savepoint = [*at(A), f"{A}_{B}.savepoint"]
+    mine_pending = [*savepoint, f"{C}.commit.requested", f"{C}.inflight"]
+    assert not archived_since(Timeline.of(savepoint), Timeline.of(mine_pending)), "archival leaves savepoints behind"
 
 
 def test_the_first_commit_that_touched_a_group_of_mine_is_named() -> None:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fsspec_cas import InvalidInput, ObjectNotFound
-from lockprovider.table import reading
+from lockprovider.table import clean, reading
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.errors import Corrupt, HistoryGone
 from lockprovider.table.files import read_base_file
-from lockprovider.table.incremental import OPERATION, Order, changed_rows, latest, touched, window
+from lockprovider.table.incremental import OPERATION, Order, Window, changed_rows, latest, touched, window
 from lockprovider.table.instant import Action, Instant
 from lockprovider.table.layout import HISTORY
 from lockprovider.table.timeline import Timeline
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Groups = Mapping[str, frozenset[str]]  # file ids by partition
 _WRITES = {action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)}
+_OVERTAKEN = 10  # how often changes are looked up again because files were removed while they were listed
 _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 
@@ -115,25 +116,47 @@ def changes(
 ) -> Changes:
     """See `Table.changes`."""
     start = "" if after is None or after == "" else time_text(after)
-    # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the last
-    # commit of one listing is in the next.
-    reached = latest(table.timeline(), order)
-    now = table.timeline()
-    check_since(table, now, start, order)
-    given = window(now, start, min(reached, time_text(until)) if until is not None else reached, order)
+    end = "" if until is None else time_text(until)
+    only = None if partitions is None else frozenset(partitions)
+    for _ in range(_OVERTAKEN):
+        # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the
+        # last commit of one listing is in the next.
+        reached = latest(table.timeline(), order)
+        now = table.timeline()
+        check_since(table, now, start, order)
+        given = window(now, start, min(reached, end) if end else reached, order)
+        try:
+            found = _changes(table, now, given, continues=bool(start), columns=columns, only=only)
+        except HistoryGone:
+            if not clean.has_overtaken(table, now):
+                raise
+        else:
+            if not clean.has_overtaken(table, now):
+                return found
+    raise HistoryGone(f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits")
+
+
+def _changes(
+    table: Table,
+    now: Timeline,
+    given: Window,
+    *,
+    continues: bool,
+    columns: Sequence[str] | None,
+    only: frozenset[str] | None,
+) -> Changes:
     schema = table.schema(given.then if given.then.writes else now)
     wanted = _wanted(schema, columns)
     if not given.commits:
         return Changes(given.checkpoint, (), wanted, (), table)
     files = table.data_files()
     then = table.snapshot(given.then, files=files)
-    before = table.snapshot(given.before, files=files) if start else Snapshot(given.before, ())
-    groups = touched(table.metadata_of(i) for i in given.commits) if start else then.groups
-    if partitions is not None:
-        groups = {partition: groups[partition] for partition in sorted(set(partitions)) if partition in groups}
+    before = table.snapshot(given.before, files=files) if continues else Snapshot(given.before, ())
+    found = touched(table.metadata_of(i) for i in given.commits) if continues else then.groups
+    groups = {partition: found[partition] for partition in sorted(found) if only is None or partition in only}
     _refuse_gone(table, now, then, groups, f"up to {given.checkpoint}")
-    if start:
-        _refuse_gone(table, now, before, groups, f"after {start}")
+    if continues:
+        _refuse_gone(table, now, before, groups, "before these changes")
     names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
     old, new = (reading.plan(seen, schema, table.config(), columns=names) for seen in (before, then))
     # One partition after the other: a row may have moved between its file groups.

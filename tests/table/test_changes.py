@@ -19,7 +19,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import Changes, HistoryGone, KeepCommits, Order, Table, Transaction, WriteConflict
+from lockprovider.table import Changes, HistoryGone, KeepCommits, KeepVersions, Order, Table, Transaction, WriteConflict
 from lockprovider.table.engines import arrow as engine
 
 _names = itertools.count()
@@ -184,6 +184,34 @@ def test_after_a_real_clean_what_it_kept_can_be_read_and_what_it_removed_is_refu
         table.changes(done[0].completion)
     with pytest.raises(HistoryGone, match="cleaned"):
         table.to_arrow(as_of=done[0].completion)
+
+
+class Cleaned(LocalBackend):
+    """A store in which `between` happens just before the data files are listed."""
+
+    def __init__(self, between: Any) -> None:
+        self.between = between
+
+    async def list_page(self, prefix: str, *args: Any, **kwargs: Any) -> Any:
+        if ".hoodie" not in prefix and self.between is not None:
+            act, self.between = self.between, None
+            act()
+        return await super().list_page(prefix, *args, **kwargs)
+
+
+def test_files_that_are_cleaned_before_they_are_listed_are_not_passed_over(table: Table) -> None:
+    upsert(table, (1, "a", 1))
+    start = table.changes().checkpoint
+    upsert(table, (2, "b", 2))
+
+    def meanwhile() -> None:
+        upsert(table, (2, "b", 20))
+        assert table.clean(KeepVersions(1))[0].files
+
+    overtaken = Table(Store(Cleaned(meanwhile), table.url), table.url, settings=SETTINGS)
+    found = overtaken.changes(start)
+    assert told(found) == {("insert", 2, "b", 20)}
+    assert told(table.changes(found.checkpoint)) == set()
 
 
 def test_a_checkpoint_before_a_restore_is_refused(table: Table) -> None:

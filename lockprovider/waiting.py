@@ -21,7 +21,8 @@ FIRST_S = 0.05
 EVERYONE = Passing(1 << 30)  # for a try that does not wait
 
 _DOUBLINGS = 10
-_SHARE = 4  # looks a turn by the first in the line
+_LOOKS = 8  # of the first in the line, in the length of a turn
+_SLOWER = 4  # its next look in a turn that lasts long: after this share of how much longer it lasts
 _EARLY = 0.85  # of the time until the own turn is slept through: turns are not equally long
 _SLACK_S = 0.1  # what the first in the line may be late by, besides its pace and its way to the store
 _SOONEST_S = 0.001
@@ -165,10 +166,10 @@ def _turn_s(sight: Sight) -> float:
 
 
 def _pace_s(waiter: Waiter, sight: Sight) -> float:
-    """How often the first in the line looks: the longer the turn lasts, the more seldom."""
+    """How often the first in the line looks: when the turn lasts longer than others did, more and more seldom."""
     holder = sight.record.holder
     lasts_s = 0.0 if holder is None else (sight.now_ms - holder.since_ms) / 1000
-    return min(waiter.poll_s, max(_turn_s(sight), lasts_s) / _SHARE)
+    return min(waiter.poll_s, max(_turn_s(sight) / _LOOKS, (lasts_s - _turn_s(sight)) / _SLOWER))
 
 
 def _patience_s(waiter: Waiter, sight: Sight) -> float:

@@ -72,12 +72,12 @@ def figures(process: subprocess.Popen[str]) -> Any:
 
 
 def measure_cycles(rounds: int, count: int, rng: random.Random) -> dict[str, Any]:
-    """Milliseconds, by shape, by temperature, by client: a list of lists."""
+    """Milliseconds, by shape and temperature, by client: for each round those of the clock and of the CPU."""
     found: dict[str, Any] = {}
     for shape, delays in SHAPES.items():
         with running(*delays) as site:
             for cold in (False, True):
-                by_client: dict[str, list[list[float]]] = {client: [] for client in CLIENTS}
+                by_client: dict[str, list[Any]] = {client: [] for client in CLIENTS}
                 for _ in range(rounds):
                     for client in rng.sample(CLIENTS, len(CLIENTS)):
                         where = replace(site, prefix=uuid.uuid4().hex)
@@ -90,18 +90,29 @@ def measure_cycles(rounds: int, count: int, rng: random.Random) -> dict[str, Any
 
 def cycle_table(found: dict[str, Any]) -> Iterator[str]:
     """Markdown."""
-    yield "| cycle | client | median ms | p99 ms | x aiobotocore | x obstore |"
-    yield "|---|---|---|---|---|---|"
+    yield "| cycle | client | median ms | p99 ms | x aiobotocore | x obstore | client CPU ms | x aiobotocore |"
+    yield "|---|---|---|---|---|---|---|---|"
     for what, by_client in found.items():
-        middle = {client: [median(run) for run in runs] for client, runs in by_client.items()}
+        middle = {client: [median(run["wall"]) for run in runs] for client, runs in by_client.items()}
+        cpu = {client: [sum(run["cpu"]) / len(run["cpu"]) for run in runs] for client, runs in by_client.items()}
         for client, runs in by_client.items():
-            p99 = median(quantiles(run, n=100)[-1] for run in runs)
-            ratios = [
-                median(a / b for a, b in zip(middle[client], middle[base], strict=True))
-                for base in ("aiobotocore", "obstore")
-            ]
-            cells = (what, client, f"{median(middle[client]):.2f}", f"{p99:.2f}", *(f"{r:.2f}" for r in ratios))
+            p99 = median(quantiles(run["wall"], n=100)[-1] for run in runs)
+            ratios = [paired(middle[client], middle[base]) for base in ("aiobotocore", "obstore")]
+            cells = (
+                what,
+                client,
+                f"{median(middle[client]):.2f}",
+                f"{p99:.2f}",
+                *(f"{ratio:.2f}" for ratio in ratios),
+                f"{median(cpu[client]):.2f}",
+                f"{paired(cpu[client], cpu['aiobotocore']):.2f}",
+            )
             yield f"| {' | '.join(cells)} |"
+
+
+def paired(mine: list[float], base: list[float]) -> float:
+    """The median of the ratios within each round."""
+    return median(a / b for a, b in zip(mine, base, strict=True))
 
 
 def ask(site: Site, verb: str, path: str, body: bytes = b"") -> bytes:

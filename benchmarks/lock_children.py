@@ -19,7 +19,7 @@ WARM_UP = 20
 PATH = "lock.json"
 
 
-def _ours(site: Site, task: dict[str, Any]) -> list[float]:
+def _ours(site: Site, task: dict[str, Any]) -> Watch:
     """`Lock.acquire` and `release`; cold: each cycle by a client that knows nothing."""
     from fsspec_cas import Store
     from lockprovider import Lock, LockSettings
@@ -33,10 +33,10 @@ def _ours(site: Site, task: dict[str, Any]) -> list[float]:
             lock = Lock(store, PATH, settings)
         with watch:
             lock.acquire().release()
-    return watch.wall_ms
+    return watch
 
 
-def _obstore(site: Site, task: dict[str, Any]) -> list[float]:
+def _obstore(site: Site, task: dict[str, Any]) -> Watch:
     """The same requests."""
     client, watch = Obstore(site), Watch()
     tag = client.create(PATH, RECORD % 0)
@@ -45,10 +45,10 @@ def _obstore(site: Site, task: dict[str, Any]) -> list[float]:
             tag = client.read(PATH) if task["cold"] else tag
             tag = client.match(PATH, RECORD % (2 * n + 1), tag)
             tag = client.match(PATH, RECORD % (2 * n + 2), tag)
-    return watch.wall_ms
+    return watch
 
 
-async def _aiobotocore(site: Site, task: dict[str, Any]) -> list[float]:
+async def _aiobotocore(site: Site, task: dict[str, Any]) -> Watch:
     """The same requests."""
     watch = Watch()
     async with Aiobotocore(site) as client:
@@ -58,17 +58,17 @@ async def _aiobotocore(site: Site, task: dict[str, Any]) -> list[float]:
                 tag = await client.read(PATH) if task["cold"] else tag
                 tag = await client.match(PATH, RECORD % (2 * n + 1), tag)
                 tag = await client.match(PATH, RECORD % (2 * n + 2), tag)
-    return watch.wall_ms
+    return watch
 
 
-def cycles(site: Site, task: dict[str, Any]) -> list[float]:
-    """Milliseconds of each cycle."""
+def cycles(site: Site, task: dict[str, Any]) -> dict[str, list[float]]:
+    """Milliseconds of each cycle, of the clock and of this process's CPU."""
     kinds = {"lockprovider": _ours, "obstore": _obstore}
     if task["client"] == "aiobotocore":
         found = asyncio.run(_aiobotocore(site, task))
     else:
         found = kinds[task["client"]](site, task)
-    return found[WARM_UP:]
+    return {"wall": found.wall_ms[WARM_UP:], "cpu": found.cpu_ms[WARM_UP:]}
 
 
 class Contender:

@@ -60,18 +60,13 @@ def upsert(
     """Insert rows or replace them by key, and delete keys: see `Table.upsert`."""
     changes, gone = as_table(rows), None if deletes is None else as_table(deletes)
 
-    def run(txn: Transaction) -> None:
-        schema = txn.table.schema(txn.timeline)
-        check_columns(changes.schema, schema, schema.names)
-        write(txn, changes, None if gone is None else _named(txn, gone))
-
-    return _transact(table, run, retries, extra)
+    return _transact(table, lambda txn: write(txn, changes, gone), retries, extra)
 
 
 def delete(table: Table, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
     """Delete rows by key: see `Table.delete`."""
     gone = as_table(keys)
-    return _transact(table, lambda txn: write(txn, deletes=_named(txn, gone)), retries, extra)
+    return _transact(table, lambda txn: write(txn, deletes=gone), retries, extra)
 
 
 def _transact(
@@ -113,17 +108,22 @@ def read(
 def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
-    A key that is in both is deleted. Once per transaction.
+    A key that is in both is deleted. Rows have all columns of the table: a missing one would erase what is there. Once
+    per transaction.
 
     Raises:
-        InvalidRecords: a key is null, or a column does not fit the table.
+        InvalidRecords: a key is null, a column is missing, or a value does not fit.
+        UnsupportedSchema: a column of another type than the table's.
     """
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
+    schema, keys = txn.table.schema(txn.timeline), None if deletes is None else _named(txn, deletes)
+    if upserts is not None:
+        check_columns(upserts.schema, schema, schema.names)
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    writer = GroupWriter.of(txn, schema)
     stats: list[WriteStat] = []
-    for partition, changes in by_partition(writer, upserts, deletes).items():
+    for partition, changes in by_partition(writer, upserts, keys).items():
         stats += rewrite_partition(writer, txn.snapshot.within([partition]), partition, changes, _TASK)
     txn.add(stats)
 

@@ -2,7 +2,7 @@
 
 The lock is never slowed and never fails because of them: they are written by a thread of their own that ends when there
 is nothing to write, and what cannot be written is dropped with a warning in the log. At the end of the process they get
-two seconds.
+`exit_s` seconds.
 
 Not promised: that a record is there. Whether records are wanted is asked of the store at the first acquisition, and
 again at one that comes a minute later.
@@ -25,7 +25,7 @@ from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 
 _ASK_AGAIN_S = 60.0
 _REQUEST_S = 10.0
-_AT_EXIT_S = 2.0
+_EXIT_S = 5.0
 _PAGES = 100  # kept while the store is slower than the lock; the oldest are dropped
 _READERS = 8
 
@@ -65,20 +65,31 @@ class _Desk:
 
 
 class AuditLog:
-    """The audit of one lock client: give it to `Lock(..., audit=AuditLog(store))`. One holding at a time."""
+    """The audit of one lock client: give it to `Lock(..., audit=AuditLog(store))`. One holding at a time.
 
-    def __init__(self, store: Store, lock_path: str = HUDI_LOCK_PATH, *, world: World | None = None) -> None:
+    The end of the process waits at most `exit_s` seconds for the last records.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lock_path: str = HUDI_LOCK_PATH,
+        *,
+        world: World | None = None,
+        exit_s: float = _EXIT_S,
+    ) -> None:
         self._store = store
+        self._exit_s = exit_s
         self._places = places(lock_path)
         self._world = world or Machine()
         self._desk = _new_desk()
 
-    def __getstate__(self) -> tuple[Store, Places, World]:
+    def __getstate__(self) -> tuple[Store, Places, World, float]:
         """For a pickle or a copy, which begins anew."""
-        return self._store, self._places, self._world
+        return self._store, self._places, self._world, self._exit_s
 
-    def __setstate__(self, state: tuple[Store, Places, World]) -> None:
-        self._store, self._places, self._world = state
+    def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
+        self._store, self._places, self._world, self._exit_s = state
         self._desk = _new_desk()
 
     # -- what the lock tells; nothing here waits for the store --------------------------------------------------------
@@ -96,10 +107,8 @@ class AuditLog:
             path = self._places.file(began_ms, record.owner)
             page = desk.open_page = _Page(path, began_ms, record.owner, valid_until_ms=record.valid_until_ms)
             page.add("START", at_ms, held=True)
-            if not desk.at_exit:
-                desk.at_exit = True
-                atexit.register(self._at_exit)
-        self._hand_in(desk, page)
+            idle = self._hand_in(desk, page)
+        self._go_on(desk, idle=idle)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
         """It was prolonged by this record, which is valid for so long from when it was made."""
@@ -110,7 +119,8 @@ class AuditLog:
                 return
             page.valid_until_ms = record.valid_until_ms
             page.add("RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
-        self._hand_in(desk, page)
+            idle = self._hand_in(desk, page)
+        self._go_on(desk, idle=idle)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
         """It was given back, or turned out not to be held any more."""
@@ -120,22 +130,29 @@ class AuditLog:
             if page is None:
                 return
             page.add("END", at_ms, held=held)
-        self._hand_in(desk, page)
+            idle = self._hand_in(desk, page)
+        self._go_on(desk, idle=idle)
 
-    def flush(self, timeout_s: float = _AT_EXIT_S) -> bool:
+    def flush(self, timeout_s: float = _EXIT_S) -> bool:
         """Wait until what was told so far is written or given up; False if that took longer."""
         return self._desk.idle.wait(timeout_s)
 
     # -- what the thread does -----------------------------------------------------------------------------------------
 
-    def _hand_in(self, desk: _Desk, page: _Page) -> None:
-        with desk.guard:
-            if page not in desk.pages:
-                desk.pages.append(page)
-            desk.idle.clear()
-            if desk.running:
-                return
-            desk.running = True
+    def _hand_in(self, desk: _Desk, page: _Page) -> bool:
+        """Under the guard, with the change itself: or the thread could take it for the end. Whether nobody writes."""
+        if page not in desk.pages:
+            desk.pages.append(page)
+        if not desk.at_exit:
+            desk.at_exit = True
+            atexit.register(self._at_exit)
+        desk.idle.clear()
+        idle, desk.running = not desk.running, True
+        return idle
+
+    def _go_on(self, desk: _Desk, *, idle: bool) -> None:
+        if not idle:
+            return
         try:
             threading.Thread(target=self._write_all, args=(desk,), name="lock-audit", daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is about to end: see `_at_exit`
@@ -150,10 +167,10 @@ class AuditLog:
             if desk.pages:
                 return desk.pages.popleft()
             desk.running = False
-            desk.idle.set()
             if desk.open_page is None and desk.at_exit:
                 desk.at_exit = False
                 atexit.unregister(self._at_exit)
+            desk.idle.set()
             return None
 
     def _write(self, desk: _Desk, page: _Page, timeout_s: float = _REQUEST_S) -> None:
@@ -194,11 +211,11 @@ class AuditLog:
     def _at_exit(self) -> None:
         """The last records of a process: the thread's, if there is one, else in this thread."""
         desk = self._desk
-        if desk.pid != os.getpid() or (desk.running and not self.flush()):
+        if desk.pid != os.getpid() or (desk.running and not self.flush(self._exit_s)):
             return
         with contextlib.suppress(IndexError):
             while True:
-                self._write(desk, desk.pages.popleft(), _AT_EXIT_S)
+                self._write(desk, desk.pages.popleft(), self._exit_s)
 
 
 def _new_desk() -> _Desk:

@@ -21,6 +21,7 @@ from lockprovider.commands.place import Commands, Place, add_command, place
 from lockprovider.inspect import look
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
+_AUDIT_S = 10.0  # for the last record, at the end
 _CHECK_S = 5.0  # between looks at the own deadline, should the heartbeat's thread hang
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGHUP")
@@ -94,7 +95,7 @@ def _locked(arguments: argparse.Namespace, said: _Said) -> _Said:
         raise InvalidInput("no command: lockprovider run URL -- COMMAND [ARGUMENT ...]")
     at, news = place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())
-    audit = AuditLog(at.store, at.path)
+    audit = AuditLog(at.store, at.path, exit_s=_AUDIT_S)
     lock = Lock(at.store, at.path, settings, on_lost=lambda _: news.set(), audit=audit)
     with _signals() as signals:
         try:

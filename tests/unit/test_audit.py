@@ -495,6 +495,21 @@ def test_a_file_that_was_cleaned_up_in_between_comes_back_whole(store: Store) ->
     assert [record.step for record in written(store)[0]] == ["START", "END"]
 
 
+def test_what_is_handed_in_while_the_thread_finishes_is_waited_for(store: Store) -> None:
+    """As long as something is to be written, the end of the process knows of it."""
+    enable(store)
+    log = AuditLog(store)
+    record = LockRecord("o", 600_000, expired=False, holder=Holder("h", 1, 1_000))
+    for at_ms in range(300):
+        log.taken(record)
+        log.ended(at_ms, held=True)
+        desk = log._desk
+        with desk.guard:
+            assert desk.at_exit or not (desk.pages or desk.running)
+    assert settled(log)
+    assert not log._desk.at_exit
+
+
 def test_no_thread_is_left_when_all_is_written(store: Store) -> None:
     enable(store)
     log = AuditLog(store)
@@ -517,7 +532,7 @@ from fsspec_cas import Store
 from lockprovider import Lock
 from lockprovider.audit_log import AuditLog
 store = Store.from_url(sys.argv[1])
-lease = Lock(store, audit=AuditLog(store)).acquire()
+lease = Lock(store, audit=AuditLog(store, exit_s=100)).acquire()
 {ending}
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=120, capture_output=True)
@@ -534,7 +549,7 @@ from fsspec_cas import Store
 from lockprovider import Lock
 from lockprovider.audit_log import AuditLog
 store = Store.from_url(sys.argv[1])
-lock = Lock(store, audit=AuditLog(store))
+lock = Lock(store, audit=AuditLog(store, exit_s=100))
 lock.acquire().release()
 if os.fork() == 0:
     lock.acquire().release()

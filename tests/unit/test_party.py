@@ -6,12 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsspec_cas import Store
+from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
@@ -168,6 +169,86 @@ def test_the_same_bucket_is_known_from_every_thread_and_another_endpoint_is_anot
 def test_a_party_is_forgotten_with_its_clients(tmp_path: Path) -> None:
     name = Lock(Store.from_url(str(tmp_path)))._party.name
     assert Lock(Store.from_url(str(tmp_path)))._party.name != name
+
+
+# -- across processes: parties that know of each other through the record only -----------------------------------------
+
+
+class Elsewhere:
+    """The world of another process, as far as parties go."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Machine(), name)
+
+
+def held_by_another(store: Store, **fields: object) -> bytes:
+    """The bytes of a record that another process holds the lock with."""
+    record = LockRecord("other", 2**50, expired=False, epoch=7, nonce="n7", turn_ms=100, line=("a",))
+    data = json.dumps(json.loads(record.encode()) | fields, separators=(",", ":")).encode()
+    store.put_if_absent(HUDI_LOCK_PATH, data).unwrap()
+    return data
+
+
+def wait_in_vain(store: Store) -> str:
+    """The name of the party that did."""
+    lock = Lock(store, settings=LAZY, world=ManualClock())
+    with pytest.raises(NotAcquired, match="other"):
+        lock.acquire(30)
+    return lock._party.name
+
+
+def test_a_waiter_writes_itself_into_the_line_of_the_holder_and_changes_nothing_else(store: Store) -> None:
+    held_by_another(store)
+    before = LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
+    name = wait_in_vain(store)
+    after = LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
+    assert after == replace(before, line=("a", name))
+    assert store.backend.asked.count("put") == 2, "the record that was there, and one join"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"owner":"other","validUntil":1125899906842624,"expired":false}',
+        b'{"validUntil":1125899906842624,"expired":false,"owner":"other","line":["a"],"turnMs":5}',
+    ],
+    ids=["as JVM Hudi writes it", "as nobody writes it"],
+)
+def test_a_record_of_another_software_is_never_touched_by_a_waiter(store: Store, data: bytes) -> None:
+    store.put_if_absent(HUDI_LOCK_PATH, data).unwrap()
+    wait_in_vain(store)
+    assert store.read(HUDI_LOCK_PATH).data == data
+
+
+def test_a_record_with_a_field_of_a_later_version_is_never_touched_by_a_waiter(store: Store) -> None:
+    data = held_by_another(store, color="blue")
+    wait_in_vain(store)
+    assert store.read(HUDI_LOCK_PATH).data == data
+
+
+def test_one_that_takes_the_lock_again_and_again_lets_another_process_in(store: Store) -> None:
+    stop, turns = threading.Event(), []
+
+    def loop() -> None:
+        lock = Lock(store, settings=LockSettings(timeout_s=60))
+        while not stop.is_set():
+            with lock.acquire():
+                turns.append("loop")
+
+    looper = threading.Thread(target=loop)
+    looper.start()
+    until(lambda: len(turns) > 5)
+    other = Lock(store, settings=LockSettings(timeout_s=60), world=Elsewhere())
+    try:
+        for _ in range(5):
+            with other.acquire():
+                turns.append("other")
+    finally:
+        stop.set()
+        looper.join(60)
+    rounds = "".join("o" if turn == "other" else "l" for turn in turns).strip("l").split("o")[1:-1]
+    assert len(rounds) == 4
+    assert sorted(map(len, rounds))[1] < 100, "in the line it has its turn, unless the machine stood still for it"
 
 
 # -- the mutex itself --------------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ def test_the_first_in_the_line_looks_the_more_seldom_the_longer_the_turn_lasts(d
     record = in_line(0, holder=Holder("h", 1, NOW_MS - lasts_ms), turn_ms=1)
     pause = pause_s(Waiter("p", 1.0), sight(record), draw)
     longer_s = (lasts_ms - 1) / 1000
-    assert longer_s / 8 <= pause <= max(longer_s / 4, 0.000125) or 0.5 <= pause <= 1.0
+    least_s = max(longer_s / 4, 0.001 / 8)
+    assert least_s / 2.001 <= pause <= least_s * 1.001 or 0.5 <= pause <= 1.0
 
 
 def test_a_lock_that_stays_free_is_there_for_the_next_after_a_moment_for_each_before() -> None:

@@ -34,6 +34,16 @@ class Footprint:
         )
 
     @classmethod
+    def settled(cls) -> Footprint:
+        """When no more sockets are being closed."""
+        now = cls.now()
+        while True:
+            time.sleep(2)
+            before, now = now, cls.now()
+            if now.sockets >= before.sockets:
+                return now
+
+    @classmethod
     def at_rest(cls, than: Footprint, patience_s: float = 60.0) -> Footprint:
         """When it is not above `than` any more; else what it is after that time: garbage may take a moment to close."""
         until_s = time.monotonic() + patience_s

@@ -45,7 +45,7 @@ def test_with_random_faults_nothing_is_lost_nobody_overlaps_and_nothing_leaks(  
     proxy = fault_proxy(server)
     Town(server, proxy, seed).live(max(WARM_S, seconds / 4))  # what is opened, and loaded, once is there now
     town = Town(server, proxy, seed + 1)
-    before = Footprint.now()
+    before = Footprint.settled()
     town.live(seconds)
     wrong = town.audit()
     after = Footprint.at_rest(before)

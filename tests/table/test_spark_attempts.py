@@ -59,8 +59,8 @@ class Attempts:
     def __init__(self, txn: Transaction) -> None:
         slices = txn.snapshot.slices
         self.writer = GroupWriter.of(txn, txn.table.schema())
-        self.group = slices[0].file_id
-        self.run = tasks.rewriter(self.writer, tasks.Numbered.of(slices, ["a", "b"], 1))
+        self.group = "0"
+        self.run = tasks.rewriter(self.writer, tasks.Numbered.of(slices, {"a": 1, "b": 1}))
 
     def once(self, value: int = 10) -> list[WriteStat]:
         done = []

@@ -186,8 +186,8 @@ def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame
     try:
         with typed_errors():
             counts = {row[tasks.PARTITION]: row["count"] for row in keyed.groupBy(tasks.PARTITION).count().collect()}
-        slices = txn.snapshot.within(counts)
-        jobs.put(txn, writer, jobs.with_groups(keyed, slices, writer, counts), slices, counts)
+        numbered = tasks.Numbered.of(txn.snapshot.within(counts), counts)
+        jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
     finally:
         keyed.unpersist()
 
@@ -239,6 +239,8 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
     slices = reading.plan(
         txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
     ).slices  # without those of partitions that cannot have such rows
-    located = jobs.over(spark, slices, tasks.locator(Place.of(txn.table), seen), tasks.grouped_schema(seen))
+    numbered = tasks.Numbered.of(slices, {})
+    locate = tasks.locator(Place.of(txn.table), seen)
+    located = jobs.over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
-    jobs.put(txn, GroupWriter.of(txn, schema), gone, slices, {})
+    jobs.put(txn, GroupWriter.of(txn, schema), gone, numbered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +19,8 @@ from lockprovider.table.engines.spark_errors import typed_errors
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.transaction import Transaction
-from lockprovider.table.view import FileSlice
 
+BROADCAST_KEYS = 500_000  # about 50 MB in each executor, and in the driver's JVM
 _NO_COLUMNS = pa.schema([])
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
 
@@ -33,24 +33,26 @@ def over(
     return numbers.mapInArrow(tasks.over(work, each, schema), from_arrow_schema(schema))
 
 
-def with_groups(
-    keyed: DataFrame, slices: Sequence[FileSlice], writer: GroupWriter, counts: Mapping[str, int]
-) -> DataFrame:
+def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter) -> DataFrame:
     """The changes with the file group that each is for; a key that is nowhere gets a new one, by its hash."""
-    fresh = F.concat(F.lit(tasks.NEW), F.pmod(F.xxhash64(tasks.KEY), F.lit(_buckets(counts))).cast("string"))
-    if not slices:
+    bucket = F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets)).cast("string")
+    fresh = F.concat(F.lit(tasks.NEW), bucket)
+    if not numbered.old:
         return keyed.withColumn(tasks.GROUP, fresh)
-    index = over(keyed.sparkSession, slices, tasks.locator(writer.place, _NO_COLUMNS), tasks.KEYS)
-    tagged = keyed.join(index, [tasks.KEY, tasks.PARTITION], "left")
+    on = [tasks.KEY, tasks.PARTITION]
+    index = over(keyed.sparkSession, list(numbered.old.items()), tasks.locator(writer.place, _NO_COLUMNS), tasks.KEYS)
+    if numbered.changes <= BROADCAST_KEYS:
+        # So the keys of the table, of which there are many more, are not shuffled.
+        index = index.join(F.broadcast(keyed.select(*on)), on, "left_semi")
+    tagged = keyed.join(index, on, "left")
     return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
 
 
-def put(
-    txn: Transaction, writer: GroupWriter, changes: DataFrame, slices: Sequence[FileSlice], counts: Mapping[str, int]
-) -> None:
-    """Write changes that know their file group; `counts` are the changes of each partition that may get new groups."""
-    numbered = tasks.Numbered.of(slices, list(counts), _buckets(counts))
-    grouped = changes.groupBy(tasks.PARTITION, tasks.GROUP)
+def put(txn: Transaction, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered) -> None:
+    """Write changes that know their file group."""
+    # Told by number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
+    apart = changes.repartition(numbered.tasks, tasks.GROUP)
+    grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
     add(txn, grouped.applyInArrow(tasks.rewriter(writer, numbered), from_arrow_schema(tasks.STATS)))
 
 
@@ -102,10 +104,6 @@ def keyed(writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | N
             check_named(writer, frame)
             parts.append(frame.mapInArrow(tasks.keyer(writer, delete=gone), kind))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-
-
-def _buckets(counts: Mapping[str, int]) -> int:
-    return 1 + max(counts.values(), default=0) // tasks.ROWS_PER_FILE
 
 
 def partitions_of(rows: DataFrame, planner: GroupWriter, named: Sequence[str]) -> list[str]:

@@ -91,12 +91,12 @@ def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:
     keyed = source.mapInArrow(tasks.tagger(writer, named), _tagged_type(source)).persist()
     try:
         counts = _counts(keyed)
-        slices = txn.snapshot.within(counts)
-        grouped = jobs.with_groups(keyed, slices, writer, counts).persist()
+        numbered = tasks.Numbered.of(txn.snapshot.within(counts), counts)
+        grouped = jobs.with_groups(keyed, numbered, writer).persist()
         try:
-            touched = _touched(grouped, slices)
+            touched = _touched(grouped, numbered)
             changes = _changes(_joined(grouped, touched, writer), source.columns, clauses, writer)
-            jobs.put(txn, writer, changes, touched, counts)
+            jobs.put(txn, writer, changes, numbered)
         finally:
             grouped.unpersist()
     finally:
@@ -133,13 +133,13 @@ def _counts(keyed: DataFrame) -> dict[str, int]:
     return {row[tasks.PARTITION]: row["count"] for row in found}
 
 
-def _touched(grouped: DataFrame, slices: tuple[FileSlice, ...]) -> tuple[FileSlice, ...]:
+def _touched(grouped: DataFrame, numbered: tasks.Numbered) -> list[tuple[str, FileSlice]]:
     with typed_errors():
-        found = {tuple(row) for row in grouped.select(tasks.PARTITION, tasks.GROUP).distinct().collect()}
-    return tuple(one for one in slices if (one.partition, one.file_id) in found)
+        found = {row[tasks.GROUP] for row in grouped.select(tasks.GROUP).distinct().collect()}
+    return [(number, one) for number, one in numbered.old.items() if number in found]
 
 
-def _joined(grouped: DataFrame, touched: tuple[FileSlice, ...], writer: GroupWriter) -> DataFrame:
+def _joined(grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter) -> DataFrame:
     """Each source row, with the table's row of its key if there is one."""
     located = jobs.over(
         grouped.sparkSession,

@@ -28,7 +28,8 @@ from lockprovider.table.view import FileSlice
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
 ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
 KEY, PARTITION, DELETE, GROUP = "__key", "__partition", "__delete", "__group"
-NEW = "+"  # what the group of a row begins with that no file group has yet
+NEW = "+"  # what the group of a row begins with that no file group has yet; else it is a number
+MOST_TASKS = 200
 KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
 PARTITIONS = pa.schema([(PARTITION, pa.string())])
 STATS = pa.schema(
@@ -92,13 +93,13 @@ def comparer(place: Place) -> Callable[[Part], pa.Table]:
     return rows
 
 
-def locator(place: Place, schema: pa.Schema) -> Callable[[FileSlice], pa.Table]:
-    """The rows of a file slice (no columns: just their keys), and where they are: a table of `grouped_schema`."""
+def locator(place: Place, schema: pa.Schema) -> Callable[[tuple[str, FileSlice]], pa.Table]:
+    """The rows of a numbered file slice (no columns: just their keys), and where they are: of `grouped_schema`."""
 
-    def rows(file_slice: FileSlice) -> pa.Table:
-        found = conform(place.read(file_slice.path, [hudi_schema.RECORD_KEY, *schema.names]), _with_key(schema))
-        partition = pa.repeat(pa.scalar(file_slice.partition), found.num_rows)
-        group = pa.repeat(pa.scalar(file_slice.file_id), found.num_rows)
+    def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
+        number, one = numbered
+        found = conform(place.read(one.path, [hudi_schema.RECORD_KEY, *schema.names]), _with_key(schema))
+        partition, group = (pa.repeat(pa.scalar(text), found.num_rows) for text in (one.partition, number))
         return pa.table([*found.columns[1:], found.column(0), partition, group], schema=grouped_schema(schema))
 
     return rows
@@ -152,20 +153,29 @@ def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
 
 @dataclass(frozen=True)
 class Numbered:
-    """The numbers of the file groups of one write, given out by the driver.
+    """The file groups of one write, numbered by the driver: a number is a small name, and the same in every attempt.
 
-    `old` are the groups that may change; new groups of a partition are numbered from `new` on.
+    `old` are the groups that may change, `new` the first number of each partition's new groups, of which there are
+    `buckets`; `changes` are the rows that come in for these partitions.
     """
 
-    old: Mapping[tuple[str, str], tuple[int, FileSlice]]
+    old: Mapping[str, FileSlice]
     new: Mapping[str, int]
+    buckets: int
+    changes: int
 
     @classmethod
-    def of(cls, slices: Sequence[FileSlice], partitions: Sequence[str], buckets: int) -> Numbered:
-        """Number `slices`, then `buckets` new groups of each partition."""
-        old = {(s.partition, s.file_id): (number, s) for number, s in enumerate(slices)}
-        new = {partition: len(old) + place * buckets for place, partition in enumerate(sorted(partitions))}
-        return cls(old, new)
+    def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int]) -> Numbered:
+        """Number `slices`, then the new groups of the partitions that `counts` has changes of."""
+        buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE
+        new = {partition: len(slices) + place * buckets for place, partition in enumerate(sorted(counts))}
+        old = {str(number): one for number, one in enumerate(slices)}
+        return cls(old, new, buckets, sum(counts.values()))
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks write: two for each group, as the hash of two may be one."""
+        return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
 
 
 def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
@@ -210,9 +220,9 @@ def rewriter(writer: GroupWriter, numbered: Numbered) -> Callable[[tuple[Any, ..
         deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
         upserts, deleted = pc.invert(deletes), keys.filter(deletes)
         rows, keys = conform(changes.filter(upserts), writer.schema), keys.filter(upserts)
-        found = numbered.old.get((partition, group))
+        found = numbered.old.get(group)
         if found is not None:
-            stat = writer.rewrite(found[1], rows, keys, deleted, _token(found[0]))
+            stat = writer.rewrite(found, rows, keys, deleted, _token(int(group)))
         else:
             kept = pc.invert(pc.is_in(keys, value_set=deleted))
             bucket = int(group.removeprefix(NEW))

@@ -57,7 +57,7 @@ def sweep(table: Table) -> tuple[str, ...]:
 def _clean(table: Table, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
     restores = timeline.pending(Action.RESTORE)
     suspects = {*timeline.pending_writes, *timeline.pending_rollbacks, *restores} - spared
-    found = tuple(sorted(suspects)) if eager else dead_among(table, suspects)
+    found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
     for begin in found:
         if begin in restores:
             restore.finish_dead(table, begin)
@@ -84,10 +84,23 @@ def roll_back(table: Table, begin: str, *, only_if_dead: bool = False, own: bool
             if own and begin > now.first_active:  # not archived, so rolled back while this writer wrote on
                 _remove(table, begin, files_of(table, begin))
             return
-        if only_if_dead and not dead_among(table, {begin}):
+        if only_if_dead and (not dead_among(table, {begin}) or _in_good_hands(table, now, begin)):
             return
         _execute(table, lease, now, begin, fenced=not own)
     table.tell("rolled_back", begin)
+
+
+def _dead(table: Table, now: Timeline, suspects: set[str]) -> tuple[str, ...]:
+    """A JVM executor of a rollback may have no heartbeat: then it has as long as if it had one."""
+    rollbacks = suspects & {*now.pending_rollbacks}
+    left = rollbacks & {*service.dead_plans(table, now, Action.ROLLBACK)} if rollbacks else rollbacks
+    return tuple(sorted({*dead_among(table, suspects - rollbacks), *left}))
+
+
+def _in_good_hands(table: Table, now: Timeline, victim: str) -> bool:
+    """Whether somebody alive is rolling it back: JVM writers do that without the lock, and fail if we get ahead."""
+    planned = _planned_for(table, now, victim)
+    return planned is not None and planned not in service.dead_plans(table, now, Action.ROLLBACK)
 
 
 def is_planned(table: Table, timeline: Timeline, begin: str) -> bool:

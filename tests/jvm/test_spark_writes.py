@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-from table.tables import SCHEMA, SPEC, content, rows, upsert
+from table.tables import content, rows, upsert
 
-from jvm.spark import SHARED, HudiError, HudiSpark
-from lockprovider import LockSettings
-from lockprovider.table import Aborted, HeartbeatSettings, Table, TableSettings, WriteConflict, rollback
+from jvm.shared_table import BEAT_S, DDL, MISSES, OPTIONS, PATIENCE_S, Triple, new_table, theirs, until
+from jvm.spark import HudiError, HudiSpark
+from lockprovider.table import Aborted, Table, WriteConflict, rollback
 from lockprovider.table.engines import arrow as engine
 
 if TYPE_CHECKING:
@@ -23,29 +23,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jvm
 
-Triple = tuple[int, str, int]
-DDL = "id bigint, part string, value bigint"
-PATIENCE_S = 240.0
-# Theirs and ours agree on when a writer is dead.
-BEAT_S, MISSES = 2, 3
-SETTINGS = TableSettings(
-    lock=LockSettings(timeout_s=PATIENCE_S), heartbeat=HeartbeatSettings(interval_s=BEAT_S, misses=MISSES)
-)
-OPTIONS = {
-    **SHARED,
-    "hoodie.table.name": SPEC.name,
-    "hoodie.datasource.write.operation": "upsert",
-    "hoodie.client.heartbeat.interval_in_ms": str(BEAT_S * 1000),
-    "hoodie.client.heartbeat.tolerable.misses": str(MISSES),
-    "hoodie.upsert.shuffle.parallelism": "2",
-}
-
 
 @pytest.fixture
 def table(seaweedfs: SeaweedFS) -> Table:
-    table = Table.create(seaweedfs.new_prefix(), SPEC, settings=SETTINGS, storage_options=seaweedfs.storage_options)
-    upsert(table, (1, "a", 1), (2, "b", 2))
-    return table
+    return new_table(seaweedfs)
 
 
 @dataclass
@@ -92,19 +73,6 @@ class Writing:
             self.hudi.write(self.table.url, DDL, self.rows, self.options, self.gate)
         except BaseException as error:  # noqa: BLE001 (raised by finish)
             self.error = error
-
-
-def until(what: str, happens: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not happens():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s"
-        time.sleep(0.1)
-
-
-def theirs(hudi: HudiSpark, table: Table) -> set[Triple]:
-    found = hudi.read(table.url, SCHEMA.names)
-    assert len(found) == len(set(found))
-    return {(int(key), str(part), int(value)) for key, part, value in found}
 
 
 def test_each_changes_what_the_other_wrote_and_both_see_the_same(hudi: HudiSpark, table: Table) -> None:

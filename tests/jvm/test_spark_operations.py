@@ -1,0 +1,133 @@
+"""Everything that JVM Hudi's Spark writer does to a table, we can read and go on from; also in tables that it made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from table.tables import SCHEMA, content, rows, upsert
+
+from jvm.shared_table import DDL, OPTIONS, SETTINGS, Triple, new_table, theirs
+from jvm.spark import HudiSpark
+from lockprovider.table import Table, UnsupportedTable, WriteConflict
+from lockprovider.table.engines import arrow as engine
+
+if TYPE_CHECKING:
+    from servers.seaweedfs import SeaweedFS
+
+pytestmark = pytest.mark.jvm
+
+START = {(1, "a", 1), (2, "b", 2)}
+OPERATIONS: dict[str, tuple[list[Triple], dict[str, str], set[Triple]]] = {
+    "insert": ([(3, "a", 3)], {}, START | {(3, "a", 3)}),
+    "bulk_insert": ([(3, "c", 3)], {}, START | {(3, "c", 3)}),
+    "upsert": ([(1, "a", 10), (3, "a", 3)], {}, {(1, "a", 10), (2, "b", 2), (3, "a", 3)}),
+    "delete": ([(1, "a", 0)], {}, {(2, "b", 2)}),
+    "insert_overwrite": ([(3, "a", 3)], {}, {(2, "b", 2), (3, "a", 3)}),
+    "insert_overwrite_table": ([(3, "c", 3)], {}, {(3, "c", 3)}),
+    "delete_partition": ([(1, "a", 1)], {"hoodie.datasource.write.partitions.to.delete": "a"}, {(2, "b", 2)}),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_they_did_is_read_and_gone_on_from(hudi: HudiSpark, seaweedfs: SeaweedFS, operation: str) -> None:
+    table = new_table(seaweedfs)
+    written, more, expected = OPERATIONS[operation]
+    hudi.write(table.url, DDL, written, OPTIONS | more | {"hoodie.datasource.write.operation": operation})
+    assert content(table) == theirs(hudi, table) == expected
+    upsert(table, (2, "b", 20), (3, "a", 30), (4, "d", 4))
+    assert content(table) == theirs(hudi, table)
+    assert {(2, "b", 20), (3, "a", 30), (4, "d", 4)} <= content(table)
+
+
+@pytest.mark.parametrize("index", ["SIMPLE", "BLOOM", "GLOBAL_SIMPLE"])
+def test_their_index_finds_our_rows(hudi: HudiSpark, seaweedfs: SeaweedFS, index: str) -> None:
+    table = new_table(seaweedfs)
+    upsert(table, *((key, "a", key) for key in range(100, 200)))
+    hudi.write(table.url, DDL, [(150, "a", -1), (250, "a", 250)], OPTIONS | {"hoodie.index.type": index})
+    expected = START | {(key, "a", key) for key in range(100, 200) if key != 150} | {(150, "a", -1), (250, "a", 250)}
+    assert content(table) == theirs(hudi, table) == expected
+
+
+def test_we_read_and_go_on_from_their_clustering(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+    table = new_table(seaweedfs)
+    upsert(table, (3, "a", 3))
+    clustering = {"hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "1"}
+    hudi.write(table.url, DDL, [(4, "a", 4)], OPTIONS | clustering)
+    assert "CLUSTER" in {commit.operation for commit in table.history()}
+    assert content(table) == theirs(hudi, table) == START | {(3, "a", 3), (4, "a", 4)}
+    upsert(table, (3, "a", 30))
+    hudi.write(table.url, DDL, [(4, "a", 40)], OPTIONS)
+    assert content(table) == theirs(hudi, table) == START | {(3, "a", 30), (4, "a", 40)}
+
+
+SHORT = OPTIONS | {
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+    "hoodie.commits.archival.batch": "1",
+}
+
+
+def test_we_read_and_go_on_from_what_they_cleaned_and_archived(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+    table = new_table(seaweedfs)
+    before = table.timeline().written
+    for turn in range(6):
+        upsert(table, (2, "b", turn))
+        hudi.write(table.url, DDL, [(1, "a", turn)], SHORT)
+    assert content(table) == theirs(hudi, table) == {(1, "a", 5), (2, "b", 5)}
+    assert before - table.timeline().written, "something was archived"
+    upsert(table, (1, "a", 50), (3, "a", 3))
+    assert content(table) == theirs(hudi, table) == {(1, "a", 50), (2, "b", 5), (3, "a", 3)}
+
+
+def test_we_are_told_of_a_conflict_with_a_commit_that_they_have_archived_since(
+    hudi: HudiSpark, seaweedfs: SeaweedFS
+) -> None:
+    table = new_table(seaweedfs)
+    mine = table.transaction()
+    assert engine.read(mine).num_rows == 2  # and thinks
+    keeping = SHORT | {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "3"}
+    hudi.write(table.url, DDL, [(1, "a", 10)], keeping)
+    theirs_one = table.timeline().written - mine.timeline.written
+    for turn in range(6):
+        hudi.write(table.url, DDL, [(100 + turn, f"p{turn}", turn)], keeping)
+    assert not theirs_one & table.timeline().written, "archived"
+    engine.write(mine, upserts=rows((1, "a", 100)))
+    with pytest.raises(WriteConflict, match="archived"):
+        mine.commit()
+    mine.rollback()
+    others = {(100 + turn, f"p{turn}", turn) for turn in range(6)}
+    assert content(table) == theirs(hudi, table) == {(1, "a", 10), (2, "b", 2)} | others
+
+
+MADE = OPTIONS | {
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.partitionpath.field": "part",
+    "hoodie.table.timeline.timezone": "UTC",
+}
+
+
+@pytest.mark.parametrize("version", ["8", "9"])
+def test_we_write_to_tables_that_they_made(hudi: HudiSpark, seaweedfs: SeaweedFS, version: str) -> None:
+    url = seaweedfs.new_prefix()
+    made = MADE | {"hoodie.write.table.version": version}
+    hudi.write(url, DDL, sorted(START), made)
+    table = Table.open(url, storage_options=seaweedfs.storage_options, settings=SETTINGS)
+    assert f"hoodie.table.version={version}" in table.store.read(".hoodie/hoodie.properties").data.decode()
+    assert content(table) == START
+    assert table.schema().names == SCHEMA.names
+    upsert(table, (1, "a", 10), (3, "c", 3))
+    hudi.write(url, DDL, [(3, "c", 30)], made)
+    assert content(table) == theirs(hudi, table) == {(1, "a", 10), (2, "b", 2), (3, "c", 30)}
+
+
+def test_a_table_of_theirs_with_local_times_or_with_a_metadata_table_is_refused_and_left_alone(
+    hudi: HudiSpark, seaweedfs: SeaweedFS
+) -> None:
+    for unfit in ({"hoodie.table.timeline.timezone": "LOCAL"}, {"hoodie.metadata.enable": "true"}):
+        url = seaweedfs.new_prefix()
+        hudi.write(url, DDL, sorted(START), MADE | {"hoodie.write.table.version": "8"} | unfit)
+        with pytest.raises(UnsupportedTable):
+            upsert(Table.open(url, storage_options=seaweedfs.storage_options, settings=SETTINGS), (1, "a", 10))
+        assert {tuple(row) for row in hudi.read(url, SCHEMA.names)} == START

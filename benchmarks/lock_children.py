@@ -61,9 +61,22 @@ async def _aiobotocore(site: Site, task: dict[str, Any]) -> Watch:
     return watch
 
 
+def _redis(site: Site, task: dict[str, Any]) -> Watch:
+    """redis-py's own lock: a server that is one process, and keeps its locks in memory."""
+    import redis
+
+    watch = Watch()
+    lock = redis.Redis.from_url(site.endpoint).lock("lock", timeout=300)
+    for _ in range(WARM_UP + task["count"]):
+        with watch:
+            lock.acquire()
+            lock.release()
+    return watch
+
+
 def cycles(site: Site, task: dict[str, Any]) -> dict[str, list[float]]:
     """Milliseconds of each cycle, of the clock and of this process's CPU."""
-    kinds = {"lockprovider": _ours, "obstore": _obstore}
+    kinds = {"lockprovider": _ours, "obstore": _obstore, "redis": _redis}
     if task["client"] == "aiobotocore":
         found = asyncio.run(_aiobotocore(site, task))
     else:

@@ -86,6 +86,10 @@ OnLost = Callable[[str], None]
 class Lock:
     """One client of one lock; its threads exclude each other, a thread that holds it may acquire it again.
 
+    Those who wait in one process (same store, path and options) are served in the order of asking, and only the first
+    of them asks the store. Across processes a line in the record says whose turn is next, also after a release by one
+    that asks again at once. That is politeness, not a promise: a JVM writer, or a try with `timeout_s=0`, goes between.
+
     `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, where
     the table's users want them.
     """

@@ -13,6 +13,7 @@ Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), tab
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -257,7 +258,11 @@ class Table:
             InvalidInput: a column or time that does not exist, a filter that does not fit.
             HistoryGone: that moment cannot be read (any more).
         """
-        return reading.to_table(self, self._plan(columns, filter, partitions, as_of))
+        only = partitions if partitions is None or isinstance(partitions, str) else tuple(partitions)
+        for _ in range(_OVERTAKEN if as_of is None else 0):
+            with contextlib.suppress(HistoryGone):  # the rows of now are in other files now
+                return reading.to_table(self, self._plan(columns, filter, only, None))
+        return reading.to_table(self, self._plan(columns, filter, only, as_of))
 
     def scan(
         self,

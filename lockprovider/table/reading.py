@@ -92,6 +92,8 @@ def plan(
     Raises:
         InvalidInput: a column is named that is not there, or the filter does not fit the columns' types.
     """
+    if isinstance(partitions, str):
+        raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
     full = hudi_schema.with_meta(schema)
     expression = _expression(where, full)
     slices = snapshot.within(partitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upse
 
 from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import AsOf, Corrupt, HistoryGone, Table, TableSpec, reading
+from lockprovider.table import AsOf, Corrupt, HistoryGone, KeepVersions, Table, TableSpec, reading
 from lockprovider.table.engines import arrow as engine
 
 Triples = set[tuple[int, str, int]]
@@ -44,12 +45,15 @@ class Watched(LocalBackend):
 
     name = "memory"
 
-    def __init__(self) -> None:
+    def __init__(self, before_the_first: Callable[[], None] = lambda: None) -> None:
+        self.before_the_first = before_the_first
         self.seen: list[str] = []
 
     async def get(self, path: str, *args: Any, **kwargs: Any) -> Any:
         if path.endswith(".parquet"):
             self.seen.append(path.rsplit("/", 2)[1])
+            if len(self.seen) == 1:
+                self.before_the_first()
         return await super().get(path, *args, **kwargs)
 
 
@@ -81,6 +85,11 @@ def test_a_filter_brings_exactly_its_rows_whether_its_columns_are_read_or_not(ta
     assert [row["id"] for batch in found for row in batch.to_pylist()] == [3]
 
 
+def test_one_text_is_no_list_of_partitions(table: Table) -> None:
+    with pytest.raises(InvalidInput, match=r"give \['abc'\]"):
+        table.to_arrow(partitions="abc")
+
+
 @pytest.mark.parametrize("bad", [pc.field("nothing") == 1, pc.field("id") == "text", [("id", "~", 1)]])
 def test_a_filter_that_does_not_fit_is_refused_even_on_an_empty_table(table: Table, bad: Any) -> None:
     with pytest.raises(InvalidInput, match="does not fit the table"):
@@ -92,7 +101,7 @@ def test_files_of_other_partitions_are_not_opened(table: Table) -> None:
     seeing, seen = watched(table)
     assert triples(seeing.to_arrow(filter=(pc.field("part") == "b") & (pc.field("value") > 5))) == {(2, "b", 20)}
     assert seen == ["b"]
-    assert triples(seeing.scan(partitions=["a"])) == {(1, "a", 10)}
+    assert triples(seeing.scan(partitions=iter(["a"]))) == {(1, "a", 10)}
     assert seen == ["b", "a"]
     assert triples(seeing.to_arrow(filter=pc.field("part").isin(["a", "c"]))) == {(1, "a", 10), (3, "c", 30)}
     assert sorted(seen[2:]) == ["a", "c"]
@@ -254,6 +263,20 @@ def test_a_file_that_is_cleaned_under_a_scan_is_a_clear_error_and_no_missing_row
         path.unlink()
     with pytest.raises(HistoryGone, match="read again"):
         reader.read_all()
+
+
+def test_a_read_of_now_that_a_clean_overtook_reads_again_and_one_of_the_past_says_so(table: Table) -> None:
+    first = upsert(table, (1, "a", 1), (2, "b", 2))
+
+    def meanwhile() -> None:
+        upsert(table, (1, "a", 10), (2, "b", 20))
+        assert table.clean(KeepVersions(1))[0].files
+
+    backend = Watched(meanwhile)
+    overtaken = Table(Store(backend, table.url), table.url, settings=SETTINGS)
+    assert triples(overtaken.to_arrow(partitions=iter("ab"))) == {(1, "a", 10), (2, "b", 20)}
+    with pytest.raises(HistoryGone):
+        overtaken.to_arrow(as_of=first.completion)
 
 
 def test_a_read_during_commits_is_always_of_one_moment(table: Table) -> None:

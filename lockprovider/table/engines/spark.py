@@ -35,11 +35,32 @@ from lockprovider.table import schema as hudi_schema
 from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines.base import GroupWriter, Place
+from lockprovider.table.engines.spark_changes import Feed, changes
 from lockprovider.table.engines.spark_errors import typed_errors
+from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge, merge_into
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.manager import Table
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, Snapshot
+
+__all__ = [
+    "Feed",
+    "MatchedDelete",
+    "MatchedUpdate",
+    "NotMatchedInsert",
+    "append",
+    "changes",
+    "delete",
+    "delete_where",
+    "insert",
+    "insert_overwrite",
+    "merge",
+    "merge_into",
+    "overwrite",
+    "read",
+    "upsert",
+    "write",
+]
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
 
@@ -177,8 +198,8 @@ def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame
     Raises:
         InvalidRecords: a key is null, or a column does not fit the table.
     """
-    changes = [frame for frame in (upserts, deletes) if frame is not None]
-    if not changes:
+    given = [frame for frame in (upserts, deletes) if frame is not None]
+    if not given:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))

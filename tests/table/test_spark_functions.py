@@ -125,6 +125,8 @@ def test_what_a_task_refuses_comes_out_with_its_own_type(spark: Any, table: Tabl
         engine.upsert(table, spark.createDataFrame([(None, "a", 1)], TRIPLE))
     with pytest.raises(InvalidRecords, match="stranger"):
         engine.append(table, frame(spark, (7, "a", 1)).withColumnRenamed("value", "stranger"))
+    with pytest.raises(InvalidRecords, match=r"\['value'\] are missing"):
+        engine.upsert(table, frame(spark, (1, "a", 1)).drop("value"))
     with pytest.raises(InvalidRecords, match="nothing to write"):
         table.transact(engine.write)
     assert table.timeline().pending_writes == ()

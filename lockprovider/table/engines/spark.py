@@ -192,11 +192,11 @@ def _seen(source: Table | Transaction, as_of: str | datetime | AsOf | None) -> t
 def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
-    A key that is in both is deleted. Once per transaction. The changes are persisted meanwhile, so that both jobs see
-    the same rows.
+    A key that is in both is deleted. Rows have all columns of the table: a missing one would erase what is there. Once
+    per transaction. The changes are persisted meanwhile, so that both jobs see the same rows.
 
     Raises:
-        InvalidRecords: a key is null, or a column does not fit the table.
+        InvalidRecords: a key is null, a column is missing, or one does not fit the table.
     """
     given = [frame for frame in (upserts, deletes) if frame is not None]
     if not given:
@@ -217,7 +217,8 @@ def insert(txn: Transaction, rows: DataFrame) -> None:
     """Write rows as new ones, without looking whether their keys are there: one Spark job, no lookup.
 
     One file for each Spark partition and table partition in it: repartition first, if these are many. NOT checked: that
-    the keys are new. Readers see both rows of a key that was there.
+    the keys are new. Readers see both rows of a key that was there; of rows with one key in one Spark partition the
+    latest is kept. A missing column is null.
     """
     txn.operation = "INSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))

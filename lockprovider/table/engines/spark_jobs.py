@@ -96,7 +96,14 @@ def pushable(where: str, schema: pa.Schema) -> Any:
 
 
 def keyed(writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | None) -> DataFrame:
-    """All changes with the table's columns, their key and partition, and whether they are deletes."""
+    """All changes with the table's columns, their key and partition, and whether they are deletes.
+
+    Raises:
+        InvalidRecords: a column is missing.
+    """
+    lacking = [] if upserts is None else [name for name in writer.schema.names if name not in upserts.columns]
+    if lacking:
+        raise InvalidRecords(f"columns {lacking} are missing, and what the table has there would be erased; add them")
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
     parts: list[DataFrame] = []
     for frame, gone in ((upserts, False), (deletes, True)):

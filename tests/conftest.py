@@ -68,7 +68,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Soak tests run only when asked for by their marker (or by their own name)."""
+    """Soak tests run only when asked for by their marker (or by their own name), and as long as they like."""
+    for item in items:
+        if item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.timeout(0))
     if "soak" in config.getoption("markexpr") or any("::" in argument for argument in config.args):
         return
     soak = [item for item in items if item.get_closest_marker("soak")]

@@ -209,7 +209,7 @@ class Lock:
     def _wait_for_it(self, deadline: float) -> None:
         waiter, over = Waiter(self._party.name, self.settings.poll_s), Passing()
         while True:
-            self._hear_from_party(deadline)
+            end_of_hold = self._hear_from_party(deadline)
             began_s, self._read_once = self._world.monotonic_s(), False
             last = began_s >= deadline  # a try that cannot wait lets nobody go first
             answer = self._try_once(EVERYONE if last else over)
@@ -221,7 +221,7 @@ class Lock:
                 raise _not_acquired(self.path, answer)
             sight = self._sight(answer, began_s)
             waiter, pause_s = self._look_or_join(waiter, sight)
-            self._party.wait(max(0.0, min(pause_s, left_s)))  # the last look is at the deadline
+            self._party.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
             over = passing(waiter, sight, self._world.monotonic_s())
 
     @contextlib.contextmanager
@@ -236,15 +236,17 @@ class Lock:
         finally:
             self._party.fifo.release()
 
-    def _hear_from_party(self, deadline: float) -> None:
+    def _hear_from_party(self, deadline: float) -> threading.Event | None:
         """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
         left_s = deadline - self._world.monotonic_s()
+        end_of_hold = self._party.end_of_hold()
         if left_s > 0 and self._party.holder is not None:
-            self._party.wait(min(self.settings.poll_s * (1 + self._world.random()) / 2, left_s))
+            self._party.wait(min(self.settings.poll_s * (1 + self._world.random()) / 2, left_s), end_of_hold)
         idle, known = self._party.news()
         self._known = known or self._known
         if idle.released is not None:
             self._state = idle
+        return None if idle.released is not None else end_of_hold
 
     def _sight(self, answer: Busy, began_s: float) -> Sight:
         known = self._known

@@ -90,10 +90,15 @@ class Party:
             self._released_s = self._world.monotonic_s()
             self._freed.set()
 
-    def wait(self, seconds: float) -> None:
-        """A pause; ended when one of us frees the lock."""
-        if self._holds is not None and isinstance(self._world, Machine):
-            self._freed.wait(seconds)
+    def end_of_hold(self) -> threading.Event | None:
+        """Set once the one of us that holds the lock now has freed it; None if none does."""
+        with self._guard:
+            return self._freed if self._holds is not None else None
+
+    def wait(self, seconds: float, until: threading.Event | None) -> None:
+        """A pause; ended by `until`, which was asked for before the look that the pause follows: no news is missed."""
+        if until is not None and isinstance(self._world, Machine):
+            until.wait(seconds)
         else:
             self._world.sleep(seconds)
 

@@ -126,6 +126,16 @@ def test_a_try_that_does_not_wait_looks_for_itself(store: Store) -> None:
     Lock(store, settings=LAZY).acquire(0).release()
 
 
+def test_a_hold_that_ends_before_the_pause_begins_is_not_slept_through(store: Store) -> None:
+    lock = Lock(store, settings=LAZY)
+    assert lock._party.end_of_hold() is None
+    lease = lock.acquire()
+    end_of_hold = lock._party.end_of_hold()
+    lease.release()
+    assert end_of_hold.is_set()
+    lock._party.wait(3600, end_of_hold)
+
+
 def test_one_that_gives_up_leaves_the_queue(store: Store) -> None:
     with Lock(store, settings=LAZY).acquire() as lease:
         looking = threading.Thread(target=lambda: Lock(store, settings=LAZY).acquire().release())

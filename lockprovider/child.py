@@ -17,9 +17,9 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-# $1: a process, or a group by its negative number; $2: seconds between asking and forcing. End of file means that the
-# writer is gone; a line, that all is well.
-_GUARD = 'read -r _ && exit; kill -s TERM -- "$1" 2>/dev/null; sleep "$2"; kill -s KILL -- "$1" 2>/dev/null'
+# The first line names a process, or a group by its negative number; $1: seconds between asking and forcing. End of file
+# means that the writer is gone; a second line, that all is well.
+_GUARD = 'read -r it || exit; read -r _ && exit; kill -s TERM -- "$it" 2>&-; sleep "$1"; kill -s KILL -- "$it" 2>&-'
 _SIGNALLED = 128
 
 
@@ -32,10 +32,15 @@ class Child:
         self._grace_s = grace_s
         self._on_end = on_end
         self._own_group = not sys.stdin.isatty()
-        self._process = subprocess.Popen(  # noqa: S603 - running it is the purpose
-            words, env={**os.environ, **environment}, start_new_session=self._own_group
-        )
-        self._guard = self._start_guard()
+        self._guard = self._start_guard()  # first: nothing shall run unguarded but for the next line
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - running it is the purpose
+                words, env={**os.environ, **environment}, start_new_session=self._own_group
+            )
+        except BaseException:
+            self._tell_guard(b"")
+            raise
+        self._name_it()
         self.ended = threading.Event()
         threading.Thread(target=self._wait, name="command", daemon=True).start()
 
@@ -62,23 +67,30 @@ class Child:
     def code(self) -> int:
         """Its exit code once it has ended, 128 + N if signal N ended it; it is gone after this."""
         self.ended.wait()
-        self._dismiss_guard()
+        self._tell_guard(b"\n")
         status = self._process.wait()
         return _SIGNALLED - status if status < 0 else status
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
-        target = f"-{self._process.pid}" if self._own_group else str(self._process.pid)
         return subprocess.Popen(  # noqa: S603 - fixed words
-            ["/bin/sh", "-c", _GUARD, "guard", target, f"{self._grace_s:.3f}"],
+            ["/bin/sh", "-c", _GUARD, "guard", f"{self._grace_s:.3f}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
 
-    def _dismiss_guard(self) -> None:
+    def _name_it(self) -> None:
+        pipe = self._guard.stdin
+        target = -self._process.pid if self._own_group else self._process.pid
         with contextlib.suppress(BrokenPipeError):
-            self._guard.communicate(b"\n")
+            if pipe is not None:
+                pipe.write(b"%d\n" % target)
+                pipe.flush()
+
+    def _tell_guard(self, last: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.communicate(last)
 
     def _wait(self) -> None:
         if hasattr(os, "waitid"):  # leaves it a zombie: as long as it is one, its number is nobody else's

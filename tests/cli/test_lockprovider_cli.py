@@ -53,7 +53,8 @@ def started(*arguments, **how):
         yield process
     finally:
         process.kill()
-        process.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what it left behind has its stderr
+            process.communicate(timeout=LIMIT_S)
 
 
 def sentence(done):
@@ -449,6 +450,8 @@ def handles(pid, number):
 def test_a_killed_run_takes_its_command_with_it_and_the_lock_lapses_to_the_next(at, tmp_path):
     lease = ("--validity", "3", "--renew", "0.3", "--grace", "0.2")
     with family_under(tmp_path, *at.words, *lease, deaf=True) as (running, there):
+        first_ms = at.record().valid_until_ms
+        until(lambda: at.record().valid_until_ms > first_ms or running.poll() is not None)
         running.kill()
         running.wait(LIMIT_S)
     until(lambda: not any(map(alive, there)))

@@ -121,7 +121,7 @@ class HudiSpark:
             raise HudiError(f"the driver ended with {self._process.wait()}:\n{self.log.read_text()[-4000:]}")
         answer = json.loads(line)
         if "error" in answer:
-            raise HudiError(f"{answer['error']}\n{answer['all']}")
+            raise HudiError(answer["error"])
         return answer["ok"]
 
     def _read(self) -> None:

@@ -28,13 +28,22 @@ def main() -> None:
         try:
             answer({"ok": CALLS[call.pop("do")](spark, **call)})
         except Exception as error:  # noqa: BLE001 (told to the test)
-            answer({"error": str(getattr(error, "java_exception", None) or error), "all": repr(error)[:20_000]})
+            answer({"error": causes(getattr(error, "java_exception", None)) or repr(error)[:20_000]})
     os._exit(0)  # closing stdin is killing it: nothing is cleaned up
 
 
 def answer(told: dict[str, Any]) -> None:
     ANSWERS.write(json.dumps(told) + "\n")
     ANSWERS.flush()
+
+
+def causes(error: Any) -> str:
+    """What a Java exception says, and what it says it comes from."""
+    said = []
+    while error is not None and len(said) < 10:
+        said.append(str(error.toString()))
+        error = error.getCause()
+    return "\ncaused by ".join(said)
 
 
 def read(spark: SparkSession, url: str, columns: list[str], options: dict[str, str]) -> list[list[Any]]:

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jvm
 
+# So that every moment can still be read at the end.
+KEEPING = OPTIONS | {
+    "hoodie.clean.commits.retained": "1000",
+    "hoodie.keep.min.commits": "1001",
+    "hoodie.keep.max.commits": "1100",
+}
 THEIR_KEYS, OUR_KEYS = (11, 12, 13), (21, 22, 23)
 
 
@@ -75,10 +81,13 @@ def write_until_it_succeeds(hudi: HudiSpark, table: Table, turn: int) -> int:
     conflicts = 0
     while True:
         try:
-            hudi.write(table.url, DDL, [(key, "a", turn) for key in THEIR_KEYS], OPTIONS)
+            hudi.write(table.url, DDL, [(key, "a", turn) for key in THEIR_KEYS], KEEPING)
         except HudiError as error:
-            if "HoodieWriteConflictException" not in str(error):
+            # Both clean up after a loser; a JVM writer that finds its victim gone halfway gives up, after its commit
+            # or before: the same rows written again do no harm.
+            if not any(known in str(error) for known in ("HoodieWriteConflictException", "HoodieRollbackException")):
                 raise
+            print(error)  # noqa: T201 (shown with a failure)
             conflicts += 1
         else:
             return conflicts
@@ -95,14 +104,14 @@ def slowly(table: Table, turn: int) -> int:
 
 
 def check_history(table: Table, turns: int) -> None:
-    """Each commit is one turn of one side, and leaves the other side's as it was."""
+    """Each commit is one turn of one side, or the same again, and leaves the other side's as it was."""
     before = (0, 0)
     for commit in table.history()[3:]:
         seen = {row["id"]: row["value"] for row in table.to_arrow(as_of=commit.completion).to_pylist()}
         now = tuple({seen[key] for key in keys} for keys in (THEIR_KEYS, OUR_KEYS))
         assert [len(values) for values in now] == [1, 1], "a commit is seen as a whole"
         after = (now[0].pop(), now[1].pop())
-        assert sum(after) == sum(before) + 1, (before, after, commit)
+        assert sum(after) - sum(before) in (0, 1), (before, after, commit)
         assert after >= before
         before = after
     assert before == (turns, turns)

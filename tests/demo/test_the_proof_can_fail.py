@@ -60,7 +60,7 @@ def test_with_the_conflict_check_the_proof_holds(tmp_path: Path) -> None:
 
 
 def test_without_the_conflict_check_the_proof_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.transaction.first_overlap", lambda mine, others: None)
+    monkeypatch.setattr(Transaction, "_check_conflicts", lambda *_: None)
     found = run(str(tmp_path / "table"))
     assert not found.equal
     assert found.first, "the report must name the rows"

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from fsspec_cas.command import BAD_INPUT, REFUSED, UNKNOWN, run
 from lockprovider.commands import audit, breaking, demo, status, watch
@@ -57,11 +58,22 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
         module.add(commands)
     for name, (late, text) in LATE.items():
         if name in first:
-            importlib.import_module(late).add(commands)
+            _late(name, late).add(commands)
         else:
             commands.add_parser(name, help=text)
     demo.add(commands)
     return root
+
+
+def _late(name: str, module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        print(
+            f"lockprovider: {name!r} needs {error.name}, which is not installed: pip install 'fsspec-cas[table]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(BAD_INPUT) from error
 
 
 def _code(error: Exception) -> int | None:

@@ -614,3 +614,12 @@ def test_every_command_has_its_exit_codes_in_its_help():
     for name in ("status", "break", "watch", "run", "audit"):
         assert "exit codes:" in command(name, "--help", code=0).stdout
     assert "exit codes:" in command("--help", code=0).stdout
+
+
+def test_a_command_whose_extra_is_missing_says_what_to_install():
+    code = "import sys; sys.modules['pyarrow'] = None; from lockprovider.cli import main; main(['table', 'info', 'x'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("lockprovider: 'table' needs pyarrow")
+    assert done.stderr.count("\n") == 1
+    assert "fsspec-cas[table]" in done.stderr

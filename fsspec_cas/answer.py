@@ -20,7 +20,12 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The store says that the condition is false: 412, 409 "exists", 404 on a match."""
+    """The store says that the condition is false: 412, 409 "exists", 404 on a match.
+
+    `dialect` is how the condition was written, where a store may want it in another form.
+    """
+
+    dialect: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class Attempt:
         failures: sends and looks in a row that brought nothing; they set the pace.
         spent: the write cannot be sent again; only looks are left.
         contradictions: refusals of a condition that the look showed to be true.
+        dialect: in which the newest refusal was.
         why: the newest failure, for people.
     """
 
@@ -67,6 +68,7 @@ class Attempt:
     spent: bool = False
     failures: int = 0
     contradictions: int = 0
+    dialect: str = ""
     why: str = ""
 
 
@@ -90,10 +92,12 @@ class Look:
 class Adapt:
     """The store refused a condition that the look showed to be true: try its other dialect, send again.
 
-    A racing writer that came and went looks the same, so it takes several before the store is blamed.
+    A racing writer that came and went looks the same, so it takes several before the store is blamed. `refused` is the
+    dialect that did not do: another attempt may have changed it since.
     """
 
     after_failures: int
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +128,8 @@ def on_write_answer(attempt: Attempt, answer: FinishAnswer) -> tuple[Attempt, Ne
         case Applied():
             # It was applied, so only its version is in doubt: whatever the look shows, "lost" is wrong.
             return replace(attempt, doubt=True, refused=False, why="the answer carried no version"), Look()
-        case Denied():
-            return replace(attempt, refused=True), Look()
+        case Denied(dialect):
+            return replace(attempt, refused=True, dialect=dialect), Look()
         case NotNow(why, retry_after_s):
             failures = attempt.failures + 1
             return replace(attempt, failures=failures, why=why), Send(failures, retry_after_s)
@@ -170,7 +174,7 @@ def _as_expected(attempt: Attempt) -> tuple[Attempt, Next]:
     if contradictions > _CONTRADICTIONS:
         refusals = f"it refused {contradictions} times a condition that was true"
         return attempt, Inconclusive(f"{attempt.why}; then {refusals}") if attempt.doubt else Contradicts(refusals)
-    return replace(attempt, contradictions=contradictions), Adapt(contradictions - 1)
+    return replace(attempt, contradictions=contradictions), Adapt(contradictions - 1, attempt.dialect)
 
 
 def _replaced_or_not(attempt: Attempt, current: Condition, write_id: str | None) -> Next:

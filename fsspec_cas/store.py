@@ -327,7 +327,7 @@ class AsyncStore:
         if isinstance(step, Look):
             return on_look_answer(attempt, await self.backend.head(attempt.write.path, timeout_s=left))
         if isinstance(step, Adapt):
-            self.backend.adapt()
+            self.backend.adapt(step.refused)
         return on_write_answer(attempt, await send(left))
 
     async def _pause(self, step: Send | Look | Adapt, deadline: float) -> float:

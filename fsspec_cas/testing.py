@@ -218,9 +218,9 @@ class Faulty:
             "list_page", lambda: self.inner.list_page(prefix, start_after, token, timeout_s=timeout_s)
         )
 
-    def adapt(self) -> bool:
+    def adapt(self, refused: str = "") -> bool:
         """As the backend below."""
-        return self.inner.adapt()
+        return self.inner.adapt(refused)
 
     async def close(self) -> None:
         """As the backend below; what is still on its way never arrives."""

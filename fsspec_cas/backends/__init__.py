@@ -145,8 +145,8 @@ class _OffThread:
     ) -> ListAnswer:
         return await self._run(self._inner.list_page(prefix, start_after, token, timeout_s=timeout_s))
 
-    def adapt(self) -> bool:
-        return self._inner.adapt()
+    def adapt(self, refused: str = "") -> bool:
+        return self._inner.adapt(refused)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -160,8 +160,9 @@ class AzureBackend:
 
         return await self._ask(prefix, ask, _never, timeout_s)
 
-    def adapt(self) -> bool:
+    def adapt(self, refused: str = "") -> bool:
         """There is one dialect."""
+        del refused
         return False
 
     async def close(self) -> None:

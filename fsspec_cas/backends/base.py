@@ -92,8 +92,11 @@ class Backend(Protocol):
     ) -> ListAnswer:
         """Objects whose path starts with `prefix` and comes after `start_after`: the first page, or `token`'s."""
 
-    def adapt(self) -> bool:
-        """Switch to the store's other dialect of conditions; False if there is none (left) to try."""
+    def adapt(self, refused: str = "") -> bool:
+        """Switch to the store's other dialect of conditions; False if there is none.
+
+        `refused` is the one that did not do (`Denied.dialect`): if others have left it already, nothing changes.
+        """
 
     async def close(self) -> None:
         """Let go of connections that belong to the running loop."""

@@ -149,8 +149,9 @@ class GcsBackend:
         request = Request("GET", f"storage/v1/b/{_quote(bucket)}/o", sent)
         return await self._ask(prefix, request, page, _never, timeout_s)
 
-    def adapt(self) -> bool:
+    def adapt(self, refused: str = "") -> bool:
         """There is one dialect."""
+        del refused
         return False
 
     async def close(self) -> None:

@@ -116,8 +116,9 @@ class LocalBackend:
             found = [e for e in _walk(prefix.rpartition("/")[0] or "/") if e.path.startswith(prefix)]
         return Page(tuple(sorted((e for e in found if e.path > after), key=lambda entry: entry.path)))
 
-    def adapt(self) -> bool:
+    def adapt(self, refused: str = "") -> bool:
         """There is one dialect."""
+        del refused
         return False
 
     async def close(self) -> None:

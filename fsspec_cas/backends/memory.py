@@ -104,8 +104,9 @@ class MemoryBackend:
             files = sorted((n, f) for n, f in self._fs.store.items() if n.startswith(_key(prefix)) and n > after)
             return Page(tuple(Entry(n, f.size, _modified_ms(f)) for n, f in files))
 
-    def adapt(self) -> bool:
+    def adapt(self, refused: str = "") -> bool:
         """There is one dialect."""
+        del refused
         return False
 
     async def close(self) -> None:

@@ -122,6 +122,7 @@ class S3Backend:
     ) -> WriteAnswer:
         """PutObject with If-None-Match: * or If-Match."""
         creating, quoted = isinstance(condition, Absent), self._quoted
+        dialect = "" if creating else _dialect(quoted=quoted)
         if_header = {"IfNoneMatch": "*"} if isinstance(condition, Absent) else {"IfMatch": self._etag(condition)}
 
         async def send(client: Any) -> WriteAnswer:
@@ -137,7 +138,10 @@ class S3Backend:
             # No ETag: an error inside a 200, or a proxy that strips headers.
             return Applied(_version(answer["ETag"]) if answer.get("ETag") else None)
 
-        return await self._ask(path, send, _write_refusal, timeout_s)
+        def refusal(status: int, code: str) -> Denied | None:
+            return Denied(dialect) if _write_refusal(status, code) else None
+
+        return await self._ask(path, send, refusal, timeout_s)
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """HeadObject."""
@@ -194,13 +198,14 @@ class S3Backend:
         """The URL that requests go to, as settings, environment and profile have it; nothing is sent."""
         return str((await self._client()).meta.endpoint_url)
 
-    def adapt(self) -> bool:
+    def adapt(self, refused: str = "") -> bool:
         """Quote the ETag in If-Match or not: Ceph 16, Spaces and Hetzner accept only the form they did not send.
 
         Callers share what is learned: the first of many that find out must not be undone by the next.
         """
-        known = self._proved
-        self._quoted = not self._quoted if known is None or known == self._quoted else known
+        if refused in ("", _dialect(quoted=self._quoted)):
+            known = self._proved
+            self._quoted = not self._quoted if known is None or known == self._quoted else known
         return True
 
     async def close(self) -> None:
@@ -275,6 +280,10 @@ def _key(path: str) -> dict[str, str]:
 
 def _entry(bucket: str, item: dict[str, Any]) -> Entry:
     return Entry(f"{bucket}/{item['Key']}", item["Size"], int(item["LastModified"].timestamp() * 1000))
+
+
+def _dialect(*, quoted: bool) -> str:
+    return "quoted" if quoted else "unquoted"
 
 
 def _version(etag: str) -> Version:

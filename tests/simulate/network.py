@@ -58,7 +58,7 @@ class Network:
             "list", prefix, lambda: self._inner.list_page(prefix, start_after, token, timeout_s=timeout_s), timeout_s
         )
 
-    def adapt(self) -> bool:
+    def adapt(self, refused: str = "") -> bool:
         return False
 
     async def close(self) -> None:

@@ -100,7 +100,7 @@ class Scripted:
     async def list_page(self, prefix, start_after, token, *, timeout_s):
         return self._next("list_page", prefix, start_after, token, timeout_s)
 
-    def adapt(self):
+    def adapt(self, refused=""):
         self.adapted += 1
         return True
 

@@ -76,7 +76,7 @@ from lockprovider.metrics import OnMetric, Recorder, Step
 from lockprovider.party import Known, Party
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord, Pending
 from lockprovider.settings import LockSettings
-from lockprovider.waiting import EVERYONE, Join, Pause, Sight, Waiter, join_failed, looked, passing
+from lockprovider.waiting import EVERYONE, FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 
 _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 
@@ -240,8 +240,10 @@ class Lock:
         """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
         left_s = deadline - self._world.monotonic_s()
         end_of_hold = self._party.end_of_hold()
-        if left_s > 0 and self._party.holder is not None:
-            self._party.wait(min(self.settings.poll_s * (1 + self._world.random()) / 2, left_s), end_of_hold)
+        if left_s > 0 and end_of_hold is not None:
+            paced_s = self.settings.poll_s * (1 + self._world.random()) / 2
+            # One that believes in nothing any more is about to say so: it is releasing, unless it has lost the lock.
+            self._party.wait(min(FIRST_S if self._party.holder is None else paced_s, left_s), end_of_hold)
         idle, known = self._party.news()
         self._known = known or self._known
         if idle.released is not None:

@@ -1,8 +1,8 @@
 """What the servers that can be had here really do with conditions, as `fsspec-cas probe` sees it.
 
-    python -m benchmarks.stores                    # about two minutes; a markdown table
+    python -m benchmarks.stores                    # about a minute; a markdown table
 
-Two of them ignore conditions and are there to be caught.
+Some of them ignore conditions and are there to be caught.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fsspec_cas.checks import CHECKS
 from fsspec_cas.probe import Report, probe
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-MARKS = {"yes": "yes", "no": "**no**", "failed": "**failed**", "skipped": "-"}
+COLUMNS = {
+    "create": ("create", "create refused", "create after delete", "create race"),
+    "compare and swap": ("match", "match stale", "match foreign", "match absent", "match race"),
+    "read of one state": ("whole reads", "modified", "listing"),
+    "unchanged: no body": ("not modified",),
+    "keeps the write's identity": ("identity",),
+    "delete at a version": ("delete match", "delete refused"),
+    "create in parts": ("upload", "upload refused", "upload race"),
+    "equal bytes": ("equal bytes",),
+}
 
 
 def reports() -> Iterator[tuple[str, Report]]:
@@ -25,15 +33,19 @@ def reports() -> Iterator[tuple[str, Report]]:
     from servers.azurite import Azurite
     from servers.fakegcs import FakeGcs
     from servers.ministack import Ministack
+    from servers.more_s3 import LocalBucket, Moto, Nanio
     from servers.negative import NegativeGcs, NegativeS3
     from servers.seaweedfs import SeaweedFS
 
     named = {
         "SeaweedFS": SeaweedFS,
         "ministack": Ministack,
+        "moto": Moto,
         "Azurite": Azurite,
         "fake-gcs-server": FakeGcs,
+        "localbucket": LocalBucket,
         "rclone serve s3": NegativeS3,
+        "nanio": Nanio,
         "gcp-storage-emulator": NegativeGcs,
     }
     for name, kind in named.items():
@@ -45,16 +57,24 @@ def reports() -> Iterator[tuple[str, Report]]:
 
 
 def table(found: dict[str, Report]) -> Iterator[str]:
-    """A row a check; facts that are neither right nor wrong are in words."""
-    yield "| | " + " | ".join(found) + " |"
-    yield "|---" * (len(found) + 1) + "|"
-    for check in CHECKS:
-        cells = ((report[check.name].state, report[check.name].evidence) for report in found.values())
-        yield f"| {check.proves} | " + " | ".join(MARKS.get(state, evidence) for state, evidence in cells) + " |"
-    uses = ("create_once", "locks", "streams")
-    for use, name in zip(uses, ("create-once", "locks", "creates in parts"), strict=True):
-        verdicts = (getattr(report.verdict, use) for report in found.values())
-        yield f"| **safe for {name}** | " + " | ".join("**yes**" if safe else "**no**" for safe in verdicts) + " |"
+    """A row a store."""
+    yield "| | " + " | ".join(COLUMNS) + " | safe for create-once | safe for locks |"
+    yield "|---" * (len(COLUMNS) + 3) + "|"
+    for name, report in found.items():
+        cells = [_cell(report, names) for names in COLUMNS.values()]
+        cells += ["**yes**" if safe else "**no**" for safe in (report.verdict.create_once, report.verdict.locks)]
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _cell(report: Report, names: tuple[str, ...]) -> str:
+    """Yes, the fact, or the first thing that is wrong."""
+    findings = [report[name] for name in names]
+    wrong = next((finding for finding in findings if finding.state in ("no", "failed")), None)
+    if wrong is not None:
+        return f"**no**: {wrong.name}"
+    if any(finding.state == "skipped" for finding in findings):
+        return "-"
+    return next((finding.evidence for finding in findings if finding.state == "known"), "yes")
 
 
 def main() -> None:

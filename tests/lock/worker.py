@@ -7,7 +7,6 @@ The first line of its standard input is JSON: url, options, settings. Every late
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
@@ -84,7 +83,8 @@ class Worker:
         def before(operation: str, path: str, data: bytes) -> None:
             if operation == "put" and path.endswith(path_ends) and (commits(data) or not only_commits):
                 self.way.before = lambda *_: None
-                os.kill(os.getpid(), signal.Signals[name])
+                # To this very thread: sent to the process, another one may take it, and the write leaves meanwhile.
+                signal.pthread_kill(threading.get_ident(), signal.Signals[name])
 
         self.way.before = before
         return "armed"

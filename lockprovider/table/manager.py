@@ -369,11 +369,10 @@ class Table:
         """
 
         def run(txn: Transaction) -> None:
-            txn.extra["added_columns"] = ",".join(columns.names)
             txn.add_columns(columns)
             txn.add(())
 
-        return self.transact(run, retries=retries)
+        return self.transact(run, retries=retries, extra={"added_columns": ",".join(columns.names)})
 
     def delete(self, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
         """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
@@ -390,10 +389,13 @@ class Table:
         self._lock.require_safe_store()  # its begin is a conditional create already
         return Transaction(self)
 
-    def transact(self, fn: Callable[[Transaction], object], *, retries: int = 0) -> CommitResult:
+    def transact(
+        self, fn: Callable[[Transaction], object], *, retries: int = 0, extra: Mapping[str, str] | None = None
+    ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
 
-        `fn` may run `retries` + 1 times and must get all it reads from its transaction.
+        `fn` may run `retries` + 1 times and must get all it reads from its transaction. `extra` goes into the commit's
+        extra metadata.
 
         Raises:
             WriteConflict: others were faster at each try.
@@ -402,6 +404,7 @@ class Table:
         conflicts = 0
         while True:
             txn = self.transaction()
+            txn.extra.update(extra or {})
             try:
                 fn(txn)
                 return txn.commit(conflicts=conflicts)

@@ -99,6 +99,11 @@ class TableConfig:
         return self.ordering_fields[0] if self.ordering_fields else None
 
     @property
+    def identifying(self) -> tuple[str, ...]:
+        """The columns that tell a row's key and partition."""
+        return tuple(dict.fromkeys((*self.record_keys, *self.partition_fields)))
+
+    @property
     def partition_style(self) -> PartitionStyle:
         """How this table makes folders of partition values."""
         return PartitionStyle(self.partition_fields, self.hive_style, self.url_encode)

@@ -9,7 +9,7 @@ changes and one file group at a time, `read` all that it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
 from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
+from lockprovider.table.properties import TableConfig
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import FileSlice
 
@@ -46,7 +47,7 @@ def append(table: Table, rows: Rows, *, retries: int = 0, extra: Mapping[str, st
     stream = as_stream(rows)
     if retries and isinstance(stream, pa.RecordBatchReader):
         raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
-    return _transact(table, lambda txn: insert(txn, stream), retries, extra)
+    return table.transact(lambda txn: insert(txn, stream), retries=retries, extra=extra)
 
 
 def upsert(
@@ -60,30 +61,23 @@ def upsert(
     """Insert rows or replace them by key, and delete keys: see `Table.upsert`."""
     changes, gone = as_table(rows), None if deletes is None else as_table(deletes)
 
-    return _transact(table, lambda txn: write(txn, changes, gone), retries, extra)
+    return table.transact(lambda txn: write(txn, changes, gone), retries=retries, extra=extra)
 
 
 def delete(table: Table, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
     """Delete rows by key: see `Table.delete`."""
     gone = as_table(keys)
-    return _transact(table, lambda txn: write(txn, deletes=gone), retries, extra)
+    return table.transact(lambda txn: write(txn, deletes=gone), retries=retries, extra=extra)
 
 
-def _transact(
-    table: Table, fn: Callable[[Transaction], None], retries: int, extra: Mapping[str, str] | None
-) -> CommitResult:
-    def run(txn: Transaction) -> None:
-        txn.extra.update(extra or {})
-        fn(txn)
+def identifying(keys: pa.Table, config: TableConfig, schema: pa.Schema) -> pa.Table:
+    """The columns that tell a row's key and partition, and no others.
 
-    return table.transact(run, retries=retries)
-
-
-def _named(txn: Transaction, keys: pa.Table) -> pa.Table:
-    """The columns that tell a row's key and partition."""
-    named = list(dict.fromkeys((*txn.config.record_keys, *txn.config.partition_fields)))
-    found = keys.select([name for name in named if name in keys.column_names])
-    check_columns(found.schema, txn.table.schema(txn.timeline), named)
+    Raises:
+        InvalidRecords, UnsupportedSchema: one is missing, or of another type than the table's (`schema`).
+    """
+    found = keys.select([name for name in config.identifying if name in keys.column_names])
+    check_columns(found.schema, schema, config.identifying)
     return found
 
 
@@ -117,7 +111,8 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
     """
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
-    schema, keys = txn.table.schema(txn.timeline), None if deletes is None else _named(txn, deletes)
+    schema = txn.table.schema(txn.timeline)
+    keys = None if deletes is None else identifying(deletes, txn.config, schema)
     if upserts is not None:
         check_columns(upserts.schema, schema, schema.names)
     txn.operation = "DELETE" if upserts is None else "UPSERT"
@@ -135,7 +130,7 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
     """
     schema = txn.table.schema(txn.timeline)
-    check_columns(rows.schema, schema, (*txn.config.record_keys, *txn.config.partition_fields))
+    check_columns(rows.schema, schema, txn.config.identifying)
     txn.operation = "INSERT"
     writer = GroupWriter.of(txn, schema)
     stats: list[WriteStat] = []

@@ -13,7 +13,7 @@ Errors come out with their own type. Works with every Dask scheduler; the table 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -30,6 +30,7 @@ from lockprovider.table.engines.arrow import (
     PartitionChanges,
     by_partition,
     check_unique,
+    identifying,
     insert_partition,
     rewrite_partition,
 )
@@ -58,7 +59,7 @@ def append(table: Table, rows: Frame, *, retries: int = 0, extra: Mapping[str, s
     Raises:
         InvalidRecords, UnsupportedSchema, Aborted: as for `Table.append`.
     """
-    return _transact(table, lambda txn: insert(txn, rows), retries, extra)
+    return table.transact(lambda txn: insert(txn, rows), retries=retries, extra=extra)
 
 
 def upsert(
@@ -75,7 +76,7 @@ def upsert(
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords, UnsupportedSchema, Aborted: as for `Table.upsert`.
     """
-    return _transact(table, lambda txn: merge(txn, rows, deletes), retries, extra)
+    return table.transact(lambda txn: merge(txn, rows, deletes), retries=retries, extra=extra)
 
 
 def delete(table: Table, keys: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
@@ -84,22 +85,12 @@ def delete(table: Table, keys: Frame, *, retries: int = 0, extra: Mapping[str, s
     Raises:
         WriteConflict, InvalidRecords: as for `Table.delete`.
     """
-    return _transact(table, lambda txn: merge(txn, None, keys), retries, extra)
+    return table.transact(lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
 
 
 def write(rows: Frame, table: Table, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
     """`upsert` in Dask's order of words, as in `to_parquet(rows, path)`."""
     return upsert(table, rows, retries=retries, extra=extra)
-
-
-def _transact(
-    table: Table, fn: Callable[[Transaction], None], retries: int, extra: Mapping[str, str] | None
-) -> CommitResult:
-    def run(txn: Transaction) -> None:
-        txn.extra.update(extra or {})
-        fn(txn)
-
-    return table.transact(run, retries=retries)
 
 
 # -- inside a transaction ----------------------------------------------------------------------------------------------
@@ -180,7 +171,7 @@ def _read(one: FileSlice, home: Place, scan: reading.Scan) -> pd.DataFrame:
 
 def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
     rows = as_table(frame)
-    check_columns(rows.schema, writer.schema, (*writer.config.record_keys, *writer.config.partition_fields))
+    check_columns(rows.schema, writer.schema, writer.config.identifying)
     stats: list[WriteStat] = []
     for partition, changes in by_partition(writer, rows, None).items():
         check_unique(pa.chunked_array([changes.keys]), partition)
@@ -194,10 +185,7 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool) -> _Pieces:  # 
     if not gone:
         check_columns(rows.schema, schema, schema.names)
         return by_partition(writer, rows, None)
-    named = list(dict.fromkeys((*writer.config.record_keys, *writer.config.partition_fields)))
-    keys = rows.select([name for name in named if name in rows.column_names])
-    check_columns(keys.schema, schema, named)
-    return by_partition(writer, None, keys)
+    return by_partition(writer, None, identifying(rows, writer.config, schema))
 
 
 def _rewrite(

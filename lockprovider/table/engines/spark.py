@@ -22,7 +22,7 @@ Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMerge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +74,7 @@ def append(table: Table, rows: DataFrame, *, retries: int = 0, extra: Mapping[st
         InvalidRecords: a key is null, or a column does not fit the table.
         Aborted: others took this writer for dead.
     """
-    return _transact(table, lambda txn: insert(txn, rows), retries, extra)
+    return table.transact(lambda txn: insert(txn, rows), retries=retries, extra=extra)
 
 
 def upsert(
@@ -91,7 +91,7 @@ def upsert(
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords: a key is null, or a column does not fit the table.
     """
-    return _transact(table, lambda txn: write(txn, rows, deletes), retries, extra)
+    return table.transact(lambda txn: write(txn, rows, deletes), retries=retries, extra=extra)
 
 
 def delete(
@@ -109,7 +109,7 @@ def delete(
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
     """
     within = None if partitions is None else tuple(partitions)
-    return _transact(table, lambda txn: delete_where(spark, txn, where, within), retries, extra)
+    return table.transact(lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
 
 
 def insert_overwrite(
@@ -127,17 +127,7 @@ def insert_overwrite(
         InvalidRecords: a row is for another partition, a key is null, or a column does not fit the table.
     """
     within = None if partitions is None else tuple(partitions)
-    return _transact(table, lambda txn: overwrite(txn, rows, within), retries, extra)
-
-
-def _transact(
-    table: Table, fn: Callable[[Transaction], None], retries: int, extra: Mapping[str, str] | None
-) -> CommitResult:
-    def run(txn: Transaction) -> None:
-        txn.extra.update(extra or {})
-        fn(txn)
-
-    return table.transact(run, retries=retries)
+    return table.transact(lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
 
 
 # -- inside a transaction ----------------------------------------------------------------------------------------------

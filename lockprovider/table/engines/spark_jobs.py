@@ -69,7 +69,7 @@ def check_named(writer: GroupWriter, rows: DataFrame) -> tuple[str, ...]:
     Raises:
         InvalidRecords: the rows lack one.
     """
-    named = tuple(dict.fromkeys((*writer.config.record_keys, *writer.config.partition_fields)))
+    named = writer.config.identifying
     missing = [name for name in named if name not in rows.columns]
     if missing:
         raise InvalidRecords(f"columns {missing} are missing, which tell a row's key and partition; add them")

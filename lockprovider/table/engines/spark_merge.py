@@ -67,12 +67,7 @@ def merge(
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords: the source has a key twice, or a clause cannot be carried out.
     """
-
-    def run(txn: Transaction) -> None:
-        txn.extra.update(extra or {})
-        merge_into(txn, source, *clauses)
-
-    return table.transact(run, retries=retries)
+    return table.transact(lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
 
 
 def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:

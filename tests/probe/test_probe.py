@@ -339,7 +339,7 @@ def test_t24_a_header_that_is_ignored_once_versioning_is_on_is_caught_by_asking_
 
 
 def test_t28_a_store_that_is_right_for_one_writer_and_wrong_for_many_is_caught_by_racing_it():
-    """moto was reported to be such a one; the release that is probed here is not."""
+    """Moto was reported to be such a one; the release that is probed here is not."""
     report = probe(Store(LooksThenWrites(), f"/wrong/{uuid.uuid4().hex}"))
     assert report["create refused"].state == "yes"
     assert report["create race"].state == "no"

@@ -244,14 +244,30 @@ def _sync_file(path: Path, mtime_ns: int) -> None:
         os.fsync(file.fileno())
 
 
+_FLOCKS: set[int] = set()
+
+
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _FLOCKS.add(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        # Said aloud: closing frees nothing while a child forked meanwhile has a copy of the descriptor.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        _FLOCKS.discard(descriptor)
         os.close(descriptor)
+
+
+def _drop_inherited_flocks() -> None:
+    """In a forked child: another thread's flock is not ours to keep, should the parent die before it unlocks."""
+    while _FLOCKS:
+        os.close(_FLOCKS.pop())
+
+
+os.register_at_fork(after_in_child=_drop_inherited_flocks)
 
 
 def _make_folders(folder: Path) -> None:

@@ -238,3 +238,49 @@ def test_missing_folders_are_made_and_a_lost_match_makes_none(tmp_path, store):
 def test_bare_paths_and_urls_name_the_same_files(tmp_path, store, form):
     store.put_if_absent("a", b"1")
     assert Store.from_url(form.format(tmp_path)).read("a").data == b"1"
+
+
+FORKED_IN_THE_MIDDLE = """
+import os, sys, threading, time
+from fsspec_cas import Store
+from fsspec_cas.backends import local
+
+store, parent_dies = Store.from_url(sys.argv[1]), sys.argv[2] == "dies"
+version = store.put_if_absent("a", b"1").unwrap()
+inside, go_on, sync, parent = threading.Event(), threading.Event(), local._sync_file, os.getpid()
+
+def slow(*arguments):
+    inside.set()
+    go_on.wait()
+    sync(*arguments)
+
+local._sync_file = slow
+writer = threading.Thread(target=lambda: store.put_if_match("a", b"2", version).unwrap())
+writer.start()
+inside.wait()
+local._sync_file = sync
+child = os.fork()
+if child == 0:
+    while parent_dies and os.getppid() == parent:
+        time.sleep(0.001)
+    store.update("a", lambda old: old + b"c", timeout=60)
+    print("written", flush=True)
+    time.sleep(0 if parent_dies else 600)
+    os._exit(0)
+if parent_dies:
+    os._exit(0)
+go_on.set()
+writer.join()
+store.update("a", lambda old: old + b"p", timeout=60)
+while b"c" not in store.read("a").data:
+    time.sleep(0.001)
+os.kill(child, 9)
+"""
+
+
+@pytest.mark.parametrize(("parent", "after"), [("lives", (b"2cp", b"2pc")), ("dies", (b"1c",))])
+def test_a_fork_in_the_middle_of_anothers_write_leaves_no_lock_behind(tmp_path, store, parent, after):
+    program = [sys.executable, "-c", FORKED_IN_THE_MIDDLE, str(tmp_path), parent]
+    done = subprocess.run(program, stdout=subprocess.PIPE, timeout=100, check=True)
+    assert done.stdout == b"written\n"
+    assert store.read("a").data in after

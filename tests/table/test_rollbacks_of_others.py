@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, rows, upsert
 
-from lockprovider.table import HeartbeatSettings, Table
+from lockprovider.table import Aborted, HeartbeatSettings, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.layout import TIMELINE, heartbeat_path
 from lockprovider.table.metadata import RollbackPlan, encode_rollback_plan
@@ -30,13 +31,15 @@ def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_onl
     assert victim.begin in table.timeline().pending_writes
     assert table.timeline().pending_rollbacks == (planned,)
 
-    beating = replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=0.05, misses=1))
+    beating = replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=0.2, misses=1))
     impatient = Table.open(str(tmp_path), settings=beating)
-    turns = 0
-    while victim.begin in table.timeline().pending_writes:
-        turns += 1
-        assert turns < 500
-        upsert(impatient, (2, "b", turns))
+    written = 2
+    for turn in range(500):
+        if victim.begin not in table.timeline().pending_writes:
+            break
+        with contextlib.suppress(Aborted):  # of a writer that the machine held up for longer than its own interval
+            upsert(impatient, (2, "b", turn))
+            written = turn
     assert table.timeline().pending_rollbacks == ()
     assert not [path for path in data_files(tmp_path) if victim.begin in path]
-    assert content(table) == by_hudi_rs(str(tmp_path)) == {(2, "b", turns)}
+    assert content(table) == by_hudi_rs(str(tmp_path)) == {(2, "b", written)}

@@ -6,20 +6,18 @@ Pure: an audit in, text out. Times are the writers' own clocks; the picture prov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
 
 from lockprovider.audit import Audit, Flag, How, Spell
+from lockprovider.drawing import FAINT, INK, RED, Scale, heading, rule, sheet, text, tick
 from lockprovider.phrases import count, moment, span
 
-WIDTH, LEFT, RIGHT, TOP = 1200, 132, 28, 84
+TOP = 84
 LANE, BAR, AXIS, LEGEND = 26, 14, 34, 40
-LEAST_PX, LANES, TICKS, OWNER_LETTERS = 2.0, 40, 8, 13
+LANES, TICKS, OWNER_LETTERS = 40, 8, 13
 STEPS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400)
 
-INK, FAINT, GRID, LINE, RED = "#24292f", "#6e7781", "#e7eaee", "#d0d7de", "#cf222e"
-LOCK = "#24292f"
 UNSEEN = 'fill="none" pointer-events="all"'  # to be pointed at
 COLOURS: dict[How, str] = {"released": "#3b78c3", "lost": "#cf222e", "lapsed": "#f0a202", "held": "#2f9e6e"}
 MEANINGS: dict[How, str] = {
@@ -28,19 +26,6 @@ MEANINGS: dict[How, str] = {
     "lapsed": "end not told, drawn until it lapsed",
     "held": "held now",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Milliseconds to pixels."""
-
-    start_ms: int
-    end_ms: int
-
-    def x(self, at_ms: float) -> float:
-        """Where a moment is, kept inside the drawing."""
-        inside = min(max(at_ms, self.start_ms), self.end_ms)
-        return LEFT + (inside - self.start_ms) / (self.end_ms - self.start_ms) * (WIDTH - LEFT - RIGHT)
 
 
 def draw(audit: Audit, title: str) -> str:
@@ -57,12 +42,7 @@ def draw(audit: Audit, title: str) -> str:
         *(_flag(flag, scale, bottom) for flag in audit.flags if flag.kind in ("overlap", "early", "lapse")),
         *_legend(bottom + AXIS),
     ]
-    height = bottom + AXIS + LEGEND
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'font-family="Helvetica, Arial, sans-serif" font-size="13" fill="{INK}">'
-    )
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>', *body, "</svg>", ""])
+    return sheet(bottom + AXIS + LEGEND, body)
 
 
 def _lanes(spells: Sequence[Spell]) -> list[str]:
@@ -74,13 +54,7 @@ def _lanes(spells: Sequence[Spell]) -> list[str]:
 def _scale(audit: Audit) -> Scale:
     start = min((spell.start_ms for spell in audit.spells), default=audit.now_ms)
     end = max((spell.end_ms for spell in audit.spells), default=audit.now_ms)
-    room = max(1, (end - start) // 60)
-    return Scale(start - room, end + room)
-
-
-def _text(x: float, y: float, words: str, **style: str) -> str:
-    attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(words)}</text>'
+    return Scale.around(start, end)
 
 
 def _head(audit: Audit, title: str) -> list[str]:
@@ -90,10 +64,7 @@ def _head(audit: Audit, title: str) -> list[str]:
     if audit.spells:
         words += f", from {moment(audit.spells[0].start_ms)} to {moment(max(spell.end_ms for spell in audit.spells))}"
     wrong = f"; {count(overlaps, 'overlap')}" if overlaps else "; no overlap"
-    return [
-        _text(24, 36, title, font_size="20", font_weight="bold"),
-        _text(24, 60, words + wrong, fill=RED if overlaps else FAINT, font_size="14"),
-    ]
+    return heading(title, words + wrong, RED if overlaps else FAINT)
 
 
 def _axis(scale: Scale, bottom: int) -> list[str]:
@@ -104,9 +75,7 @@ def _axis(scale: Scale, bottom: int) -> list[str]:
     for number in range(int(span_s / step_s) + 1):
         at_ms = (first + number) * step_s * 1000
         if at_ms <= scale.end_ms:
-            x = scale.x(at_ms)
-            parts.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="{GRID}"/>')
-            parts.append(_text(x, bottom + 19, _clock(at_ms, step_s), text_anchor="middle", fill=FAINT))
+            parts += tick(scale.x(at_ms), TOP, bottom, _clock(at_ms, step_s))
     return parts
 
 
@@ -119,8 +88,8 @@ def _clock(at_ms: float, step_s: float) -> str:
 
 def _lock(audit: Audit, scale: Scale) -> list[str]:
     """One bar where anybody held it; what is left white was free."""
-    parts = [_text(24, TOP + 15, "the lock", font_weight="bold")]
-    parts += [_bar((spell.start_ms, spell.end_ms), TOP + 4, f'fill="{LOCK}"', scale) for spell in audit.spells]
+    parts = [text(24, TOP + 15, "the lock", font_weight="bold")]
+    parts += [_bar((spell.start_ms, spell.end_ms), TOP + 4, f'fill="{INK}"', scale) for spell in audit.spells]
     for from_ms, to_ms in audit.free:
         words = f"free for {span(to_ms - from_ms)} from {moment(from_ms)}"
         parts.append(_bar((from_ms, to_ms), TOP + 4, UNSEEN, scale, words))
@@ -131,8 +100,8 @@ def _label(lane: int, owner: str) -> list[str]:
     y = TOP + LANE * (lane + 1)
     name = f"{owner[:OWNER_LETTERS]}…" if len(owner) > OWNER_LETTERS else owner
     return [
-        f'<line x1="24" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}" stroke="{LINE}"/>',
-        f"<g><title>{escape(owner)}</title>{_text(24, y + 17, name or 'others', fill=FAINT, font_size='12')}</g>",
+        rule(y),
+        f"<g><title>{escape(owner)}</title>{text(24, y + 17, name or 'others', fill=FAINT, font_size='12')}</g>",
     ]
 
 
@@ -145,17 +114,14 @@ def _spell(spell: Spell, owners: Sequence[str], scale: Scale) -> str:
 
 
 def _bar(span_ms: tuple[int, int], y: int, look: str, scale: Scale, words: str = "") -> str:
-    from_ms, to_ms = span_ms
-    x = scale.x(from_ms)
-    width = max(LEAST_PX, scale.x(to_ms) - x)
+    x, width = scale.extent(*span_ms)
     title = f"<title>{escape(words)}</title>" if words else ""
     return f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" {look}>{title}</rect>'
 
 
 def _flag(flag: Flag, scale: Scale, bottom: int) -> str:
     """A stripe through all lanes: the stretch in which the records do not fit together."""
-    x = scale.x(flag.from_ms)
-    width = max(LEAST_PX, scale.x(flag.to_ms) - x)
+    x, width = scale.extent(flag.from_ms, flag.to_ms)
     words = f"{flag.kind}: {' and '.join(flag.owners)}, {span(flag.to_ms - flag.from_ms)} from {moment(flag.from_ms)}"
     opacity = "0.35" if flag.wrong else "0.12"
     return (
@@ -171,6 +137,6 @@ def _legend(top: int) -> list[str]:
     x = 24
     for colour, opacity, words in samples:
         parts.append(f'<rect x="{x}" y="{top + 6}" width="22" height="{BAR}" fill="{colour}" opacity="{opacity}"/>')
-        parts.append(_text(x + 30, top + 18, words))
+        parts.append(text(x + 30, top + 18, words))
         x += 50 + 7 * len(words)
     return parts

@@ -30,6 +30,7 @@ PURE = {
     "lockprovider.record": set(),
     "lockprovider.settings": set(),
     "lockprovider.phrases": set(),
+    "lockprovider.drawing": set(),
     "lockprovider.sight": {"fsspec_cas"},
     "lockprovider.audit": set(),
     "lockprovider.audit_picture": set(),

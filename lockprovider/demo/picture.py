@@ -5,13 +5,15 @@ Pure: messages in, text out. Times are the writers' wall clocks; the picture sho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
 from lockprovider.demo.attempts import Attempt, Spell, attempts, spells
 from lockprovider.demo.lines import ROLES
 from lockprovider.demo.tally import add_all
+from lockprovider.drawing import FAINT, INK, RED, WIDTH, Scale, heading, rule, sheet, text, tick
+from lockprovider.phrases import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from lockprovider.demo.lines import Line
     from lockprovider.demo.tally import Tally
 
-WIDTH = 1200
-LEFT = 132
-RIGHT = 28
 TOP = 84
 LANE = 108
 BAR_TOP = 26
@@ -30,32 +29,13 @@ STRIP = 9
 STRIP_GAP = 5
 AXIS = 34
 LEGEND = 66
-LEAST_PX = 2.0
 LETTER_PX = 7
 DOT_PX = 8
 TICKS = 10
 
-INK = "#24292f"
-FAINT = "#6e7781"
-GRID = "#e7eaee"
-RED = "#cf222e"
 WAIT = "#f0a202"
-HELD = "#24292f"
 COLOURS = {"ingest": "#3b78c3", "protect": "#2f9e6e", "backfill": "#8a5cc2"}
 PALE = {"ingest": "#d5e4f7", "protect": "#d2efe2", "backfill": "#e6dbf5"}
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Milliseconds to pixels."""
-
-    start_ms: int
-    end_ms: int
-
-    def x(self, at_ms: float) -> float:
-        """Where a moment is, kept inside the drawing."""
-        inside = min(max(at_ms, self.start_ms), self.end_ms)
-        return LEFT + (inside - self.start_ms) / (self.end_ms - self.start_ms) * (WIDTH - LEFT - RIGHT)
 
 
 def draw(lines: Sequence[Line], title: str, died: Mapping[str, int] | None = None) -> str:
@@ -76,27 +56,14 @@ def draw(lines: Sequence[Line], title: str, died: Mapping[str, int] | None = Non
         *(_death(role, at_ms, scale) for role, at_ms in died.items() if role in ROLES),
         *_legend(bottom + AXIS),
     ]
-    height = bottom + AXIS + LEGEND
-    return "\n".join(
-        [
-            (
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-                f'height="{height}" font-family="Helvetica, Arial, sans-serif" font-size="13" fill="{INK}">'
-            ),
-            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-            *body,
-            "</svg>",
-            "",
-        ]
-    )
+    return sheet(bottom + AXIS + LEGEND, body)
 
 
 def _scale(tries: Sequence[Attempt], locks: Sequence[Spell], died: Mapping[str, int]) -> Scale:
     starts = [a.begin_ms for a in tries] + [s.asked_ms for s in locks]
     ends = [max(a.end_ms, a.rolled_back_ms or 0) for a in tries] + [s.end_ms for s in locks]
     start, end = min(starts, default=0), max([*ends, *died.values()], default=1)
-    room = max(1, (end - start) // 60)
-    return Scale(start - room, end + room)
+    return Scale.around(start, end)
 
 
 def _until_death(attempt: Attempt, died: Mapping[str, int]) -> Attempt:
@@ -109,56 +76,40 @@ def _lane_y(role: str) -> int:
     return TOP + LANE * ROLES.index(role)
 
 
-def _text(x: float, y: float, words: str, **style: str) -> str:
-    attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(words)}</text>'
-
-
 def _head(title: str, tallies: Mapping[str, Tally], scale: Scale) -> list[str]:
     conflicts = sum(t.conflicts for t in tallies.values())
     retries = sum(t.retries for t in tallies.values())
     waits = sum(sum(t.lock_waits_ms) for t in tallies.values())
     totals = (
-        f"{_count(sum(t.commits for t in tallies.values()), 'commit')}, {_count(conflicts, 'conflict')}, "
+        f"{count(sum(t.commits for t in tallies.values()), 'commit')}, {count(conflicts, 'conflict')}, "
         f"{'1 retry' if retries == 1 else f'{retries} retries'}, {waits / 1000:.1f} s spent waiting for the lock, "
         f"{(scale.end_ms - scale.start_ms) / 1000:.0f} s of writing (the start of Spark is not drawn)"
     )
-    return [
-        _text(24, 36, title, font_size="20", font_weight="bold"),
-        _text(24, 60, totals, fill=FAINT, font_size="14"),
-    ]
+    return heading(title, totals)
 
 
 def _axis(scale: Scale, bottom: int) -> list[str]:
     span_s = (scale.end_ms - scale.start_ms) / 1000
     step = next((s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120) if span_s / s <= TICKS), 300)
     parts: list[str] = []
-    for tick in range(int(span_s / step) + 1):
-        x = scale.x(scale.start_ms + tick * step * 1000)
-        parts += [
-            f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="{GRID}"/>',
-            _text(x, bottom + 19, f"{tick * step:g} s", text_anchor="middle", fill=FAINT),
-        ]
+    for number in range(int(span_s / step) + 1):
+        parts += tick(scale.x(scale.start_ms + number * step * 1000), TOP, bottom, f"{number * step:g} s")
     return parts
 
 
 def _lane(lane: int, tally: Tally) -> list[str]:
     y = TOP + LANE * lane
     return [
-        f'<line x1="24" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}" stroke="#d0d7de"/>',
-        _text(24, y + 36, tally.role, font_size="16", font_weight="bold", fill=COLOURS[tally.role]),
-        _text(24, y + 56, _count(tally.commits, "commit"), fill=FAINT),
-        _text(24, y + 73, _count(tally.conflicts, "conflict"), fill=RED if tally.conflicts else FAINT),
+        rule(y),
+        text(24, y + 36, tally.role, font_size="16", font_weight="bold", fill=COLOURS[tally.role]),
+        text(24, y + 56, count(tally.commits, "commit"), fill=FAINT),
+        text(24, y + 73, count(tally.conflicts, "conflict"), fill=RED if tally.conflicts else FAINT),
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _bar(attempt: Attempt, scale: Scale) -> str:
     """The write span, from the instant's beginning to its end; a lost one is hollow."""
-    x, width = _extent(attempt.begin_ms, attempt.end_ms, scale)
+    x, width = scale.extent(attempt.begin_ms, attempt.end_ms)
     y = _lane_y(attempt.role) + BAR_TOP
     colour, fill = COLOURS[attempt.role], PALE[attempt.role]
     look = f'fill="{fill}" stroke="{colour}"'
@@ -170,16 +121,11 @@ def _bar(attempt: Attempt, scale: Scale) -> str:
     if width >= DOT_PX + 6 + LETTER_PX * len(label):
         ink = colour if attempt.end == "committed" else RED
         middle = x + (width - DOT_PX) / 2
-        words = _text(middle, y + BAR / 2 + 4, label, text_anchor="middle", font_size="11", fill=ink)
+        words = text(middle, y + BAR / 2 + 4, label, text_anchor="middle", font_size="11", fill=ink)
     return (
         f'<g><title>{escape(_story(attempt))}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" '
         f'height="{BAR}" rx="3" {look}/>{words}</g>'
     )
-
-
-def _extent(start_ms: int, end_ms: int, scale: Scale) -> tuple[float, float]:
-    x = scale.x(start_ms)
-    return x, max(LEAST_PX, scale.x(end_ms) - x)
 
 
 def _label(doing: str) -> str:
@@ -207,12 +153,12 @@ def _spell(spell: Spell, scale: Scale) -> str:
         parts.append(_strip(scale, (spell.asked_ms, held), y, WAIT, words))
     if spell.held_ms is not None:
         words = f"{spell.role} holds the lock for {spell.end_ms - spell.held_ms} ms"
-        parts.append(_strip(scale, (spell.held_ms, spell.end_ms), y + STRIP + 2, HELD, words))
+        parts.append(_strip(scale, (spell.held_ms, spell.end_ms), y + STRIP + 2, INK, words))
     return "".join(parts)
 
 
 def _strip(scale: Scale, span_ms: tuple[int, int], y: int, colour: str, words: str) -> str:
-    x, width = _extent(*span_ms, scale)
+    x, width = scale.extent(*span_ms)
     return (
         f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{STRIP}" fill="{colour}">'
         f"<title>{escape(words)}</title></rect>"
@@ -269,7 +215,7 @@ def _death(role: str, at_ms: int, scale: Scale) -> str:
     x, y = scale.x(at_ms), _lane_y(role)
     anchor = "end" if x > WIDTH / 2 else "start"
     offset = -6 if anchor == "end" else 6
-    words = _text(x + offset, y + 18, "ended here", text_anchor=anchor, fill=RED, font_weight="bold")
+    words = text(x + offset, y + 18, "ended here", text_anchor=anchor, fill=RED, font_weight="bold")
     return f'<line x1="{x:.1f}" y1="{y + 4}" x2="{x:.1f}" y2="{y + LANE - 4}" stroke="{RED}" stroke-width="2"/>{words}'
 
 
@@ -283,10 +229,10 @@ def _legend(top: int) -> list[str]:
         (_cross(8, 0), 20, "conflict, linked to the commit it lost to"),
         (_triangle(8, -5), 20, "rolled back"),
         (f'<rect x="0" y="-5" width="22" height="{STRIP}" fill="{WAIT}"/>', 30, "waits for the lock"),
-        (f'<rect x="0" y="-5" width="22" height="{STRIP}" fill="{HELD}"/>', 30, "holds the lock"),
+        (f'<rect x="0" y="-5" width="22" height="{STRIP}" fill="{INK}"/>', 30, "holds the lock"),
     )  # fmt: skip
     parts: list[str] = []
     for number, (sample, gap, words) in enumerate(samples):
         x, y = 24 + 290 * (number % 4), top + 14 + 24 * (number // 4)
-        parts.append(f'<g transform="translate({x} {y})">{sample}{_text(gap, 4.5, words)}</g>')
+        parts.append(f'<g transform="translate({x} {y})">{sample}{text(gap, 4.5, words)}</g>')
     return parts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Entry, ObjectNotFound
 from lockprovider import LockRecord, MalformedRecord
-from lockprovider.table.errors import Corrupt, TableNotFound
+from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.health import examine
 from lockprovider.table.health_facts import Facts, Finding
 from lockprovider.table.instant import Action, Instant, format_ms
@@ -95,7 +95,7 @@ def _parsed(data: bytes | None) -> TableConfig | str:
 def _commit(table: Table, instant: Instant) -> CommitMetadata | str:
     try:
         return table.metadata_of(instant)
-    except (Corrupt, ObjectNotFound) as error:
+    except (Corrupt, HistoryGone) as error:
         return str(error)
 
 

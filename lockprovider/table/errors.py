@@ -90,6 +90,11 @@ class Aborted(TableError):
 class HistoryGone(TableError):
     """The table cannot be read at that time: its files were cleaned, or it was not there yet."""
 
+    @classmethod
+    def with_file(cls, path: str) -> HistoryGone:
+        """A reader's file is not there any more."""
+        return cls(f"{path!r} was cleaned before it was read; read again, from a fresh snapshot")
+
 
 class Corrupt(TableError):
     """A metadata file cannot be understood; the message names the file."""

@@ -23,6 +23,7 @@ from lockprovider.table.files import read_base_file
 from lockprovider.table.incremental import OPERATION, Order, Window, changed_rows, latest, touched, window
 from lockprovider.table.instant import Action, Instant
 from lockprovider.table.layout import HISTORY
+from lockprovider.table.overtaken import is_overtaken
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import AsOf, Snapshot, lost, rewound, time_text
 
@@ -127,8 +128,8 @@ def changes(
         given = window(now, start, min(reached, end) if end else reached, order)
         try:
             found = _changes(table, now, given, continues=bool(start), columns=columns, only=only)
-        except HistoryGone:
-            if not clean.has_overtaken(table, now):
+        except HistoryGone as error:
+            if not is_overtaken(table, now, error):
                 raise
         else:
             if not clean.has_overtaken(table, now):

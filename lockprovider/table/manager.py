@@ -28,7 +28,7 @@ from lockprovider import AuditLog, Lock
 from lockprovider.table import clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.clean import CleanResult
-from lockprovider.table.errors import HistoryGone, InvalidRecords, TableExists, TableNotFound, WriteConflict
+from lockprovider.table.errors import HistoryGone, InvalidRecords, TableExists, TableNotFound
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
@@ -36,6 +36,7 @@ from lockprovider.table.incremental import Order
 from lockprovider.table.instant import Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.metadata import CommitMetadata, decode_commit
+from lockprovider.table.overtaken import is_overtaken
 from lockprovider.table.properties import TableConfig, check_readable, encode, parse
 from lockprovider.table.restore import RestoreResult
 from lockprovider.table.retention import Policy
@@ -231,8 +232,8 @@ class Table:
             now = self.timeline()
             try:
                 seen = self._snapshot(now, as_of, None)
-            except HistoryGone:
-                if not clean.has_overtaken(self, now):
+            except HistoryGone as error:
+                if not is_overtaken(self, now, error):
                     raise
             else:
                 if not clean.has_overtaken(self, now):
@@ -290,10 +291,15 @@ class Table:
 
         Raises:
             Corrupt: its file cannot be understood.
+            HistoryGone: it was archived or taken back since it was listed.
         """
         name = instant.file_name
         if name not in self._metadata:
-            self._metadata[name] = decode_commit(self.store.read(f"{TIMELINE}/{name}").data, name)
+            try:
+                data = self.store.read(f"{TIMELINE}/{name}").data
+            except ObjectNotFound as error:
+                raise HistoryGone(f"commit {name} was archived or taken back; list the timeline again") from error
+            self._metadata[name] = decode_commit(data, name)
         return self._metadata[name]
 
     def changes(
@@ -408,12 +414,10 @@ class Table:
             try:
                 fn(txn)
                 return txn.commit(conflicts=conflicts)
-            except (WriteConflict, ObjectNotFound) as error:
+            except Exception as error:
                 conflicts += 1
                 txn.rollback()
-                # A file of its snapshot that is gone was cleaned: others have committed since.
-                lost = isinstance(error, WriteConflict) or clean.has_overtaken(self, txn.timeline)
-                if conflicts > retries or not lost:
+                if conflicts > retries or not is_overtaken(self, txn.timeline, error):
                     raise
                 self.tell("retry", txn.begin, conflicts=conflicts)
                 self.world.sleep(delay_s(conflicts, self.world.random()))

@@ -225,7 +225,7 @@ def _batches(home: Home, scan: Scan, one: FileSlice, *, ahead: bool = True) -> I
         for batch in scanner.to_batches():
             yield from conform(pa.Table.from_batches([batch]), scan.schema).to_batches()
     except FileNotFoundError as error:
-        raise HistoryGone(f"{one.path!r} was cleaned before it was read; read again, from a fresh snapshot") from error
+        raise HistoryGone.with_file(one.path) from error
     except pa.ArrowInvalid as error:
         raise Corrupt(f"base file {one.path!r} cannot be read: {error}") from error
 

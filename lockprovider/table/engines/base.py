@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from fsspec_cas import Lost, Machine, Store
 from lockprovider.table import files
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.errors import Aborted, InvalidRecords
+from lockprovider.table.errors import Aborted, HistoryGone, InvalidRecords
 from lockprovider.table.layout import TIMELINE, BaseFile, MarkerKind, join, marker_path, partition_metafile
 from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
@@ -58,11 +58,14 @@ class Place:
         """The rows of one base file, meta columns included (or just `columns`).
 
         Raises:
-            ObjectNotFound: it was cleaned; read again from a fresh snapshot.
+            HistoryGone: it was cleaned.
         """
         store = self.store
-        source = f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data
-        return files.read_base_file(source, columns)
+        try:
+            source = f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data
+            return files.read_base_file(source, columns)
+        except FileNotFoundError as error:
+            raise HistoryGone.with_file(path) from error
 
 
 @dataclass(frozen=True)

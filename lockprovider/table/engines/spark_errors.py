@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 
-from lockprovider.table.errors import Aborted, Corrupt, InvalidRecords, TableError, UnsupportedSchema
+from lockprovider.table.errors import Aborted, Corrupt, HistoryGone, InvalidRecords, TableError, UnsupportedSchema
 
 # Spark hands on the traceback of a task as text; its last line is the error itself.
 _RAISED = re.compile(rf"^{re.escape(TableError.__module__)}\.(\w+): (.+)$", re.MULTILINE)
 _TYPES: dict[str, type[TableError]] = {
-    kind.__name__: kind for kind in (Aborted, Corrupt, InvalidRecords, UnsupportedSchema)
+    kind.__name__: kind for kind in (Aborted, Corrupt, HistoryGone, InvalidRecords, UnsupportedSchema)
 }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,32 +33,78 @@ _HEADER = struct.Struct(">iibi")
 _COUNTS = struct.Struct(">iii")
 _M = np.uint32(0x5BD1E995)
 # Hashing in slices keeps the work in the processor's cache, and memory flat.
-_SLICE = 16_384
+_SLICE = 32_768
 
 
-def encode(keys: Any) -> str:
-    """The filter of these keys (a list of str, or an Arrow string array, none empty) as base64 text."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A filter that is there already: base64 text, and of how many keys it is."""
+
+    text: str
+    count: int
+
+
+def encode(keys: Any, known: Known | None = None) -> str:
+    """The filter of these keys (a list of str, or an Arrow string array, none empty) as base64 text.
+
+    `known` is the filter of the first of these keys, in this order; only the others are hashed then. It is not used if
+    it is not such a filter as this writes.
+    """
+    count = len(keys)
+    started = None if known is None else _started(known, count)
+    if known is not None and started is not None and known.count == count:
+        return known.text
+    done, rows = (known.count, started) if known is not None and started is not None else (0, _no_bits(count))
+    _add(rows, keys[done:], done)
+    header = _HEADER.pack(_VERSION, _HASHES, _MURMUR, _BITS)
+    bodies = (header + np.packbits(row, bitorder="little").tobytes() for row in rows)
+    counts = _COUNTS.pack(_KEYS_PER_ROW, _recorded(count), len(rows))
+    return base64.b64encode(b"".join((header, counts, *bodies))).decode()
+
+
+def _add(rows: NDArray[np.bool_], keys: Any, first: int) -> None:
+    """Set the bits of keys, the first of which is number `first` of the file."""
     data, offsets = _utf8(keys)
-    count = len(offsets) - 1
-    rows = np.zeros((_row_count(count), _row_bytes(_BITS) * 8), dtype=np.bool_)
+    count, bits = len(offsets) - 1, rows.reshape(-1)
     for start in range(0, count, _SLICE):
         stop = min(start + _SLICE, count)
-        positions = _positions(data, offsets[start : stop + 1], _HASHES, _BITS)
-        owners = _row_of(np.arange(start, stop))
-        rows[owners[np.newaxis, :], positions] = True
-    header = _HEADER.pack(_VERSION, _HASHES, _MURMUR, _BITS)
-    recorded = count if count <= _KEYS_PER_ROW else count - _KEYS_PER_ROW
-    bodies = (header + np.packbits(row, bitorder="little").tobytes() for row in rows)
-    return base64.b64encode(b"".join((header, _COUNTS.pack(_KEYS_PER_ROW, recorded, len(rows)), *bodies))).decode()
+        owners = _row_of(np.arange(first + start, first + stop)) * rows.shape[1]
+        for at in _positions(data, offsets[start : stop + 1], _HASHES, _BITS, owners):
+            bits[at] = True
+
+
+def _started(known: Known, count: int) -> NDArray[np.bool_] | None:
+    """The bits of a known filter, with the rows that `count` keys need; None if its form is another one."""
+    try:
+        found = BloomFilter.parse(known.text)
+    except Corrupt:
+        return None
+    form = (found.bits, found.hashes, len(found.rows), found.recorded)
+    if form != (_BITS, _HASHES, _row_count(known.count), _recorded(known.count)) or known.count > count:
+        return None
+    rows = _no_bits(count)
+    for row, there in zip(rows, found.rows, strict=False):
+        row[:] = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")
+    return rows
+
+
+def _no_bits(keys: int) -> NDArray[np.bool_]:
+    return np.zeros((_row_count(keys), _row_bytes(_BITS) * 8), dtype=np.bool_)
+
+
+def _recorded(keys: int) -> int:
+    """The number of keys that the filter states; as the JVM's, wrong where there are several rows."""
+    return keys if keys <= _KEYS_PER_ROW else keys - _KEYS_PER_ROW
 
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """A filter as read: `rows` are the bit vectors, least significant bit first."""
+    """A filter as read: `rows` are the bit vectors, least significant bit first; `recorded` is as `_recorded` says."""
 
     bits: int
     hashes: int
     rows: tuple[bytes, ...]
+    recorded: int = 0
 
     @classmethod
     def parse(cls, text: str) -> BloomFilter:
@@ -70,19 +116,20 @@ class BloomFilter:
         try:
             raw = base64.b64decode(text, validate=True)
             version, hashes, kind, bits = _HEADER.unpack_from(raw, 0)
-            _, _, count = _COUNTS.unpack_from(raw, _HEADER.size)
+            _, recorded, count = _COUNTS.unpack_from(raw, _HEADER.size)
         except (ValueError, struct.error) as error:
             raise Corrupt(f"a bloom filter in a footer cannot be read: {error}; rewrite the file") from error
         start, size = _HEADER.size + _COUNTS.size, _HEADER.size + _row_bytes(bits)
         if version != _VERSION or kind != _MURMUR or len(raw) != start + count * size:
             raise Corrupt(f"a bloom filter in a footer is of version {version}, hash {kind}, {len(raw)} bytes")
         starts = (start + index * size for index in range(count))
-        return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts))
+        return cls(bits, hashes, tuple(raw[at + _HEADER.size : at + size] for at in starts), recorded)
 
     def might_contain(self, key: str) -> bool:
         """False: the key is certainly not in the file. True: it may be."""
         data, offsets = _utf8([key])
-        positions = [int(at) for at in _positions(data, offsets, self.hashes, self.bits)[:, 0]]
+        nothing = np.zeros(1, dtype=np.int64)
+        positions = [int(at[0]) for at in _positions(data, offsets, self.hashes, self.bits, nothing)]
         return any(all(row[at >> 3] >> (at & 7) & 1 for at in positions) for row in self.rows)
 
 
@@ -123,18 +170,27 @@ def _arrow_utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.frombuffer(data_buffer or b"", dtype=np.uint8), offsets
 
 
-def _positions(data: NDArray[np.uint8], offsets: NDArray[np.int64], hashes: int, bits: int) -> NDArray[np.int64]:
-    """For each hash (row) and key (column) the bit to set: each hash is seeded with the one before."""
+def _positions(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], hashes: int, bits: int, owners: NDArray[np.int64]
+) -> Iterator[NDArray[np.int64]]:
+    """For each hash the bit of every key, counted from the key's `owners`; each hash is seeded with the one before.
+
+    The keys come in no order, and each array is the one before, filled anew.
+    """
     lengths = np.diff(offsets)
     order = np.argsort(lengths, kind="stable")
-    blocks = _blocks(data, offsets[:-1][order], lengths[order])
-    out = np.empty((hashes, len(lengths)), dtype=np.int64)
-    seed: NDArray[np.uint32] = np.zeros(len(lengths), dtype=np.uint32)
-    for index in range(hashes):
-        seed = blocks.hash(seed)
-        signed = seed.view(np.int32).astype(np.int64)
-        out[index, order] = np.abs(signed) % bits  # Java's % keeps the sign, so |h % n| is |h| % n
-    return out
+    blocks, first_bits = _blocks(data, offsets[:-1][order], lengths[order]), owners[order]
+    size, out = np.uint32(bits), np.empty(len(lengths), dtype=np.int64)
+    h: NDArray[np.uint32] = np.zeros(len(lengths), dtype=np.uint32)
+    spare, bit = np.empty_like(h), np.empty_like(h)
+    for _ in range(hashes):
+        blocks.hash(h, spare)
+        # Java's % keeps the sign, so |h % n| is |h| % n; and % of numpy is slower than division.
+        np.abs(h.view(np.int32), out=bit.view(np.int32))
+        np.floor_divide(bit, size, out=spare)
+        np.multiply(spare, size, out=spare)
+        np.subtract(bit, spare, out=bit)
+        yield np.add(first_bits, bit, out=out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +204,20 @@ class _Blocks:
     words: tuple[NDArray[np.uint32], ...]
     firsts: tuple[int, ...]
     tails: NDArray[np.uint32]
-    has_tail: NDArray[np.bool_]
+    tail_factors: NDArray[np.uint32]
 
-    def hash(self, seed: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Hadoop's Murmur hash of every key."""
-        h = seed ^ self.lengths
+    def hash(self, h: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
+        """Turn every key's seed `h` into Hadoop's Murmur hash of the key; `spare` is overwritten."""
+        h ^= self.lengths
         for word, first in zip(self.words, self.firsts, strict=True):
             part = h[first:]
             part *= _M
             part ^= word
-        h = np.where(self.has_tail, (h ^ self.tails) * _M, h)
-        h ^= h >> np.uint32(13)
+        h ^= self.tails
+        h *= self.tail_factors
+        h ^= np.right_shift(h, np.uint32(13), out=spare)
         h *= _M
-        h ^= h >> np.uint32(15)
-        return h
+        h ^= np.right_shift(h, np.uint32(15), out=spare)
 
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
@@ -175,7 +231,8 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
         has = left >= back
         signed = data[ends[has] - back].view(np.int8).astype(np.int32)
         tails[has] ^= (signed << (8 * (back - 1))).view(np.uint32)
-    return _Blocks(lengths.astype(np.uint32), words, firsts, tails, left > 0)
+    factors = np.where(left > 0, _M, np.uint32(1))  # a key without a tail is left as it is
+    return _Blocks(lengths.astype(np.uint32), words, firsts, tails, factors)
 
 
 def _word(data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.uint32]:

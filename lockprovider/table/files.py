@@ -141,30 +141,36 @@ def write_base_file(
     commit_times: pa.Array | None = None,
     seqnos: pa.Array | None = None,
     seqno_start: int = 0,
+    known: bloom.Known | None = None,
 ) -> bytes:
     """The bytes of a base file.
 
     `rows` are without meta columns and of canonical types. Where `commit_times` and `seqnos` are null, or not given, a
-    row is of this instant; elsewhere it keeps what it had. The file name is the new one in all rows.
+    row is of this instant; elsewhere it keeps what it had. The file name is the new one in all rows. `known` is the
+    bloom filter of the first keys, if there is one.
 
-    NOT checked: that keys are unique and filled; that is the caller's promise.
+    NOT checked: that keys are unique and filled, and that `known` is of these keys; that is the caller's promise.
     """
-    full = pa.table(
-        [
-            _or_else(commit_times, pa.repeat(pa.scalar(base_file.begin), rows.num_rows)),
-            _or_else(seqnos, _seqnos(base_file, seqno_start, rows.num_rows)),
-            keys,
-            pa.repeat(pa.scalar(partition), rows.num_rows),
-            pa.repeat(pa.scalar(base_file.name), rows.num_rows),
-            *rows.columns,
-        ],
-        schema=schema.with_meta(rows.schema),
+    count = rows.num_rows
+    meta = (
+        _constant(base_file.begin, count) if commit_times is None else pc.coalesce(commit_times, base_file.begin),
+        _or_else(seqnos, _seqnos(base_file, seqno_start, count)),
+        keys,
+        _constant(partition, count),
+        _constant(base_file.name, count),
     )
+    fields = (pa.field(name, column.type) for name, column in zip(schema.META_COLUMNS, meta, strict=True))
+    full = pa.table([*meta, *rows.columns], schema=pa.schema([*fields, *rows.schema]))
     out = BytesIO()
     with pq.ParquetWriter(out, full.schema, compression=COMPRESSION, store_schema=False) as writer:
         writer.write_table(full, row_group_size=ROW_GROUP_ROWS)
-        writer.add_key_value_metadata(_footer(full.schema, keys, table_name))
+        writer.add_key_value_metadata(_footer(schema.with_meta(rows.schema), keys, table_name, known))
     return out.getvalue()
+
+
+def _constant(text: str, count: int) -> pa.Array:
+    """One text in all rows, as what it is in the file: a dictionary of one entry."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
 
 
 def _or_else(kept: pa.Array | None, fresh: pa.Array) -> pa.Array:
@@ -177,13 +183,13 @@ def _seqnos(base_file: BaseFile, start: int, count: int) -> pa.Array:
     return pc.binary_join_element_wise(f"{base_file.begin}_{task}", numbers, "_")
 
 
-def _footer(full: pa.Schema, keys: pa.Array, table_name: str) -> dict[str, str]:
+def _footer(full: pa.Schema, keys: pa.Array, table_name: str, known: bloom.Known | None) -> dict[str, str]:
     ends = pc.min_max(keys)
     bounds = {MIN_KEY: ends["min"].as_py(), MAX_KEY: ends["max"].as_py()} if len(keys) else {}
     return {
         AVRO_KEY: schema.to_avro(full, table_name),
         BLOOM_TYPE_KEY: bloom.TYPE_CODE,
-        BLOOM_KEY: bloom.encode(keys),
+        BLOOM_KEY: bloom.encode(keys, known),
         **bounds,
     }
 
@@ -192,11 +198,14 @@ def read_base_file(source: Any, columns: Sequence[str] | None = None, filters: A
     """The rows of a base file, meta columns included.
 
     `source` is bytes, an open file or a local path; `columns` and `filters` are those of `pyarrow.parquet.read_table`.
+    Without filters, a column that the file does not have is left out.
 
     Raises:
         Corrupt: it is not a whole Parquet file.
     """
     wanted = None if columns is None else list(columns)
+    if filters is None:
+        return read_columns(open_base_file(source), wanted)
     try:
         # Folder names like `city=x` are not columns here: Hudi keeps partition columns in the files.
         return pq.read_table(_source(source), columns=wanted, filters=filters, partitioning=None)
@@ -204,9 +213,62 @@ def read_base_file(source: Any, columns: Sequence[str] | None = None, filters: A
         raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
 
 
+def open_base_file(source: Any) -> pq.ParquetFile:
+    """A base file whose footer is read, and nothing else; `source` as of `read_base_file`.
+
+    Raises:
+        Corrupt: it is not a Parquet file.
+    """
+    try:
+        return pq.ParquetFile(_source(source), pre_buffer=True)
+    except pa.ArrowInvalid as error:
+        raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
+
+
+def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
+    """All rows of an opened base file, with the footer's entries as the schema's metadata.
+
+    Raises:
+        Corrupt: a part of it is damaged.
+    """
+    try:
+        return file.read(None if columns is None else list(columns))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Corrupt(f"a base file cannot be read: {error}; take it from a backup") from error
+
+
+def read_old(file: pq.ParquetFile) -> pa.Table:
+    """What `merge_rows` needs of a base file: all columns but those that are the same in all rows."""
+    constant = (schema.PARTITION_PATH, schema.FILE_NAME)
+    return read_columns(file, [name for name in file.schema_arrow.names if name not in constant])
+
+
+def keys_of(file: pq.ParquetFile) -> pa.Array:
+    """The record keys of an opened base file, in file order."""
+    return _array(read_columns(file, [schema.RECORD_KEY]).column(0))
+
+
+def key_range(file: pq.ParquetFile) -> tuple[str, str] | None:
+    """The least and the greatest record key of an opened base file; None if its footer does not tell for sure."""
+    found = file.metadata.metadata or {}
+    least, greatest = found.get(MIN_KEY.encode()), found.get(MAX_KEY.encode())
+    if least is None or greatest is None or not least.isascii() or not greatest.isascii():
+        return None  # the JVM orders by UTF-16, Arrow by UTF-8: they differ past ASCII
+    return least.decode(), greatest.decode()
+
+
+def known_filter(old: pa.Table) -> bloom.Known | None:
+    """The bloom filter of rows that were just read, by the footer that came with them."""
+    footer = old.schema.metadata or {}
+    text = footer.get(BLOOM_KEY.encode())
+    if text is None or footer.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
+        return None
+    return bloom.Known(text.decode(), old.num_rows)
+
+
 def read_keys(source: Any) -> pa.Array:
     """The record keys of a base file, in file order; reads that column only."""
-    return _array(read_base_file(source, [schema.RECORD_KEY]).column(0))
+    return keys_of(open_base_file(source))
 
 
 def _source(source: Any) -> Any:
@@ -224,8 +286,9 @@ def _name(source: Any) -> str:
 class Merged:
     """A file group's next slice.
 
-    `rows` have no meta columns. `commit_times` and `seqnos` are null for rows that this commit inserted or updated:
-    hand all four to `write_base_file`. An upsert that lost to a row with a higher ordering value is not counted.
+    `rows` have no meta columns. `commit_times` and `seqnos` are null for rows that this commit inserted or updated;
+    `known` is the bloom filter of the first keys: hand all five to `write_base_file`. An upsert that lost to a row with
+    a higher ordering value is not counted.
     """
 
     rows: pa.Table
@@ -235,6 +298,7 @@ class Merged:
     inserts: int
     updates: int
     deletes: int
+    known: bloom.Known | None = None
 
     @property
     def changed(self) -> bool:
@@ -265,24 +329,41 @@ def merge_rows(
     before = _data_of(old, upserts.schema)
     count, old_keys = old.num_rows, _array(old.column(schema.RECORD_KEY))
     match = pc.index_in(old_keys, value_set=upsert_keys)
-    deleted = pc.is_in(old_keys, value_set=delete_keys)
+    deleted = _among(old_keys, delete_keys)
     kept = pc.or_(_old_wins(before, upserts, match, ordering_field), deleted)
     updated = pc.and_(pc.is_valid(match), pc.invert(kept))
     place = pa.array(np.arange(count + len(upsert_keys), dtype=np.int64))
-    stay = pc.if_else(updated, pc.add(match.cast(pa.int64()), count), place[:count]).filter(pc.invert(deleted))
-    known = pc.or_(pc.is_in(upsert_keys, value_set=old_keys), pc.is_in(upsert_keys, value_set=delete_keys))
-    fresh = place[count:].filter(pc.invert(known))
-    indices = pa.concat_arrays([stay, fresh])
-    nothing = pa.nulls(len(upsert_keys), pa.string())
+    stays = pc.invert(deleted)
+    stay = pc.if_else(updated, pc.add(match.cast(pa.int64()), count), place[:count]).filter(stays)
+    fresh = pc.invert(pc.or_(_mentioned(match, len(upsert_keys)), _among(upsert_keys, delete_keys)))
+    new = place[count:].filter(fresh)
+    nothing = pa.nulls(len(new), pa.string())
+    deletes = pc.sum(deleted).as_py() or 0
     return Merged(
-        rows=pa.concat_tables([before, upserts]).take(indices),
-        keys=_followed(old, schema.RECORD_KEY, upsert_keys).take(indices),
-        commit_times=_followed(old, schema.COMMIT_TIME, nothing).take(indices),
-        seqnos=_followed(old, schema.COMMIT_SEQNO, nothing).take(indices),
-        inserts=len(fresh),
+        rows=pa.concat_tables([before, upserts]).take(pa.concat_arrays([stay, new])),
+        keys=pa.concat_arrays([old_keys.filter(stays) if deletes else old_keys, upsert_keys.filter(fresh)]),
+        commit_times=_followed(_unless(updated, old, schema.COMMIT_TIME).filter(stays), nothing),
+        seqnos=_followed(_unless(updated, old, schema.COMMIT_SEQNO).filter(stays), nothing),
+        inserts=len(new),
         updates=pc.sum(updated).as_py() or 0,
-        deletes=pc.sum(deleted).as_py() or 0,
+        deletes=deletes,
+        known=None if deletes else known_filter(old),
     )
+
+
+def _among(keys: pa.Array, some: pa.Array) -> pa.Array:
+    return pc.is_in(keys, value_set=some) if len(some) else pa.repeat(pa.scalar(False), len(keys))
+
+
+def _mentioned(indices: pa.Array, count: int) -> pa.Array:
+    """Which of `count` places the indices name."""
+    found = np.zeros(count, dtype=np.bool_)
+    found[indices.drop_null().to_numpy()] = True
+    return pa.array(found)
+
+
+def _unless(null: pa.Array, old: pa.Table, column: str) -> pa.Array:
+    return pc.if_else(null, pa.scalar(None, pa.string()), _array(old.column(column)))
 
 
 def _data_of(old: pa.Table, target: pa.Schema) -> pa.Table:
@@ -299,8 +380,8 @@ def _old_wins(before: pa.Table, upserts: pa.Table, match: pa.Array, ordering_fie
     return pc.greater(_ordering(before, ordering_field), theirs).fill_null(False)
 
 
-def _followed(old: pa.Table, column: str, more: pa.Array) -> pa.Array:
-    return pa.concat_arrays([_array(old.column(column)), more])
+def _followed(first: pa.Array, more: pa.Array) -> pa.Array:
+    return pa.concat_arrays([first, more]) if len(more) else first
 
 
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
@@ -312,7 +393,7 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
         UnsupportedSchema: the ordering column cannot be compared.
         InvalidRecords: there is no such column.
     """
-    if pc.count_distinct(keys).as_py() == len(keys):
+    if are_unique(keys):
         return rows, keys
     columns = {"key": keys, "place": pa.array(np.arange(len(keys)))}
     by = ["key", "place"]
@@ -325,6 +406,14 @@ def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) ->
     last = pa.concat_arrays([pc.not_equal(ranked[:-1], ranked[1:]), pa.array([True])])
     kept = pa.array(np.sort(sorting.filter(last).to_numpy()))
     return rows.take(kept), keys.take(kept)
+
+
+def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether no key comes twice; quick where each is longer than the one before, or as long and greater."""
+    before, after = keys[:-1], keys[1:]
+    lengths = pc.binary_length(before), pc.binary_length(after)
+    rising = pc.or_(pc.less(*lengths), pc.and_(pc.equal(*lengths), pc.less(before, after)))
+    return pc.all(rising).as_py() is not False or len(pc.unique(keys)) == len(keys)
 
 
 def _ordering(rows: pa.Table, field: str) -> pa.Array:

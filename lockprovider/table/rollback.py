@@ -84,7 +84,11 @@ def roll_back(table: Table, begin: str, *, only_if_dead: bool = False, own: bool
             if own and begin > now.first_active:  # not archived, so rolled back while this writer wrote on
                 _remove(table, begin, files_of(table, begin))
             return
-        if only_if_dead and (not dead_among(table, {begin}) or _in_good_hands(table, now, begin)):
+        if only_if_dead and not dead_among(table, {begin}):
+            return
+        if (own or only_if_dead) and _in_good_hands(table, now, begin):
+            if own:
+                _remove(table, begin, files_of(table, begin))  # their plan has not got what was written after it
             return
         _execute(table, lease, now, begin, fenced=not own)
     table.tell("rolled_back", begin)

@@ -17,7 +17,7 @@ Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,8 @@ from fsspec_cas import CasError, Won
 from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import restore, rollback
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.conflict import Operation, archived_since, completed_since, undone_since
-from lockprovider.table.errors import ARCHIVED, Aborted, AlreadyCommitted, InvalidRecords, WriteConflict
+from lockprovider.table.conflict import Operation, archived_since, by_bucket, completed_since, undone_since
+from lockprovider.table.errors import ARCHIVED, Aborted, AlreadyCommitted, InvalidRecords, TableError, WriteConflict
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import TIMELINE, markers_dir, parse_marker
@@ -73,11 +73,11 @@ class CommitResult:
 class Transaction:
     """One instant of one writer; not thread-safe, and good for one commit."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *, pinned: bool = True) -> None:
         self.table = table
         self.config: TableConfig = table.config()
         check_writable(self.config)
-        self.timeline: Timeline = table.timeline()
+        self._timeline: Timeline | None = table.timeline() if pinned else None
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
         self._action = Action.COMMIT
@@ -87,7 +87,8 @@ class Transaction:
         self._begin = ""
         self._heartbeat: WriterHeartbeat | None = None
         self._stats: tuple[WriteStat, ...] | None = None
-        self._markers: tuple[str, ...] = ()
+        self._announced: list[str] = []  # the markers that this process has written
+        self._writes_elsewhere: bool | None = None
         self._over = False
         self._once: Once | None = None
 
@@ -108,6 +109,13 @@ class Transaction:
             txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         txn._begin, txn._heartbeat = begin, heartbeat
         return txn
+
+    @property
+    def timeline(self) -> Timeline:
+        """What was completed when this transaction began; if nothing was read before its start, when it started."""
+        if self._timeline is None:
+            self._timeline = self.table.timeline()
+        return self._timeline
 
     @property
     def schema_json(self) -> str | None:
@@ -140,10 +148,38 @@ class Transaction:
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
-        known = self.timeline
+        known = self._timeline or self.table.last_seen
         while not self._begin:
             known = self._take(known.next_time(self.table.world.now_ms()))
+        self._timeline = self._timeline or known
         return self._begin
+
+    def columns(self, check: Callable[[pa.Schema], object]) -> pa.Schema:
+        """The table's schema, of a transaction that has started then; `check` refuses input, before it if possible."""
+        seen = self.table.last_schema
+        if self._timeline is None and seen is not None and _passes(check, seen):
+            self.start()  # else it may have got a column since
+        schema = self.table.schema(self.timeline)
+        check(schema)
+        self.start()
+        return schema
+
+    @property
+    def partitions(self) -> set[str]:
+        """The partitions that are known to have a metafile; to be added to."""
+        return self.table.partitions_at(self.timeline)
+
+    def announce(self, marker: str) -> None:
+        """A marker that this process is about to write."""
+        self._announced.append(marker)
+
+    def write_here(self) -> None:
+        """This process writes files, and announces them."""
+        self._writes_elsewhere = self._writes_elsewhere or False
+
+    def write_elsewhere(self) -> None:
+        """Other processes write files too: what they announce is looked for in the store."""
+        self._writes_elsewhere = True
 
     def overwrite(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
         """Let all rows that the snapshot has in these partitions end with this commit; before anything is written.
@@ -225,9 +261,11 @@ class Transaction:
         if not self._begin or self._over:
             return
         self._over = True
-        self._stop_heartbeat()
-        with contextlib.suppress(CasError, NotAcquired):
-            rollback.roll_back(self.table, self._begin, own=True)
+        try:
+            with contextlib.suppress(CasError, NotAcquired):
+                rollback.roll_back(self.table, self._begin, own=True)
+        finally:
+            self._stop_heartbeat()  # not before: others would take it for dead at once, and get in each other's way
 
     def _take(self, begin: str) -> Timeline:
         """Try to begin at this time; the timeline as it was listed after."""
@@ -248,7 +286,7 @@ class Transaction:
             return now
         self._create(Instant(begin, self._action, State.INFLIGHT), profile)
         self._begin, self._heartbeat = begin, heartbeat
-        table.tell("begin", begin, snapshot=self.timeline.latest_completed_time)
+        table.tell("begin", begin, snapshot=(self._timeline or now).latest_completed_time)
         rollback.clean_dead(table, now, begin)
         return now
 
@@ -271,8 +309,9 @@ class Transaction:
     def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
         store, mine = self.table.store, {stat.path for stat in stats}
-        self._markers = tuple(entry.path for entry in store.list(f"{markers_dir(self._begin)}/"))
-        for path in self._markers:
+        if self._writes_elsewhere is not False:
+            self._announced = [entry.path for entry in store.list(f"{markers_dir(self._begin)}/")]
+        for path in self._announced:
             marker = parse_marker(path)
             if marker is not None and marker.data_path not in mine:
                 store.delete(marker.data_path)
@@ -345,7 +384,8 @@ class Transaction:
         others += planned_services(table, now)
         if mine.is_table_service:
             others += pending_writes(table, now, self._begin)
-        overlap = table.settings.resolution(mine, others)
+        resolution = table.settings.resolution
+        overlap = (resolution if self.config.bucket_index is None else by_bucket(resolution))(mine, others)
         if overlap is None:
             return
         lost_to = overlap.lost_to.file_name
@@ -368,8 +408,7 @@ class Transaction:
         self._over = True
         self._stop_heartbeat()
         with contextlib.suppress(CasError):
-            for path in self._markers:
-                self.table.store.delete(path)
+            self.table.store.delete_all(self._announced)
 
     def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:
@@ -388,6 +427,14 @@ class Transaction:
             conflicts=conflicts,
             lock_wait_s=waited_s,
         )
+
+
+def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:
+    try:
+        check(schema)
+    except TableError:
+        return False
+    return True
 
 
 def _restores(timeline: Timeline) -> list[str]:

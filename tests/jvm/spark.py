@@ -42,6 +42,7 @@ SHARED = {
     "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
     "hoodie.cleaner.policy.failed.writes": "LAZY",
     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+    "hoodie.rollback.avoid.duplicate.plan": "true",
 }
 
 

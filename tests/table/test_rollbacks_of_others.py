@@ -5,13 +5,26 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, rows, upsert
 
+from fsspec_cas import Store
+from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HeartbeatSettings, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.layout import TIMELINE, heartbeat_path
 from lockprovider.table.metadata import RollbackPlan, encode_rollback_plan
+
+
+def plan_as_they_do(table: Table, victim: str) -> str:
+    """The begin time of the rollback."""
+    planned = table.timeline().next_time(table.world.now_ms())
+    plan = encode_rollback_plan(RollbackPlan(victim, "commit"))
+    table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.requested", plan).unwrap()
+    table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.inflight", b"").unwrap()
+    return planned
 
 
 def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_only_when_it_is_dead(
@@ -22,10 +35,7 @@ def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_onl
     engine.write(victim, upserts=rows((1, "a", -1)))
     victim.leave()
     table.store.delete(heartbeat_path(victim.begin))  # as a JVM writer does when it has lost a conflict
-    planned = table.timeline().next_time(table.world.now_ms())
-    plan = encode_rollback_plan(RollbackPlan(victim.begin, "commit"))
-    table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.requested", plan).unwrap()
-    table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.inflight", b"").unwrap()
+    planned = plan_as_they_do(table, victim.begin)
 
     upsert(table, (2, "b", 2))
     assert victim.begin in table.timeline().pending_writes
@@ -43,3 +53,45 @@ def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_onl
     assert table.timeline().pending_rollbacks == ()
     assert not [path for path in data_files(tmp_path) if victim.begin in path]
     assert content(table) == by_hudi_rs(str(tmp_path)) == {(2, "b", written)}
+
+
+def test_a_writer_whose_rollback_another_is_busy_with_leaves_it_the_instant_and_no_file(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1))
+    mine = table.transaction()
+    engine.write(mine, upserts=rows((1, "a", -1)))
+    planned = plan_as_they_do(table, mine.begin)
+    with pytest.raises(Aborted, match="a rollback .* is planned"):
+        mine.commit()
+    mine.rollback()
+    now = table.timeline()
+    assert (now.pending_writes, now.pending_rollbacks) == ((mine.begin,), (planned,)), "they fail if these are gone"
+    assert not [path for path in data_files(tmp_path) if mine.begin in path]
+    assert content(table) == by_hudi_rs(str(tmp_path)) == {(1, "a", 1)}
+
+
+def test_a_writer_that_gives_up_beats_until_its_instant_is_gone(tmp_path: Path) -> None:
+    """A JVM cleaner takes a pending instant without a heartbeat for dead at once, and fails when it vanishes."""
+    Table.create(str(tmp_path), SPEC, settings=SETTINGS)
+    backend = Recording()
+    table = Table(Store(backend, str(tmp_path)), str(tmp_path), settings=SETTINGS)
+    mine = table.transaction()
+    engine.write(mine, upserts=rows((1, "a", 1)))
+    mine.rollback()
+    of_mine = [path.removeprefix(f"{tmp_path}/") for path in backend.deleted if mine.begin in path]
+    first_beat_gone = of_mine.index(heartbeat_path(mine.begin))
+    assert of_mine.index(f"{TIMELINE}/{mine.begin}.inflight") < first_beat_gone
+    assert of_mine.index(f"{TIMELINE}/{mine.begin}.commit.requested") < first_beat_gone
+    assert not (tmp_path / heartbeat_path(mine.begin)).exists()
+
+
+class Recording(LocalBackend):
+    """Remembers what is deleted, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[str] = []
+
+    async def delete(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        self.deleted.append(path)
+        return await super().delete(path, *args, **kwargs)

@@ -14,21 +14,24 @@ by less than the grace plus the margin.
                 another's, valid          Idle        Busy
     Writing     won, took, no pending     Held        Acquired
                 won, took, pending        Rolling     Apply
-                won, renewed              Held        Renewed
+                won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
                 won, committed            Rolling     Apply (the commit point was passed just now)
                 won, released             Idle        Released
                 lost, unknown             Checking    ReadRecord
     Checking    my nonce is there         as if won
                 mine, another nonce       Held        not written (or an older write of mine landed late); with a
-                                                      `pending` Rolling and Apply, for that may be undone work
+                                                      `pending` Rolling, for that may be undone work
                 took: anything else       as Reading
                 renewed, committed: else  Lost        Ended; whether a commit was decided, `settle_commit` says
                 released: else            Idle        Released (it is not ours any more)
     Checking    Look                      Checking    ReadRecord (the look before failed)
-    Rolling     AppliedPending            Held        Acquired, Committed, ...
+    Rolling     AppliedPending            Held        Acquired, Committed, not written
     Rolling     Renew, Release            Writing     PutRecord if match, `pending` kept
     Held        Renew, Commit, Release    Writing     PutRecord if match, `pending` cleared
     any held    Tick, Renew past deadline Lost        Ended
+
+What is applied may be large and the store slow. So the lease is renewed meanwhile: the one who applies does not keep
+the machine, and a renewal changes nothing about what is being rolled forward.
 
 The deadline counts from BEFORE the request was sent, on the monotonic clock: counted from the answer, two holders
 appear. A lapsed lease is `Lost` for its holder even if nobody took it yet. A renewal follows the wall clock forward but
@@ -252,6 +255,7 @@ class Writing:
     clocks_ms: int
     before: Held | None
     passing: Passing = Passing()  # of a take: holds for the next judgement too
+    then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +326,8 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
         case _, Renew(at) if at.monotonic_s >= held.deadline_s:
             return _tick(state, at.monotonic_s)
         case _, Renew(at):
-            return _write("renew", held, _prolonged(me, held, at, kept), at)
+            then = state.then if isinstance(state, Rolling) else "not_written"
+            return _write("renew", held, _prolonged(me, held, at, kept), at, then)
         case _, Release(at, again):
             line = joined(held.record, me.party).line if again else held.record.line
             freed_ms = at.now_ms if line else 0
@@ -416,8 +421,9 @@ _LONGEST_TURN_MS = 60_000
 _LEFT_AFTER_PACES = 3
 
 
-def _write(purpose: Purpose, held: Held, record: LockRecord, at: Moment) -> Step:
-    return Writing(purpose, record, at.monotonic_s, held.clocks_ms, held), PutRecord(record, held.version)
+def _write(purpose: Purpose, held: Held, record: LockRecord, at: Moment, then: What = "not_written") -> Step:
+    write = Writing(purpose, record, at.monotonic_s, held.clocks_ms, held, then=then)
+    return write, PutRecord(record, held.version)
 
 
 def _prolonged(me: Me, held: Held, at: Moment, pending: Pending | None) -> LockRecord:
@@ -438,18 +444,21 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
     """My record is in the store at `version`."""
     deadline_s = write.sent_s + me.settings.validity_s - me.settings.margin_s
     held = Held(write.record, version, deadline_s, write.clocks_ms)
-    if write.purpose == "release":
-        return Idle((write.record, version)), Told("released")
-    return _roll(held, _TOLD[write.purpose])
+    pending = write.record.pending
+    match write.purpose:
+        case "release":
+            return Idle((write.record, version)), Told("released")
+        case "renew":
+            return _still(held, write.then), Told("renewed")
+        case "take":
+            return (held, Told("acquired")) if pending is None else (Rolling(held, "acquired"), Apply(pending))
+        case "commit":
+            return (held, Told("committed")) if pending is None else (Rolling(held, "committed"), Apply(pending))
 
 
-_TOLD: dict[Purpose, What] = {"take": "acquired", "renew": "renewed", "commit": "committed"}
-
-
-def _roll(held: Held, then: What) -> Step:
-    if held.record.pending is None:
-        return held, Told(then)
-    return Rolling(held, then), Apply(held.record.pending)
+def _still(held: Held, then: What) -> Held | Rolling:
+    """The holder as before, with what its record says is still to be applied."""
+    return held if held.record.pending is None else Rolling(held, then)
 
 
 def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version | None, at: Moment) -> Step:
@@ -460,7 +469,8 @@ def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version
         mine = record.owner == me.owner and record.epoch == write.record.epoch and not record.expired
         if write.before is not None and mine:
             # The record from before, or an older write of mine that landed late: still the holder, not written yet.
-            return _roll(replace(write.before, record=record, version=version), "not_written")
+            held = replace(write.before, record=record, version=version)
+            return _still(held, write.then), Told("not_written")
     if write.purpose == "take":
         return _judge(me, record, version, at, write.passing)
     if write.purpose == "release":

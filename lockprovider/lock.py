@@ -138,10 +138,12 @@ class Lock:
         self._state: State = Idle()
         self._known: Known | None = None
         self._read_once = False
-        self._at_hand: tuple[Pending, bytes] | None = None
-        self._tried: set[Pending] = set()
+        self._tried: set[Pending] = set()  # commits that were sent under this lease
+        self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
+        self._applied: Pending | None = None
         self.metrics = Recorder(self._on_metric, self._world)
         self._one_step = threading.RLock()  # the machine takes one event at a time
+        self._publishing = threading.RLock()  # one publish at a time; renewals go on meanwhile
         self._turn = Fifo()  # one thread of this client at a time wants or has the lock
         self._lease: Lease | None = None
 
@@ -282,8 +284,11 @@ class Lock:
         with self._one_step:
             if not isinstance(self._state, (Idle, Lost)):
                 self._state = Idle()  # what an earlier release or acquisition that failed has left
+            self._applied = None
             try:
                 answer = self._feed(TryLock(self._moment(), over))
+                if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
+                    self._apply(answer.pending)
             except BaseException:
                 self._back_out()
                 raise
@@ -338,13 +343,20 @@ class Lock:
         return effect if isinstance(effect, Ended) else None
 
     def renew(self) -> Told | Ended | None:
-        """Prolong the lease once."""
+        """Prolong the lease once. What could not be applied before is tried again, if nobody is at it."""
         with self._one_step:
+            self._note_applied()
+            effect: Busy | Told | Ended | Apply | None = None
             if isinstance(self._state, Checking):
-                return self._final(self._feed(Look()))
-            if isinstance(self._state, (Held, Rolling)):
-                return self._final(self._feed(Renew(self._moment())))
-            return None
+                effect = self._feed(Look())
+            elif isinstance(self._state, (Held, Rolling)):
+                effect = self._feed(Renew(self._moment()))
+        if self._publishing.acquire(blocking=False):
+            try:
+                self._apply_left(lambda: min(self._left_s(), self.settings.renew_s))
+            finally:
+                self._publishing.release()
+        return self._final(effect)
 
     def time_of(self, monotonic_s: float) -> datetime:
         """The wall clock's reading when the monotonic one shows this, if neither steps."""
@@ -354,7 +366,7 @@ class Lock:
     def give_back(self) -> None:
         """Release until it is known to be released, or not ours any more."""
         at_ms = self._world.now_ms()
-        with self._one_step:
+        with self._publishing, self._one_step:
             self._finish_in_flight()
             while isinstance(self._state, (Held, Rolling)):
                 self._feed(Release(self._moment(), self._party.again))
@@ -367,7 +379,7 @@ class Lock:
         if self._audit is not None:
             self._audit.ended(self._world.now_ms() if at_ms is None else at_ms, held=held)
 
-    def _note(self, effect: Busy | Told | Ended | None) -> None:
+    def _note(self, effect: Busy | Told | Ended | Apply | None) -> None:
         """Tell the audit what the machine has told."""
         held = machine.belief(self._state)
         if self._audit is None or held is None or not isinstance(effect, Told):
@@ -378,17 +390,24 @@ class Lock:
             self._audit.renewed(held.record, self.settings.validity_s)
 
     def commit(self, pending: Pending) -> Told | Ended | None:
-        """Try to pass the commit point once; None if nothing is held."""
-        with self._one_step:
-            ended = self._finish_in_flight()
-            if isinstance(self._state, Rolling) and self._state.held.record.pending is not None:
-                self._apply(self._state.held.record.pending)
-                self._feed(AppliedPending())
-            if not isinstance(self._state, Held):
-                return ended
-            self._at_hand = (pending, publish.prepare(self._store, pending))
-            self._tried.add(pending)
-            return self._final(self._feed(Commit(pending, self._moment())))
+        """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while."""
+        data: bytes | None = None
+        with self._publishing:
+            while True:
+                with self._one_step:
+                    ended = self._finish_in_flight()
+                    if not isinstance(self._state, (Held, Rolling)):
+                        return ended
+                    if isinstance(self._state, Held) and data is not None:
+                        self._tried.add(pending)
+                        effect = self._feed(Commit(pending, self._moment()))
+                        break
+                self._apply_left(self._left_s)
+                data = publish.prepare(self._store, pending, self._left_s)
+            if isinstance(effect, Apply):
+                self._apply(pending, data)
+                return Told("committed")
+            return self._final(effect)
 
     def tried(self, pending: Pending) -> bool:
         """Whether this lease ever sent the commit of `pending`."""
@@ -404,9 +423,8 @@ class Lock:
             seen = self._read().record  # the record first: its `pending` is dropped only after the object is there
         there = publish.digest_at(self._store, pending.path)
         verdict = settle_commit(pending, self.owner, epoch, seen, there)
-        if verdict == "apply":
-            publish.apply(self._store, pending)
-        return verdict
+        # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
+        return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
 
     def _release_quietly(self) -> None:
         """Best effort, when something else is already being raised."""
@@ -414,21 +432,41 @@ class Lock:
             self.give_back()
 
     def _finish_in_flight(self) -> Ended | None:
-        if not isinstance(self._state, Checking):
-            return None
-        effect = self._feed(Look())
+        """Find out what became of a write whose answer is missing, and take note of what was applied."""
+        effect = self._feed(Look()) if isinstance(self._state, Checking) else None
+        self._note_applied()
         return effect if isinstance(effect, Ended) else None
 
-    def _apply(self, pending: Pending) -> None:
-        at_hand = self._at_hand
-        publish.apply(self._store, pending, at_hand[1] if at_hand is not None and at_hand[0] == pending else None)
+    def _apply_left(self, left_s: publish.Left) -> None:
+        """Finish a publish that was decided and could not be applied before."""
+        state = self._state
+        if isinstance(state, Rolling) and state.held.record.pending is not None:
+            self._apply(state.held.record.pending, left_s=left_s)
+
+    def _apply(self, pending: Pending, data: bytes | None = None, left_s: publish.Left | None = None) -> None:
+        """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
+        self._sent.add(pending)
+        publish.apply(self._store, pending, data, left_s or self._left_s)
+        self._sent.discard(pending)
+        with self._one_step:
+            self._applied = pending
+            self._note_applied()
+
+    def _note_applied(self) -> None:
+        state = self._state
+        if isinstance(state, Rolling) and state.held.record.pending == self._applied:
+            self._feed(AppliedPending())
+
+    def _left_s(self) -> float:
+        held = self.held()
+        return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()
 
     @staticmethod
-    def _final(effect: Busy | Told | Ended | None) -> Told | Ended | None:
-        return None if isinstance(effect, Busy) else effect
+    def _final(effect: Busy | Told | Ended | Apply | None) -> Told | Ended | None:
+        return None if isinstance(effect, (Busy, Apply)) else effect
 
-    def _feed(self, event: Event) -> Busy | Told | Ended | None:
-        """Feed one event and do what the machine asks for, until it asks for nothing more."""
+    def _feed(self, event: Event) -> Busy | Told | Ended | Apply | None:
+        """Feed one event and do what the machine asks for, until it asks for nothing more, or for an `Apply`."""
         while True:
             before = self._state
             self._state, effect = machine.step(self._me, before, event)
@@ -438,9 +476,6 @@ class Lock:
                     event = self._read()
                 case PutRecord():
                     event = self._put(effect)
-                case Apply(pending):
-                    self._apply(pending)
-                    event = AppliedPending()
                 case _:
                     self._note(effect)
                     return effect
@@ -571,6 +606,8 @@ class Lease:
             raise
         except (CasError, MalformedRecord) as error:
             if not self._lock.tried(pending):
+                if self._lapsed():
+                    self.check()  # the better reason
                 raise
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
         self._discard(pending)
@@ -686,8 +723,10 @@ class Lease:
         if not self._lock.tried(pending):
             self.check()
         match self._lock.settle(pending, self.epoch):
-            case "committed" | "apply":
+            case "committed":
                 return
+            case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it
+                raise PublishUnknown(f"{pending.path!r} was decided, and the next holder puts it there")
             case "not_committed":
                 self.check()
             case "unknown":

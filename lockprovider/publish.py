@@ -8,8 +8,13 @@
 Whoever acquires a lock whose record carries `pending` applies it first. A holder that was paused before the commit
 point never commits; one that was paused after it has committed, in the order of the commit points.
 
-Not promised: a published object that is removed again may come back, once, from a roll-forward that was paused. Remove
-one only when it is never looked for again, or under a later lease and long after.
+Applying is bounded by the lease under which it is done: nothing is written after its end, and no write is waited for
+longer. So an object that was removed under a later lease does not come back from a roll-forward that was paused.
+
+Not promised: that, of a write that was sent in time and is held up on its way until after the removal, or of a process
+that is stopped in the very moment of sending; nor that a publish whose answer was lost can tell a removed object from
+one that never was. And what takes longer to write than a lease lives is never applied: stage little next to what the
+store takes in `validity_s`.
 
 Source: the fencing requirement of Hudi RFC-91, "Considerations".
 """
@@ -17,10 +22,20 @@ Source: the fencing requirement of Hudi RFC-91, "Considerations".
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
-from fsspec_cas import AlreadyExists, Lost, ObjectNotFound, Store, Unknown, Won
+from fsspec_cas import AlreadyExists, Lost, ObjectNotFound, Store, Unavailable, Unknown, Won
 from lockprovider.errors import LockError
 from lockprovider.record import Pending
+
+_REQUEST_S = 60.0
+
+Left = Callable[[], float]  # the seconds until the lease ends, by the own monotonic clock
+
+
+def ample() -> float:
+    """For a look that is bound to no lease."""
+    return _REQUEST_S
 
 
 def digest(data: bytes) -> str:
@@ -35,15 +50,15 @@ def stage(store: Store, folder: str, write_id: str, path: str, data: bytes) -> P
     return Pending(path, staged, digest(data))
 
 
-def digest_at(store: Store, path: str) -> str | None:
+def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
     """The digest of the object at `path`, None if there is none."""
     try:
-        return digest(store.read(path).data)
+        return digest(store.read(path, timeout=_look_s(left_s)).data)
     except ObjectNotFound:
         return None
 
 
-def prepare(store: Store, pending: Pending) -> bytes:
+def prepare(store: Store, pending: Pending, left_s: Left = ample) -> bytes:
     """The staged bytes, once it is sure that they can be applied; asked under the lease, before the commit point.
 
     A decided publish that cannot be applied would stop every later holder.
@@ -52,14 +67,15 @@ def prepare(store: Store, pending: Pending) -> bytes:
         AlreadyExists: another object is at the path.
         LockError: the staged copy is gone or was changed.
     """
-    there = digest_at(store, pending.path)
+    there = digest_at(store, pending.path, left_s)
     if there not in (None, pending.digest):
         raise AlreadyExists(
             f"{pending.path!r} already exists with other bytes (digest {there}); it was not published",
             path=pending.path,
         )
     try:
-        data = store.read(pending.path if there else pending.staged).data
+        path = pending.path if there else pending.staged
+        data = store.read(path, timeout=_look_s(left_s)).data
     except ObjectNotFound:
         raise LockError(f"nothing is staged at {pending.staged!r} for {pending.path!r}; stage it again") from None
     if digest(data) != pending.digest:
@@ -67,29 +83,44 @@ def prepare(store: Store, pending: Pending) -> bytes:
     return data
 
 
-def apply(store: Store, pending: Pending, data: bytes | None = None) -> None:
-    """Create the pending object from its staged copy (`data`, if at hand). Safe to repeat, by anybody, at any time.
+def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
+    """Create the pending object from its staged copy (`data`, if at hand). Safe to repeat, by any holder.
 
     Raises:
         LockError: another object is at the path, or neither it nor the staged copy is there.
+        Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still says what to do.
     """
     if data is None:
         try:
-            data = store.read(pending.staged).data
+            data = store.read(pending.staged, timeout=_timeout_s(pending.path, left_s)).data
         except ObjectNotFound:
-            _must_be(pending, digest_at(store, pending.path))
+            _must_be(pending, digest_at(store, pending.path, left_s))
             return
-    outcome = store.put_if_absent(pending.path, data, create_once=True)
+    timeout_s = _timeout_s(pending.path, left_s)
+    outcome = store.put_if_absent(pending.path, data, create_once=True, timeout=timeout_s)
     match outcome:
         case Won():
             return
         case Lost():
-            _must_be(pending, digest_at(store, pending.path))
-        case Unknown() if digest_at(store, pending.path) != pending.digest:
+            _must_be(pending, digest_at(store, pending.path, left_s))
+        case Unknown() if digest_at(store, pending.path, left_s) != pending.digest:
             outcome.unwrap()
         case Unknown():
             return  # whosever copy it is
+
+
+def _look_s(left_s: Left) -> float:
+    """A look harms nobody, also when it comes after the end; before it, it must not outlast the lease."""
+    seconds = left_s()
+    return min(_REQUEST_S, seconds) if seconds > 0 else _REQUEST_S
+
+
+def _timeout_s(path: str, left_s: Left) -> float:
+    seconds = left_s()
+    if seconds <= 0:
+        raise Unavailable(f"{path!r} was not written: the lease has ended", path=path)
+    return min(_REQUEST_S, seconds)
 
 
 def _must_be(pending: Pending, there: str | None) -> None:

@@ -101,6 +101,7 @@ class Client(NamedTuple):
     tried: bool = False
     epoch: int = 0
     seen: int = 0
+    applying: int = 0  # the apply that goes on while `op` is the heartbeat's
 
 
 class World(NamedTuple):
@@ -158,6 +159,9 @@ class Publishing:
             return
         if client.op:
             yield from self._request(world, i)
+            if isinstance(self._all[client.op], Apply) and client.phase == "publish":
+                aside = client._replace(op=0, applying=client.op)
+                yield from self._renewed(_with(world, i, aside), i, self._all[client.machine])
             return
         if world.budget.crashes and client.phase != "out":
             yield self._crash(world, i)
@@ -182,7 +186,7 @@ class Publishing:
     def _own_step(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         client, name = world.clients[i], _NAMES[i]
         machine = self._all[client.machine]
-        if client.phase in ("settling", "looking", "applying"):
+        if client.phase in ("settling", "looking"):
             yield from self._settle(world, i)
             return
         if client.phase == "out":
@@ -222,13 +226,25 @@ class Publishing:
     def _beside(self, world: World, i: int, machine: Any) -> Iterator[tuple[str, World]]:
         """What the heartbeat and the clock may do at any time."""
         client, name, budget = world.clients[i], _NAMES[i], world.budget
-        if budget.renewals and isinstance(machine, (Held, Rolling, Checking)):
+        yield from self._renewed(world, i, machine)
+        if budget.renewals and isinstance(machine, Rolling) and client.phase != "publish":
             after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
-            event = "look" if isinstance(machine, Checking) else "renew"
-            yield self._feed(f"{name}'s heartbeat: {event}", after, i, client, event)
+            path = machine.held.record.pending.path
+            there = after._replace(objects=after.objects | {path})
+            yield self._feed(f"{name}'s heartbeat applies {path}", there, i, client, "applied")
         if budget.lapses and isinstance(machine, (Held, Rolling)):
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
             yield self._feed(f"{name}'s own deadline passes", after, i, client, "tick")
+
+    def _renewed(self, world: World, i: int, machine: Any) -> Iterator[tuple[str, World]]:
+        client, name, budget = world.clients[i], _NAMES[i], world.budget
+        if budget.renewals and isinstance(machine, (Held, Rolling, Checking)):
+            after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
+            event = "look" if isinstance(machine, Checking) else "renew"
+            while_ = " while it applies" if client.applying else ""
+            if client.applying:
+                self.reached.add("renewed while applying")
+            yield self._feed(f"{name}'s heartbeat: {event}{while_}", after, i, client, event)
 
     def _join(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         name, record, budget = _NAMES[i], self._all[world.record], world.budget
@@ -296,8 +312,16 @@ class Publishing:
         self.reached.add("applied" if pending.path[0] == name.lower() else "rolled forward")
         label = f"{name} applies {pending.path}"
         there = world._replace(objects=world.objects | {pending.path})
-        yield self._feed(label, there, i, client, "applied")
-        if budget.failed:
+        machine = self._all[client.machine]
+        if isinstance(machine, Rolling) and machine.held.record.pending == pending:
+            yield self._feed(label, there, i, client, "applied")
+        elif pending.path == self._entry(i, client):  # the lease ended meanwhile, or a renewal is in doubt
+            yield f"{label}: published", self._published(label, there, i, client._replace(op=0))
+        else:
+            yield label, _with(there, i, client._replace(op=0))
+        if not isinstance(machine, (Rolling, Checking)):
+            yield f"{label}: not sent, its lease has ended", self._raised(world, i)
+        elif budget.failed:
             for done, after in (("done, but not answered", there), ("not done", world)):
                 failed = after._replace(budget=budget._replace(failed=budget.failed - 1))
                 yield f"{label}: {done}", self._raised(failed, i)
@@ -305,6 +329,8 @@ class Publishing:
     def _raised(self, world: World, i: int) -> World:
         """The shell raises: taking is given up, a publish is unknown, a release is given up, a beat is left to the next."""
         client = world.clients[i]._replace(op=0)
+        if client.applying:
+            return _with(world, i, client._replace(op=client.applying, applying=0))
         match client.phase:
             case "out":
                 return _with(world, i, client)
@@ -319,11 +345,6 @@ class Publishing:
         """`Lock.settle`: the record, then the path, then the verdict."""
         client, name = world.clients[i], _NAMES[i]
         entry = self._entry(i, client)
-        if client.phase == "applying":
-            there = world._replace(objects=world.objects | {entry})
-            label = f"{name} applies {entry} itself and reports it published"
-            yield label, self._published(label, there, i, client)
-            return
         if client.phase == "settling" and self.rules.record_first:
             yield f"{name} reads the record to settle {entry}", self._noted(world, i, client)
             return
@@ -342,8 +363,6 @@ class Publishing:
         match verdict:
             case "committed":
                 yield label, self._published(label, world, i, client)
-            case "apply":
-                yield label, _with(world, i, client._replace(phase="applying"))
             case "not_committed":
                 yield label, self._denied(label, world, i, client)
             case _:
@@ -375,10 +394,12 @@ class Publishing:
                 return self._pruned(_with(world, i, client._replace(op=effect_id)))
             case Busy():
                 return self._over(world, i, client, "out")
+            case _ if client.applying:  # the heartbeat's own: the one who applies goes on
+                return self._pruned(_with(world, i, client._replace(op=client.applying, applying=0)))
             case Told("acquired"):
                 epoch = self._all[client.machine].record.epoch
                 return self._pruned(_with(world, i, client._replace(phase="fresh", epoch=epoch)))
-            case Told("committed"):
+            case Told("committed") if client.phase == "publish":
                 return self._pruned(self._published(label, world, i, client))
             case Told("released"):
                 return self._pruned(self._over(world, i, client, "out"))

@@ -179,10 +179,12 @@ def test_an_older_commit_of_mine_that_landed_late_is_finished_first() -> None:
     late = replace(before.record, nonce="late", pending=PENDING)
     writing, _ = step(ME, before, Renew(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
-    rolling, effect = step(ME, checking, RecordSeen(late, V2, at("n3")))
-    assert effect == Apply(PENDING)
-    after, told = step(ME, rolling, AppliedPending())
+    rolling, told = step(ME, checking, RecordSeen(late, V2, at("n3")))
     assert told == Told("not_written")
+    assert isinstance(rolling, Rolling)
+    with pytest.raises(ValueError, match="Commit does not belong to Rolling"):
+        step(ME, rolling, Commit(PENDING, at("n4")))
+    after, _ = step(ME, rolling, AppliedPending())
     assert (after.version, after.deadline_s) == (V2, before.deadline_s)
 
 
@@ -230,6 +232,20 @@ def test_what_is_not_applied_yet_stays_in_the_record_and_what_is_goes(event: obj
     mine = held(PENDING)
     assert step(ME, Rolling(mine, "committed"), event)[1].record.pending == PENDING
     assert step(ME, mine, event)[1].record.pending is None
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("then", ["acquired", "committed"])
+def test_a_renewal_while_something_is_applied_is_only_a_renewal(then: str, answered: bool) -> None:
+    writing, put = step(ME, Rolling(held(PENDING), then), Renew(at("n2", s=10)))
+    if answered:
+        state, told = step(ME, writing, PutWon(V2))
+    else:
+        state, told = step(ME, step(ME, writing, PutFailed())[0], RecordSeen(put.record, V2, at("n3")))
+    assert told == Told("renewed")
+    assert state.held.deadline_s == NOW_S + 100
+    after, told = step(ME, state, AppliedPending())
+    assert (after, told) == (state.held, Told(then))
 
 
 def test_nothing_is_committed_while_something_is_not_applied() -> None:

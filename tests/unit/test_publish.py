@@ -42,12 +42,12 @@ def test_staging_writes_next_to_the_lock_and_not_at_the_path(store: Store) -> No
 
 def test_applying_again_changes_nothing(store: Store) -> None:
     pending = staged(store)
-    publish.apply(store, pending)
+    publish.apply(store, pending, None, publish.ample)
     version = store.head("state/7").version
-    publish.apply(store, pending)
-    publish.apply(store, pending, b"data")
+    publish.apply(store, pending, None, publish.ample)
+    publish.apply(store, pending, b"data", publish.ample)
     publish.discard(store, pending)
-    publish.apply(store, pending)
+    publish.apply(store, pending, None, publish.ample)
     assert store.head("state/7").version == version
     assert store.read("state/7").data == b"data"
 
@@ -58,7 +58,7 @@ def test_applying_through_a_bad_network_ends_with_the_object_there_once(
 ) -> None:
     pending = staged(store)
     faulty = Faulty(backend.inner, {"put": [fault]}, world=clock)
-    publish.apply(Store(faulty, store.root, world=clock), pending)
+    publish.apply(Store(faulty, store.root, world=clock), pending, None, publish.ample)
     assert faulty.fired == [("put", fault)]
     assert store.read("state/7").data == b"data"
 
@@ -67,7 +67,7 @@ def test_a_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: 
     pending = staged(store)
     store.put_if_absent("state/7", b"foreign").unwrap()
     with pytest.raises(LockError, match="an object with digest .* is there; somebody wrote or removed it"):
-        publish.apply(store, pending)
+        publish.apply(store, pending, None, publish.ample)
     with pytest.raises(AlreadyExists, match="state/7"):
         publish.prepare(store, pending)
     assert store.read("state/7").data == b"foreign"
@@ -77,7 +77,7 @@ def test_when_neither_the_staged_copy_nor_the_object_is_there_that_is_an_error(s
     pending = staged(store)
     publish.discard(store, pending)
     with pytest.raises(LockError, match="nothing is there"):
-        publish.apply(store, pending)
+        publish.apply(store, pending, None, publish.ample)
     with pytest.raises(LockError, match="nothing is staged at .*; stage it again"):
         publish.prepare(store, pending)
 
@@ -85,7 +85,7 @@ def test_when_neither_the_staged_copy_nor_the_object_is_there_that_is_an_error(s
 def test_preparing_gives_the_bytes_also_when_the_object_is_there_already(store: Store) -> None:
     pending = staged(store)
     assert publish.prepare(store, pending) == b"data"
-    publish.apply(store, pending)
+    publish.apply(store, pending, None, publish.ample)
     publish.discard(store, pending)
     assert publish.prepare(store, pending) == b"data"
 

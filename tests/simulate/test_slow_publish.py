@@ -1,0 +1,269 @@
+"""A publish on a slow store, one that is paused past its lease, and one that a JVM writer knows nothing of."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from fsspec_cas import CasError, Store
+from fsspec_cas.testing import LoseAnswer
+from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, Lock, PublishUnknown, publish
+from simulate.town import SETTINGS, SOON_S, Client, Town, commits
+
+JVM = {"expired": False, "owner": "11111111-2222-3333-4444-555555555555"}
+
+
+def renewed_by_a_heartbeat(lease: Lease) -> bool:
+    """Whether a renewal in another thread gets through, whatever this one is in the middle of."""
+    done: list[bool] = []
+    beat = threading.Thread(target=lambda: done.append(lease.renew()), daemon=True)
+    beat.start()
+    beat.join(SOON_S)
+    return done == [True]
+
+
+def pause_after_the_commit(client: Client, meanwhile: Callable[[], None]) -> list[str]:
+    """The commit is in the store; before its answer is heard, `meanwhile` happens, once. Filled then."""
+    put, paused = client.way.put, []
+
+    async def held_up(path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
+        answer = await put(path, data, *args, **kwargs)
+        if commits(data) and not paused:
+            paused.append(path)
+            meanwhile()
+        return answer
+
+    client.way.put = held_up  # type: ignore[method-assign]
+    return paused
+
+
+def remove_under_a_later_lease(town: Town, path: str) -> Client:
+    """As a restore does it: whatever was decided is rolled forward, and then removed."""
+    other = town.client()
+    with other.lock.acquire(0):
+        assert town.has(path), "a take-over rolls forward"
+        town.store.delete(path)
+    return other
+
+
+def jvm_takes_over(town: Town) -> None:
+    """It writes what it knows, and nothing else."""
+    seen = town.store.read(HUDI_LOCK_PATH)
+    record = JVM | {"validUntil": round(town.time.now_s * 1000) + 300_000}
+    town.store.put_if_match(HUDI_LOCK_PATH, json.dumps(record).encode(), seen.version).unwrap()
+
+
+@pytest.mark.parametrize(
+    ("operation", "path_ends"),
+    [("get", "state/1"), ("get", "staged"), ("put", "state/1")],
+    ids=["is the path free", "the staged bytes", "the object itself"],
+)
+def test_a_publish_whose_every_request_is_slow_is_renewed_meanwhile(town: Town, operation: str, path_ends: str) -> None:
+    client = town.client()
+    lease = client.lock.acquire()
+    slow_s = SETTINGS.validity_s * 0.6
+    renewals: list[bool] = []
+
+    def slow(asked: str, path: str, _: bytes) -> None:
+        if asked == operation and path_ends in path and not renewals:
+            town.pass_s(slow_s)
+            renewals.append(renewed_by_a_heartbeat(lease))
+            town.pass_s(slow_s)
+
+    client.way.before = slow
+    lease.publish("state/1", b"large")
+    assert renewals == [True]
+    lease.check()
+    assert town.store.read("state/1").data == b"large"
+    lease.publish("state/2", b"another")
+    lease.release()
+    assert town.record.pending is None
+
+
+def test_a_renewal_while_a_publish_is_applied_does_not_forget_it(town: Town) -> None:
+    """The holder dies in the middle: the next one finds the publish in the record that the renewal wrote."""
+    client = town.client()
+    lease = client.lock.acquire()
+
+    def die(operation: str, path: str, _: bytes) -> None:
+        if operation == "put" and path.endswith("state/1"):
+            assert renewed_by_a_heartbeat(lease)
+            raise KeyboardInterrupt
+
+    client.way.before = die
+    with pytest.raises(KeyboardInterrupt):
+        lease.publish("state/1", b"decided")
+    assert town.record.pending is not None
+    client.way.before = lambda *_: None
+    town.lapse()
+    with town.client().lock.acquire(0):
+        assert town.store.read("state/1").data == b"decided"
+
+
+def test_what_could_not_be_applied_is_applied_by_a_later_heartbeat(town: Town) -> None:
+    client = town.client()
+    lease = client.lock.acquire()
+
+    def no_space(operation: str, path: str, _: bytes) -> None:
+        if operation == "put" and path.endswith("state/1"):
+            raise CasError("no space left")
+
+    client.way.before = no_space
+    with pytest.raises(PublishUnknown, match="no space left"):
+        lease.publish("state/1", b"decided")
+    with pytest.raises(CasError, match="no space left"):
+        lease.renew()
+    assert not town.has("state/1")
+    client.way.before = lambda *_: None
+    assert lease.renew()
+    assert town.store.read("state/1").data == b"decided"
+    lease.release()
+    assert town.record.pending is None
+
+
+# -- paused past the lease ---------------------------------------------------------------------------------------------
+
+
+def _published(town: Town, meanwhile: Callable[[], None]) -> list[str]:
+    """The publisher itself is paused between its commit point and the apply."""
+    holder = town.client()
+    lease = holder.lock.acquire()
+    paused = pause_after_the_commit(holder, meanwhile)
+    with pytest.raises(PublishUnknown, match="the lease has ended"):
+        lease.publish("state/1", b"decided")
+    assert lease.lost.is_set() or lease._lapsed()
+    return paused
+
+
+def _rolled_forward(town: Town, meanwhile: Callable[[], None]) -> list[str]:
+    """The next holder is paused in its roll-forward."""
+    dead, slow = town.client(), town.client()
+    paused = pause_after_the_commit(dead, _die)
+    with pytest.raises(KeyboardInterrupt):
+        dead.lock.acquire().publish("state/1", b"decided")
+    assert paused
+    town.lapse()
+    paused.clear()
+
+    def pause(operation: str, path: str, _: bytes) -> None:
+        if operation == "get" and "staged" in path and not paused:
+            paused.append(path)
+            meanwhile()
+
+    slow.way.before = pause
+    with pytest.raises(CasError, match="the lease has ended"):
+        slow.lock.acquire(0)
+    return paused
+
+
+def _die() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("who", [_published, _rolled_forward])
+def test_a_roll_forward_that_was_paused_past_its_lease_does_not_bring_back_what_a_later_holder_removed(
+    town: Town, who: Callable[[Town, Callable[[], None]], list[str]]
+) -> None:
+    def meanwhile() -> None:
+        town.lapse()
+        remove_under_a_later_lease(town, "state/1")
+
+    assert who(town, meanwhile), "the pause did not happen"
+    assert not town.has("state/1")
+    with town.client().lock.acquire(0):
+        assert not town.has("state/1")
+
+
+@pytest.mark.parametrize("who", [_published, _rolled_forward])
+def test_without_a_bound_it_does_come_back(town: Town, who: Callable[[Town, Callable[[], None]], list[str]]) -> None:
+    """The wrong twin of the test above, so that it can fail."""
+
+    def meanwhile() -> None:
+        town.lapse()
+        remove_under_a_later_lease(town, "state/1")
+
+    with (
+        mock.patch.object(Lock, "_left_s", return_value=60.0),
+        pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"),
+    ):
+        who(town, meanwhile)
+    assert town.has("state/1")
+
+
+@pytest.mark.parametrize("left_s", [0.0, -5.0])
+def test_nothing_is_written_once_the_lease_has_ended(town: Town, left_s: float) -> None:
+    client = town.client()
+    pending = client.lock.stage("state/1", b"data")
+    asked: list[str] = []
+    client.way.before = lambda operation, *_: asked.append(operation)
+    store = Store(client.way, town.store.root, world=client.clock)
+    for data in (None, b"data"):
+        with pytest.raises(CasError, match="the lease has ended"):
+            publish.apply(store, pending, data, lambda: left_s)
+    assert "put" not in asked
+
+
+# -- a JVM writer, who drops what it does not know ---------------------------------------------------------------------
+
+
+def test_a_publish_that_was_acknowledged_survives_a_jvm_writer_that_drops_pending(town: Town) -> None:
+    client = town.client()
+    lease = client.lock.acquire()
+    lease.publish("state/1", b"acknowledged")
+    assert town.record.pending is not None, "the field is cleared by the next write only"
+    town.lapse()
+    jvm_takes_over(town)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        lease.publish("state/2", b"too late")
+    town.rewrite(expired=True)
+    with town.client().lock.acquire(0):
+        assert town.store.read("state/1").data == b"acknowledged"
+        assert not town.has("state/2")
+
+
+def test_a_publish_between_commit_and_apply_that_a_jvm_writer_drops_is_neither_acknowledged_nor_ever_there(
+    town: Town,
+) -> None:
+    holder = town.client()
+    lease = holder.lock.acquire()
+    epoch = lease.epoch
+
+    def meanwhile() -> None:
+        town.lapse()
+        jvm_takes_over(town)
+
+    paused = pause_after_the_commit(holder, meanwhile)
+    with pytest.raises(PublishUnknown, match="the lease has ended"):
+        lease.publish("state/1", b"dropped")
+    assert paused
+    assert not town.has("state/1")
+    town.rewrite(expired=True)
+    with town.client().lock.acquire(0) as after:
+        assert after.epoch > epoch
+        assert not town.has("state/1"), "nobody knows of it any more"
+
+
+def test_a_commit_whose_answer_is_lost_and_that_a_jvm_writer_drops_is_reported_as_not_written(town: Town) -> None:
+    holder = town.client()
+    lease = holder.lock.acquire()
+    staged = holder.lock.stage("state/1", b"dropped")
+    town.plan(holder, {"put": [LoseAnswer()]})
+
+    def meanwhile(operation: str, *_: object) -> None:
+        if operation in ("head", "get") and town.record.pending:
+            holder.way.before = lambda *_: None
+            town.lapse()
+            jvm_takes_over(town)
+
+    holder.way.before = meanwhile
+    with pytest.raises(LeaseLost):
+        lease.publish_staged(staged)
+    assert holder.faulty.fired == [("put", LoseAnswer())]
+    assert not town.has("state/1")

@@ -44,6 +44,11 @@ class NoAnswer:
     retry_after_s: float | None = None
 
 
+def throttled(answer: object) -> bool:
+    """Whether the store asked for patience: 429, or 503 as in S3's SlowDown; `why` begins with the HTTP status."""
+    return isinstance(answer, (NotNow, NoAnswer)) and (answer.why[:3] in ("429", "503") or "SlowDown" in answer.why)
+
+
 @dataclass(frozen=True, slots=True)
 class Gone:
     """What was to be finished is not there: an upload that an earlier send has finished, or that was dropped."""

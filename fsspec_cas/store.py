@@ -31,6 +31,7 @@ from fsspec_cas.answer import (
     Seen,
     Unchanged,
     WriteAnswer,
+    throttled,
 )
 from fsspec_cas.backends import Backend, backend_for, off_thread, place_of, split_url
 from fsspec_cas.capability import Capabilities
@@ -103,8 +104,10 @@ class AsyncStore:
         *,
         world: World | None = None,
         drive: Inline | OnLoop | OwnLoop | None = None,
+        on_throttled: Callable[[], None] | None = None,
     ) -> None:
         self.backend = backend
+        self._on_throttled = on_throttled
         self.root = root
         self._world = world or Machine()
         self._drive = drive or OwnLoop()
@@ -325,10 +328,16 @@ class AsyncStore:
         left: float,
     ) -> tuple[Attempt, Next]:
         if isinstance(step, Look):
-            return on_look_answer(attempt, await self.backend.head(attempt.write.path, timeout_s=left))
+            seen = await self.backend.head(attempt.write.path, timeout_s=left)
+            return on_look_answer(attempt, self._heard(seen))
         if isinstance(step, Adapt):
             self.backend.adapt(step.refused)
-        return on_write_answer(attempt, await send(left))
+        return on_write_answer(attempt, self._heard(await send(left)))
+
+    def _heard(self, answer: T) -> T:
+        if self._on_throttled is not None and throttled(answer):
+            self._on_throttled()
+        return answer
 
     async def _pause(self, step: Send | Look | Adapt, deadline: float) -> float:
         """Wait before the step; the seconds that are left for it then."""
@@ -366,7 +375,7 @@ class AsyncStore:
         deadline = self._world.monotonic_s() + timeout
         failures, why = 0, "the timeout had passed"
         while (left := deadline - self._world.monotonic_s()) > 0:
-            answer = await self.backend.delete(full, version, timeout_s=left)
+            answer = self._heard(await self.backend.delete(full, version, timeout_s=left))
             if not isinstance(answer, NotNow):
                 return answer
             failures, why = failures + 1, answer.why
@@ -391,7 +400,7 @@ class AsyncStore:
         deadline = self._world.monotonic_s() + timeout
         failures, why = 0, "the timeout had passed"
         while (left := deadline - self._world.monotonic_s()) > 0:
-            answer = await ask(left)
+            answer = self._heard(await ask(left))
             if not isinstance(answer, (NotNow, NoAnswer)):
                 return answer
             failures, why = failures + 1, answer.why
@@ -461,10 +470,17 @@ class Store:
     The methods are those of `AsyncStore`, with the same promises.
     """
 
-    def __init__(self, backend: Backend, root: str = "", *, world: World | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        root: str = "",
+        *,
+        world: World | None = None,
+        on_throttled: Callable[[], None] | None = None,
+    ) -> None:
         self._world = world or Machine()
         self._drive: Inline | OnLoop = Inline(self._world) if backend.blocking else OnLoop()
-        self._async = AsyncStore(backend, root, world=self._world, drive=self._drive)
+        self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)
         self._apart: Store | None = None
 
     @classmethod
@@ -497,6 +513,13 @@ class Store:
             return self
         self._apart = self._apart or Store(make(self.backend), self.root, world=self._world)
         return self._apart
+
+    def telling(self, on_throttled: Callable[[], None]) -> Store:
+        """The same store, that calls this each time it is asked for patience (429, 503), before it sends again.
+
+        On whatever thread the request runs; what it raises fails the call.
+        """
+        return Store(self.backend, self.root, world=self._world, on_throttled=on_throttled)
 
     @property
     def backend(self) -> Backend:

@@ -108,7 +108,6 @@ class Lock:
         self.path = path
         self.settings = settings or LockSettings()
         self._store = store
-        self._records = store.apart()  # a busy data path must not starve the renewals
         self._world = world or Machine()
         self._on_lost = on_lost
         self._audit = audit
@@ -142,6 +141,8 @@ class Lock:
         self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
         self._applied: Pending | None = None
         self.metrics = Recorder(self._on_metric, self._world)
+        # A busy data path must not starve the renewals.
+        self._records = self._store.apart().telling(self.metrics.throttled)
         self._one_step = threading.RLock()  # the machine takes one event at a time
         self._publishing = threading.RLock()  # one publish at a time; renewals go on meanwhile
         self._turn = Fifo()  # one thread of this client at a time wants or has the lock
@@ -196,6 +197,10 @@ class Lock:
     def stage(self, path: str, data: bytes) -> Pending:
         """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet."""
         return publish.stage(self._store, _folder(self.path), self._world.new_id(), path, data)
+
+    def enclose(self, path: str, data: bytes) -> Pending:
+        """As `stage`; but what is small goes along in the lock record itself, and nothing is asked of the store."""
+        return publish.enclose(path, data) or self.stage(path, data)
 
     def unstage(self, pending: Pending) -> None:
         """Remove bytes that were staged and will not be published after all."""
@@ -389,9 +394,11 @@ class Lock:
         elif effect.what in ("renewed", "committed"):
             self._audit.renewed(held.record, self.settings.validity_s)
 
-    def commit(self, pending: Pending) -> Told | Ended | None:
-        """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while."""
-        data: bytes | None = None
+    def commit(self, pending: Pending, data: bytes | None = None) -> Told | Ended | None:
+        """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while.
+
+        `data`, if the caller has it at hand and knows that nothing is at the path.
+        """
         with self._publishing:
             while True:
                 with self._one_step:
@@ -403,7 +410,8 @@ class Lock:
                         effect = self._feed(Commit(pending, self._moment()))
                         break
                 self._apply_left(self._left_s)
-                data = publish.prepare(self._store, pending, self._left_s)
+                if data is None:
+                    data = publish.prepare(self._store, pending, self._left_s)
             if isinstance(effect, Apply):
                 self._apply(pending, data)
                 return Told("committed")
@@ -600,8 +608,22 @@ class Lease:
 
     def publish_staged(self, pending: Pending) -> None:
         """The second half of `publish`: commit and apply."""
+        self._publish(pending, None)
+        self._discard(pending)
+
+    def publish_new(self, pending: Pending, data: bytes) -> None:
+        """As `publish_staged`, when the caller knows that nothing is at the path and `data` was staged: no looks.
+
+        A staged copy is left to the caller to remove (`Lock.unstage`), once the lock is released.
+
+        Raises:
+            LeaseLost, PublishUnknown: as `publish`.
+        """
+        self._publish(pending, data)
+
+    def _publish(self, pending: Pending, data: bytes | None) -> None:
         try:
-            self._decide(pending)
+            self._decide(pending, data)
         except (AlreadyExists, LeaseLost):
             raise
         except (CasError, MalformedRecord) as error:
@@ -610,12 +632,11 @@ class Lease:
                     self.check()  # the better reason
                 raise
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
-        self._discard(pending)
 
-    def _decide(self, pending: Pending) -> None:
+    def _decide(self, pending: Pending, data: bytes | None) -> None:
         while True:
             self._must_be_open()
-            answer = self._lock.commit(pending)
+            answer = self._lock.commit(pending, data)
             if isinstance(answer, Told) and answer.what == "committed":
                 return
             if isinstance(answer, Ended) or answer is None:

@@ -14,13 +14,13 @@ A counter's value is what to add, a timer's and the gauge's are milliseconds:
     lock.provider.fatal.error            no lock record at the path, no heartbeat, a store that ignores conditions
     lock.release.success, .failure       a lock that was broken or taken over before its release is a failure, too
     lock.dangling                        a lock was taken from a holder that let it lapse
+    lock.throttled                       the store asked for patience (429, 503) at a read or write of the record
     lock.interrupted                     Ctrl-C, or the task was cancelled, while it was waited for
     lock.acquire.duration      timer     how long it was held, told at the release; the name is Hudi's
     lock.request.latency       timer     how long an acquisition took, whatever it came to
     lock.expiration.deadline   gauge     what was left of the old validity when it was prolonged; after a take, the new
 
-An inner acquisition of a lock acquired twice counts for nothing. Not told: `lock.throttled`, for the store waits and
-sends again by itself, unseen from here.
+An inner acquisition of a lock acquired twice counts for nothing.
 
 Source: `HoodieLockMetrics`, `StorageBasedLockProvider` of Hudi 1.2.0.
 """
@@ -63,6 +63,7 @@ FATAL = "lock.provider.fatal.error"
 RELEASED = "lock.release.success"
 NOT_RELEASED = "lock.release.failure"
 DANGLING = "lock.dangling"
+THROTTLED = "lock.throttled"
 INTERRUPTED = "lock.interrupted"
 HELD_MS = "lock.acquire.duration"
 LATENCY_MS = "lock.request.latency"
@@ -177,6 +178,10 @@ class Recorder:
             self._count(UNKNOWN)
         elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
             self._count(PRECONDITION)
+
+    def throttled(self) -> None:
+        """The store asked for patience; the request is sent again."""
+        self._count(THROTTLED)
 
     def _count(self, *names: str) -> None:
         for name in names:

@@ -44,6 +44,7 @@ PURE = {
     "lockprovider.table.view": {"fsspec_cas"},
     "lockprovider.table.schema": {"pyarrow"},
     "lockprovider.table.incremental": {"pyarrow"},
+    "lockprovider.table.bucket": {"numpy", "pyarrow"},
     "lockprovider.table.conflict": set(),
     "lockprovider.table.liveness": set(),
     "lockprovider.table.retention": set(),

@@ -10,14 +10,19 @@ A resolution says which of the others my write loses to. Three come with it, and
                     table service gives way to writes that are still pending
     by_partition    the same partition is enough: two writers that insert the same new key are told, too
 
-Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`.
+In a table with a bucket index each of them compares buckets (see `by_bucket`): there two writers that insert the same
+new key are told, even if both make the bucket's first file group.
+
+Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
+`BucketIndexConcurrentFileWritesConflictResolutionStrategy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from lockprovider.table.bucket import bucket_of, prefix
 from lockprovider.table.instant import Instant
 from lockprovider.table.metadata import CommitMetadata
 from lockprovider.table.timeline import Timeline
@@ -106,6 +111,32 @@ def by_partition(mine: Operation, others: Sequence[Operation]) -> Overlap | None
         if shared and (other.instant.is_completed or other.is_table_service):
             return Overlap(other.instant, tuple(sorted(shared)))
     return None
+
+
+def by_bucket(resolution: Resolution) -> Resolution:
+    """The same resolution, over buckets in place of file groups; the file groups of the other write are named."""
+
+    def judge(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+        overlap = resolution(_bucketed(mine), [_bucketed(other) for other in others])
+        if overlap is None:
+            return None
+        theirs = {group for other in others if other.instant == overlap.lost_to for group in other.file_groups}
+        return Overlap(
+            overlap.lost_to, tuple(sorted(group for group in theirs if _bucket(group) in overlap.file_groups))
+        )
+
+    return judge
+
+
+def _bucketed(operation: Operation) -> Operation:
+    return replace(operation, file_groups=frozenset(map(_bucket, operation.file_groups)))
+
+
+def _bucket(group: FileGroup) -> FileGroup:
+    """A file group's partition and bucket; one that is of no bucket stands for itself."""
+    partition, file_id = group
+    bucket = bucket_of(file_id)
+    return group if bucket is None else (partition, prefix(bucket))
 
 
 def _first_overlap(mine: frozenset[FileGroup], others: Iterable[Operation]) -> Overlap | None:

@@ -5,8 +5,9 @@
 
 Promised: transactions on disjoint file groups all succeed; of two that touch the same one the later gets
 `WriteConflict`, and nothing of it is ever visible. A commit is one atomic create. A writer that dies leaves nothing
-visible, and the others clean up after it. NOT promised: that two writers that insert the same new key are told (they
-write different file groups), or anything for writers that bypass the table's lock.
+visible, and the others clean up after it. NOT promised: anything for writers that bypass the table's lock; and that two
+writers that insert the same new key at once are told: they write different file groups, both succeed, and the key is
+there twice. A bucket index (`TableSpec.buckets`) promises it, and `check_keys` if all writers have it.
 
 Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import import_module
 from typing import Any
@@ -27,6 +28,7 @@ from fsspec_cas.retry import delay_s
 from lockprovider import AuditLog, Lock
 from lockprovider.table import clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.clean import CleanResult
 from lockprovider.table.errors import HistoryGone, InvalidRecords, TableExists, TableNotFound
 from lockprovider.table.events import Event, Kind, Watcher, nobody
@@ -37,7 +39,7 @@ from lockprovider.table.instant import Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.metadata import CommitMetadata, decode_commit
 from lockprovider.table.overtaken import is_overtaken
-from lockprovider.table.properties import TableConfig, check_readable, encode, parse
+from lockprovider.table.properties import BUCKET, DEFAULT_BUCKETS, TableConfig, check_readable, encode, parse
 from lockprovider.table.restore import RestoreResult
 from lockprovider.table.retention import Policy
 from lockprovider.table.service_metadata import Savepoint
@@ -62,6 +64,10 @@ class TableSpec:
         partition_by: the columns whose values make the folders; empty for none.
         ordering: of two rows with one key the one with the higher value here wins; None: the later commit.
         hive_style: `month=1` instead of `1` as folder name.
+        buckets: how many file groups each partition has; a row's key tells its own (Hudi's bucket index). Then nothing
+            is looked up, and two writers that insert the same new key conflict. It cannot be changed later. None: a
+            new key goes into a new file group, and keys are looked up.
+        bucket_by: the columns of the record key that tell the bucket; empty for all.
     """
 
     name: str
@@ -70,6 +76,8 @@ class TableSpec:
     partition_by: tuple[str, ...] = ()
     ordering: str | None = None
     hive_style: bool = False
+    buckets: int | None = None
+    bucket_by: tuple[str, ...] = ()
 
     def config(self) -> TableConfig:
         """The table's properties.
@@ -83,6 +91,7 @@ class TableSpec:
         missing = [column for column in named if column not in schema.names]
         if missing or not self.record_keys:
             raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
+        index = None if self.buckets is None else BucketIndex(self.buckets, self.bucket_by or self.record_keys)
         return TableConfig(
             name=self.name,
             record_keys=self.record_keys,
@@ -90,6 +99,7 @@ class TableSpec:
             ordering_fields=(self.ordering,) if self.ordering else (),
             hive_style=self.hive_style,
             schema_json=hudi_schema.to_avro(schema, self.name),
+            bucket_index=None if index is None else index.checked(self.record_keys),
         )
 
 
@@ -151,8 +161,13 @@ class Table:
         Raises:
             TableExists: there is one already; nothing was changed.
             UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
+            InvalidSettings: they name another index than the spec; nothing was written.
         """
-        data = encode(spec.config())
+        settings = settings or TableSettings()
+        config = _told(spec, settings).config()
+        if settings.index is not None:
+            settings.index.check(config)
+        data = encode(config)
         store = Store.from_url(url, storage_options)
         audit = AuditLog(store)
         table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
@@ -177,11 +192,15 @@ class Table:
         Raises:
             TableNotFound: there is none.
             UnsupportedTable: its rows would come out wrong here.
+            InvalidSettings: they name another index than the table has.
         """
         store = Store.from_url(url, storage_options)
         audit = AuditLog(store)
         table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
-        check_readable(table.config())
+        config = table.config()
+        check_readable(config)
+        if settings is not None and settings.index is not None:
+            settings.index.check(config)
         return table
 
     def config(self) -> TableConfig:
@@ -482,6 +501,14 @@ class Table:
                 for partition, file_ids in self.metadata_of(instant).replaced.items():
                     retired[partition] = retired.get(partition, frozenset()) | frozenset(file_ids)
         return retired
+
+
+def _told(spec: TableSpec, settings: TableSettings) -> TableSpec:
+    """The spec, with a bucket index if only the settings have one, as for a JVM writer."""
+    index = settings.index
+    if spec.buckets is not None or index is None or index.kind != BUCKET:
+        return spec
+    return replace(spec, buckets=index.buckets or DEFAULT_BUCKETS, bucket_by=index.fields)
 
 
 def _arrow_engine() -> Any:

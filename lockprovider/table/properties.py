@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from zlib import crc32
 
+from lockprovider.table.bucket import MOST_BUCKETS, BucketIndex
 from lockprovider.table.errors import Corrupt, UnsupportedTable
 from lockprovider.table.java_properties import escape_key, escape_value, pairs
 from lockprovider.table.layout import PartitionStyle
@@ -47,6 +48,15 @@ _MDT = "hoodie.table.metadata.partitions"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
 _STRATEGY = "hoodie.record.merge.strategy.id"
 _PAYLOAD = "hoodie.compaction.payload.class"
+# Write settings of the JVM's, which it keeps nowhere. Its Spark writers take all that this file says for their own
+# settings, and refuse others: so here every writer finds them.
+INDEX = "hoodie.index.type"
+BUCKET_ENGINE = "hoodie.index.bucket.engine"
+BUCKETS = "hoodie.bucket.index.num.buckets"
+HASH_FIELD = "hoodie.bucket.index.hash.field"
+_BY_PARTITION = "hoodie.bucket.index.partition.expressions"
+BUCKET, SIMPLE = "BUCKET", "SIMPLE"
+DEFAULT_BUCKETS = 256
 
 # Version 8 says how rows merge three times over; the JVM wants the three to agree.
 _V8_MERGE = {
@@ -70,7 +80,7 @@ class TableConfig:
 
     `timezone` is the zone of instant times as recorded; empty when the file does not say (then every writer's
     own default counts, which for the JVM is its local zone). `ordering_fields` has more than one entry only in tables
-    of version 9 that another engine made.
+    of version 9 that another engine made. `bucket_index` is None when keys have to be looked up.
     """
 
     name: str
@@ -91,6 +101,7 @@ class TableConfig:
     drop_partition_columns: bool = False
     base_file_format: str = "PARQUET"
     keygenerator: str = ""
+    bucket_index: BucketIndex | None = None
     raw: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     @property
@@ -182,7 +193,14 @@ def _stated(config: TableConfig) -> dict[str, str]:
         _MODE: config.effective_merge_mode,
         _CHECKSUM: str(checksum(config.name, config.database)),
         **{key: value for key, value in optional.items() if value},
+        **_index(config.bucket_index),
     }
+
+
+def _index(index: BucketIndex | None) -> dict[str, str]:
+    if index is None:
+        return {}
+    return {INDEX: BUCKET, BUCKET_ENGINE: SIMPLE, BUCKETS: str(index.buckets), HASH_FIELD: ",".join(index.fields)}
 
 
 _OWNED = frozenset(
@@ -229,8 +247,18 @@ def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
         drop_partition_columns=_flag(raw, _DROP, default=False),
         base_file_format=raw.get(_FORMAT, "PARQUET").strip().upper(),
         keygenerator=raw.get(_KEYGEN, "").strip().upper(),
+        bucket_index=_bucket_index(raw, file_name),
         raw=MappingProxyType(dict(raw)),
     )
+
+
+def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
+    if raw.get(INDEX, "").strip().upper() != BUCKET:
+        return None
+    buckets = _int(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS
+    if not 1 <= buckets <= MOST_BUCKETS:
+        raise Corrupt(f"{file_name} has {BUCKETS}={buckets}; it must be 1 to {MOST_BUCKETS}, restore the file")
+    return BucketIndex(buckets, _list(raw, HASH_FIELD) or _list(raw, _KEYS))
 
 
 def check_readable(config: TableConfig) -> None:
@@ -303,6 +331,7 @@ def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
         config.timezone not in {"", "UTC"},
         f"{_ZONE}={config.timezone} would mix two clocks on one timeline; only UTC can be written",
     )
+    yield from _index_faults(config)
     yield not config.record_keys, f"{_KEYS} is empty; rows without a key cannot be updated, name the key columns"
     yield (
         config.keygenerator_type not in _KNOWN_KEYGENS or any(":" in name for name in config.partition_fields),
@@ -330,6 +359,17 @@ def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
         config.effective_merge_mode == EVENT_TIME and not config.ordering_fields,
         f"{_MODE}={EVENT_TIME} needs an ordering field; set one, or {COMMIT_TIME}",
     )
+
+
+def _index_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
+    index = config.bucket_index
+    if index is None:
+        return
+    engine, rules = config.raw.get(BUCKET_ENGINE, SIMPLE).strip().upper(), config.raw.get(_BY_PARTITION, "")
+    yield engine != SIMPLE, f"{BUCKET_ENGINE}={engine} cannot be written, only {SIMPLE}; use the engine that made it"
+    yield bool(rules), f"{_BY_PARTITION}={rules} cannot be written; use the engine that made the table"
+    strange = sorted(set(index.fields) - set(config.record_keys))
+    yield bool(strange), f"{HASH_FIELD} has {strange}, which are not in {_KEYS}; name columns of the record key"
 
 
 def _list(raw: Mapping[str, str], key: str) -> tuple[str, ...]:

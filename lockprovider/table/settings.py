@@ -14,6 +14,7 @@ from enum import Enum
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.conflict import Resolution, by_file_group, by_partition, prefer_writer
 from lockprovider.table.liveness import HeartbeatSettings
+from lockprovider.table.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
 MODE_KEY = "hoodie.write.concurrency.mode"
@@ -53,6 +54,43 @@ class FailedWrites(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class IndexSettings:
+    """What a writer was told of the table's index; a table keeps to its own, so this can only agree with it.
+
+    Attributes:
+        kind: `hoodie.index.type`, upper case; all but BUCKET look keys up, which is done here in one way.
+        buckets: `hoodie.bucket.index.num.buckets`; None if not told.
+        fields: `hoodie.bucket.index.hash.field`; empty if not told.
+    """
+
+    kind: str
+    buckets: int | None = None
+    fields: tuple[str, ...] = ()
+
+    def check(self, config: TableConfig) -> None:
+        """Refuse to write with other settings than the table's.
+
+        Raises:
+            InvalidSettings: naming both.
+        """
+        index = config.bucket_index
+        if (index is None) == (self.kind == BUCKET):
+            found = "no bucket index" if index is None else f"{INDEX}={BUCKET}"
+            raise InvalidSettings(f"{INDEX}={self.kind}, but table {config.name!r} has {found}: leave the setting out")
+        if index is None:
+            return
+        if self.buckets not in (None, index.buckets):
+            raise InvalidSettings(
+                f"{BUCKETS}={self.buckets}, but table {config.name!r} has {index.buckets}: leave the setting out"
+            )
+        if self.fields and set(self.fields) != set(index.fields):
+            raise InvalidSettings(
+                f"{HASH_FIELD}={','.join(self.fields)}, but table {config.name!r} has {','.join(index.fields)}: "
+                "leave the setting out"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class TableSettings:
     """How a writer behaves; all writers of a table should agree on all of it but `resolution`.
 
@@ -67,6 +105,7 @@ class TableSettings:
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: which others a write loses to (see `conflict`).
         retention: what a clean keeps, unless it is told otherwise.
+        index: what is known of the table's index; None: whatever it has.
 
     Raises:
         InvalidSettings: EAGER together with several writers.
@@ -78,6 +117,7 @@ class TableSettings:
     failed_writes: FailedWrites | None = None
     resolution: Resolution = by_file_group
     retention: Policy = field(default_factory=KeepCommits)
+    index: IndexSettings | None = None
 
     def __post_init__(self) -> None:
         if self.mode is Mode.OPTIMISTIC and self.failed_writes is FailedWrites.EAGER:
@@ -112,11 +152,23 @@ class TableSettings:
             failed_writes=None if failed is None else _failed(failed),
             resolution=_resolution(options.get(RESOLUTION_KEY)),
             retention=_retention(options),
+            index=_index(options),
         )
 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
     return next((options[key] for key in keys if key in options), None)
+
+
+def _index(options: Mapping[str, str]) -> IndexSettings | None:
+    kind = options.get(INDEX, "").strip().upper()
+    if not kind:
+        return None
+    engine = options.get(BUCKET_ENGINE, SIMPLE).strip().upper()
+    if kind == BUCKET and engine != SIMPLE:
+        raise InvalidSettings(f"{BUCKET_ENGINE}={engine} cannot be had here: use {SIMPLE}")
+    fields = tuple(name.strip() for name in options.get(HASH_FIELD, "").split(",") if name.strip())
+    return IndexSettings(kind, _whole(options, BUCKETS) if BUCKETS in options else None, fields)
 
 
 def _retention(options: Mapping[str, str]) -> Policy:
@@ -177,6 +229,13 @@ def _lock(options: Mapping[str, str]) -> LockSettings:
         renew_s=_number(options, _RENEW_KEY, 30),
         timeout_s=_number(options, _WAIT_KEY, 60_000) / 1000,
     )
+
+
+def _whole(options: Mapping[str, str], key: str) -> int:
+    try:
+        return int(options[key])
+    except ValueError:
+        raise InvalidSettings(f"{key}={options[key]} is not a whole number") from None
 
 
 def _number(options: Mapping[str, str], key: str, default: float) -> float:

@@ -27,6 +27,7 @@ from fsspec_cas import CasError, Won
 from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import restore, rollback
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.bucket_groups import check_written
 from lockprovider.table.conflict import Operation, archived_since, by_bucket, completed_since, undone_since
 from lockprovider.table.errors import ARCHIVED, Aborted, AlreadyCommitted, InvalidRecords, TableError, WriteConflict
 from lockprovider.table.heartbeat import WriterHeartbeat
@@ -43,7 +44,7 @@ from lockprovider.table.once import Once, committed_in
 from lockprovider.table.pending import pending_writes, planned_services
 from lockprovider.table.properties import TableConfig, check_writable
 from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import Snapshot, lost
+from lockprovider.table.view import FileSlice, Snapshot, lost
 
 if TYPE_CHECKING:
     from lockprovider.table.manager import Table
@@ -198,6 +199,11 @@ class Transaction:
         for old in self.snapshot.within(partitions):
             self._replaced[old.partition] = (*self._replaced.get(old.partition, ()), old.file_id)
 
+    def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
+        """What the snapshot has in these partitions, without what this transaction lets end."""
+        seen = self.snapshot.within(partitions)
+        return tuple(old for old in seen if old.file_id not in self._replaced.get(old.partition, ()))
+
     def add_columns(self, columns: pa.Schema) -> None:
         """Let the table have these columns too, from this commit on; older rows have nulls there.
 
@@ -222,6 +228,7 @@ class Transaction:
         ended = [stat.path for stat in found if stat.file_id in self._replaced.get(stat.partition, ())]
         if ended:
             raise InvalidRecords(f"files {ended} are of file groups that are overwritten; insert their rows instead")
+        check_written(self.config, found)
         self._stats = found
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lockprovider.table import files, reading
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.engines import bucketed
 from lockprovider.table.engines.base import GroupWriter, Place, group_id
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
@@ -126,6 +127,9 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
 def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
 
+    In a table with a bucket index they go into the file groups of their buckets: all are held in memory, and a row
+    whose key is there is replaced.
+
     Raises:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
     """
@@ -133,6 +137,9 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     check_columns(rows.schema, schema, txn.config.identifying)
     txn.operation = "INSERT"
     writer = GroupWriter.of(txn, schema)
+    if txn.config.bucket_index is not None:
+        txn.add(_into_buckets(txn, writer, rows))
+        return
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
     for number, part in enumerate(_in_parts(rows)):
@@ -142,6 +149,15 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     for partition, keys in seen.items():
         check_unique(pa.chunked_array(keys), partition)
     txn.add(stats)
+
+
+def _into_buckets(txn: Transaction, writer: GroupWriter, rows: pa.Table | pa.RecordBatchReader) -> Iterator[WriteStat]:
+    whole = rows if isinstance(rows, pa.Table) else rows.read_all()
+    found = by_partition(writer, whole, None)
+    for partition, changes in found.items():
+        check_unique(pa.chunked_array([changes.keys]), partition)
+    for partition, changes in found.items():
+        yield from rewrite_partition(writer, txn.remaining([partition]), partition, changes, _TASK)
 
 
 def insert_partition(
@@ -206,6 +222,9 @@ def rewrite_partition(
 
     `task` is the write token. A task that is run again with the same changes finds the files of its first attempt.
     """
+    if writer.config.bucket_index is not None:
+        yield from bucketed.rewrite(writer, slices, partition, (changes.rows, changes.keys, changes.deletes), task)
+        return
     kept = pc.invert(pc.is_in(changes.keys, value_set=changes.deletes))
     rows, keys = files.dedupe(changes.rows.filter(kept), changes.keys.filter(kept), writer.config.ordering_field)
     fresh = pa.repeat(pa.scalar(True), len(keys))

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from fsspec_cas import Lost, Machine, Store
 from lockprovider.table import files
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.bucket_groups import check_marked
 from lockprovider.table.errors import Aborted, HistoryGone, InvalidRecords
 from lockprovider.table.layout import TIMELINE, BaseFile, MarkerKind, join, marker_path, partition_metafile
 from lockprovider.table.manager import Table
@@ -81,6 +82,7 @@ class GroupWriter:
     def of(cls, txn: Transaction, schema: pa.Schema) -> GroupWriter:
         """A writer for the files of `txn`, which is started by this; `schema` is canonical."""
         table = txn.table
+        check_marked(txn)
         return cls(Place.of(table), txn.start(), txn.config, schema)
 
     def keyed(self, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
@@ -204,6 +206,7 @@ def group_id(begin: str, *task: object) -> str:
     """
     text = "/".join(map(str, (begin, *task)))
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
+    digest = "abcdef"[int(digest[0], 16) % 6] + digest[1:]  # so that it is never taken for one of a bucket
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}-0"
 
 

@@ -1,0 +1,209 @@
+"""Hudi's bucket index: a row's record key tells its file group, so that nothing has to be looked up.
+
+Each partition has at most `buckets` file groups, whose file ids begin with the bucket's number in 8 digits. A key's
+bucket is the JVM's: Java's hash of the list of its hash fields' values, without the sign, modulo the number of buckets.
+
+Promised: the buckets are those of JVM Hudi 1.2, whatever characters a key has, for all keys that it can hash. It hashes
+some record keys forever (a `:` in the last value, when the last key column is no hash field): these get a bucket here,
+and no JVM writer can write them. NOT promised: speed for composite keys whose values contain a `:`, and for single keys
+that contain both `,` and `:`; these are taken apart one by one.
+
+Source: Hudi `BucketIdentifier`, `KeyGenUtils.extractRecordKeysByFields`, `HoodieSimpleBucketIndex`; Java's
+`String.hashCode`, `List.hashCode`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockprovider.table.errors import InvalidRecords
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Hashes = NDArray[np.uint32]
+
+MOST_BUCKETS = 99_999_999  # what fits into 8 digits
+_DIGITS = 8
+_NULL, _EMPTY = "__null__", "__empty__"
+_FACTOR = np.uint32(31)
+_INVERSE = np.uint32(pow(31, -1, 1 << 32))
+_NO_SIGN = np.uint32(0x7FFFFFFF)
+_SLICE = 65_536  # keys at once: the work stays in the processor's cache
+
+
+@dataclass(frozen=True, slots=True)
+class BucketIndex:
+    """How a table's keys are spread: `buckets` file groups in each partition, by a hash of `fields`.
+
+    `fields` are some or all of the record key's columns.
+    """
+
+    buckets: int
+    fields: tuple[str, ...]
+
+    def checked(self, key_fields: Sequence[str]) -> BucketIndex:
+        """The index itself, if it can be had for these key columns.
+
+        Raises:
+            InvalidRecords: a hash field is no key column, or the number of buckets is impossible.
+        """
+        strange = sorted(set(self.fields) - set(key_fields))
+        if strange:
+            raise InvalidRecords(f"buckets cannot be told by {strange}: name columns of the record key {[*key_fields]}")
+        if not 1 <= self.buckets <= MOST_BUCKETS:
+            raise InvalidRecords(f"{self.buckets} buckets cannot be had: give 1 to {MOST_BUCKETS}")
+        return self
+
+    def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
+        """Each record key's bucket, as int32; `key_fields` are the columns that the record keys are made of."""
+        hashes = np.empty(len(keys), dtype=np.uint32)
+        for start in range(0, len(keys), _SLICE):
+            part = keys.slice(start, _SLICE)
+            hashes[start : start + len(part)] = _list_hashes(part, key_fields, self.fields)
+        return pa.array(((hashes & _NO_SIGN) % np.uint32(self.buckets)).astype(np.int32))
+
+
+def prefix(bucket: int) -> str:
+    """What the file ids of a bucket begin with."""
+    return f"{bucket:0{_DIGITS}d}"
+
+
+def file_id(bucket: int, group: str) -> str:
+    """The file id of a new file group of this bucket; `group` is one of any file group, and makes it unique."""
+    return prefix(bucket) + group[_DIGITS:]
+
+
+def bucket_of(file_id: str) -> int | None:
+    """The bucket that a file id names, if it names one."""
+    start = file_id[:_DIGITS]
+    return int(start) if len(start) == _DIGITS and start.isascii() and start.isdigit() else None
+
+
+# --- what is hashed -------------------------------------------------------------------------------------------------
+
+
+def hash_values(key: str, fields: Sequence[str]) -> list[str | None]:
+    """The values of `fields` in a record key, in the key's order; the key itself if it has no such parts.
+
+    A value ends at the last `,` before the next `:`, which is wrong for a value with a `,` and then a `:` in it; but
+    the JVM does the same.
+    """
+    if "," not in key or ":" not in key:
+        return [key]
+    values: list[str | None] = []
+    place = 0
+    while place < len(key):
+        colon = key.index(":", place)
+        end = _end(key, colon)
+        if key[place:colon] in fields:
+            text = key[colon + 1 : end]
+            values.append(None if text == _NULL else "" if text == _EMPTY else text)
+        place = end + 1
+    return values or [key]
+
+
+def _end(key: str, colon: int) -> int:
+    """Where the value after this colon ends."""
+    following = key.find(":", colon + 1)
+    while following >= 0:
+        comma = key.rfind(",", colon, following)
+        if comma >= 0:
+            return comma
+        following = key.find(":", following + 1)
+    return len(key)
+
+
+def _list_hashes(keys: pa.Array, key_fields: Sequence[str], fields: Sequence[str]) -> Hashes:
+    """What Java's `List.hashCode` is of each key's values."""
+    if len(key_fields) > 1:
+        parts = pc.extract_regex(keys, _pattern(key_fields))
+        plain = pc.is_valid(parts)
+        texts = [_unmarked(parts.field(at)) for at, name in enumerate(key_fields) if name in fields]
+    else:
+        plain = pc.invert(pc.and_(pc.match_substring(keys, ","), pc.match_substring(keys, ":")))
+        texts = [keys]
+    total = np.ones(len(keys), dtype=np.uint32)
+    for text in texts:
+        total = total * _FACTOR + java_hashes(text)
+    odd = np.flatnonzero(~np.asarray(plain))
+    if len(odd):
+        total[odd] = _one_by_one(keys.take(pa.array(odd)), fields)
+    return total
+
+
+def _pattern(key_fields: Sequence[str]) -> str:
+    """A composite key without a `:` in its values: only one reading is possible."""
+    return "(?s)^" + ",".join(f"{re.escape(name)}:(?P<f{at}>[^:]*)" for at, name in enumerate(key_fields)) + "$"
+
+
+def _unmarked(text: pa.Array) -> pa.Array:
+    """Null and empty values, which a record key has words for: both have the hash 0."""
+    return pc.if_else(pc.is_in(text, value_set=pa.array([_NULL, _EMPTY])), "", text)
+
+
+def _one_by_one(keys: pa.Array, fields: Sequence[str]) -> Hashes:
+    found = [hash_values(key, fields) for key in keys.to_pylist()]
+    parts = java_hashes(pa.array([value for values in found for value in values], pa.string())).tolist()
+    totals, place = np.empty(len(found), dtype=np.uint32), 0
+    for at, values in enumerate(found):
+        total = 1
+        for part in parts[place : place + len(values)]:
+            total = (total * 31 + part) & 0xFFFFFFFF
+        totals[at], place = total, place + len(values)
+    return totals
+
+
+# --- Java's hash of a text ------------------------------------------------------------------------------------------
+
+
+def java_hashes(texts: pa.Array) -> Hashes:
+    """Java's `String.hashCode` of each text, as unsigned numbers; 0 for null.
+
+    The hash is a polynomial in 31 over the UTF-16 code units. 31 has an inverse modulo 2^32, so all texts' polynomials
+    are differences of one running sum.
+    """
+    data, offsets = _bytes_of(texts)
+    units, starts = (data, offsets) if data.max(initial=0) < 0x80 else _utf16(data, offsets)  # noqa: PLR2004 - ASCII
+    count = len(units)
+    falling = _powers(_INVERSE, count)
+    sums = np.zeros(count + 1, dtype=np.uint32)
+    np.cumsum(units.astype(np.uint32) * falling, dtype=np.uint32, out=sums[1:])
+    rising = _powers(_FACTOR, count)
+    ends = starts[1:]
+    last = rising[np.maximum(ends - 1, 0)] if count else np.zeros(len(ends), dtype=np.uint32)
+    found: Hashes = (sums[ends] - sums[starts[:-1]]) * last
+    return found
+
+
+def _powers(base: np.uint32, count: int) -> Hashes:
+    powers = np.full(count, base, dtype=np.uint32)
+    powers[:1] = 1
+    return np.cumprod(powers, dtype=np.uint32)
+
+
+def _bytes_of(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """All texts' UTF-8 end to end, and where each begins (one more entry for the end)."""
+    filled = pc.fill_null(texts.cast(pa.large_string()), "")
+    if not len(filled):
+        return np.zeros(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
+    _, offset_buffer, data_buffer = filled.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[filled.offset : filled.offset + len(filled) + 1]
+    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    return data, offsets - offsets[0]
+
+
+def _utf16(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+    """The same texts as UTF-16 code units: a byte that starts a character starts one unit, or two of a pair."""
+    units = np.frombuffer(data.tobytes().decode("utf-8").encode("utf-16-le"), dtype="<u2")
+    begun = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)  # noqa: PLR2004 - UTF-8's lead bytes
+    places = np.zeros(len(data) + 1, dtype=np.int64)
+    np.cumsum(begun, out=places[1:])
+    return units, places[offsets]

@@ -1,0 +1,84 @@
+"""A table's file groups as buckets: which is whose, and whether they may be taken for buckets at all.
+
+Source: Hudi `HoodieSimpleBucketIndex.loadBucketIdToFileIdMappingForPartition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from lockprovider.table.bucket import bucket_of
+from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
+from lockprovider.table.metadata import WriteStat
+from lockprovider.table.properties import BUCKET, BUCKETS, INDEX, TableConfig
+from lockprovider.table.view import FileSlice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lockprovider.table.transaction import Transaction
+
+_LIKELY = 65_536  # a file id that begins with 8 digits below this is of a bucket: chance makes 2 of 100,000 look so
+
+
+def of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
+    """Each key's bucket, in a table that has a bucket index."""
+    if config.bucket_index is None:
+        raise RuntimeError("a table without a bucket index has no buckets")
+    return config.bucket_index.of(keys, config.record_keys)
+
+
+def groups(slices: Iterable[FileSlice]) -> dict[tuple[str, int], FileSlice]:
+    """The file group of each (partition, bucket).
+
+    Raises:
+        Corrupt: a file group is of no bucket, or two are of the same one.
+    """
+    found: dict[tuple[str, int], FileSlice] = {}
+    for one in slices:
+        bucket = bucket_of(one.file_id)
+        if bucket is None or (one.partition, bucket) in found:
+            what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
+            raise Corrupt(f"file group {one.path!r} {what}: a writer without the bucket index was here; see the doctor")
+        found[one.partition, bucket] = one
+    return found
+
+
+def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
+    """Refuse files that would be of no bucket, or the second of one, in a table that has a bucket index.
+
+    Raises:
+        InvalidRecords: naming such a file.
+    """
+    seen: set[tuple[str, int | None]] = set()
+    for stat in stats if config.bucket_index is not None else ():
+        bucket = bucket_of(stat.file_id)
+        if bucket is None or (stat.partition, bucket) in seen:
+            what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
+            raise InvalidRecords(f"file {stat.path!r} {what} of the table; write by the functions of an engine")
+        seen.add((stat.partition, bucket))
+
+
+def check_marked(txn: Transaction) -> None:
+    """Refuse to write where a JVM writer made buckets and did not say so in the properties, as it never does.
+
+    Raises:
+        UnsupportedTable: all file groups are called as buckets are.
+    """
+    if txn.config.bucket_index is not None:
+        return
+    for instant in reversed(txn.timeline.writes):
+        ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]
+        if not ids:
+            continue
+        if _all_likely(ids) and _all_likely(one.file_id for one in txn.snapshot.slices):
+            raise UnsupportedTable(
+                f"table {txn.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
+                f"say so with Table.adopt_bucket_index, with that writer's {BUCKETS}"
+            )
+        return
+
+
+def _all_likely(file_ids: Iterable[str]) -> bool:
+    return all((bucket := bucket_of(one)) is not None and bucket < _LIKELY for one in file_ids)

@@ -1,0 +1,61 @@
+"""Writes into a table with a bucket index: a row goes to the file group of its key's bucket, and nothing is looked up.
+
+A bucket has one file group. A row with a new key goes into it, too: its file is rewritten, or is the bucket's first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockprovider.table import bucket as buckets
+from lockprovider.table.bucket_groups import groups, of_keys
+from lockprovider.table.engines.base import GroupWriter, group_id
+from lockprovider.table.metadata import WriteStat
+from lockprovider.table.view import FileSlice
+
+
+def new_group(begin: str, bucket: int, *task: object) -> str:
+    """The file id of a bucket's first file group, the same in every attempt of one task."""
+    return buckets.file_id(bucket, group_id(begin, *task, bucket))
+
+
+def rewrite(
+    writer: GroupWriter,
+    slices: Iterable[FileSlice],
+    partition: str,
+    changes: tuple[pa.Table, pa.Array, pa.Array],
+    token: str,
+) -> Iterator[WriteStat]:
+    """Write the next file of each bucket of one partition that the changes (rows, their keys, deleted keys) are for."""
+    rows, keys, deletes = changes
+    old = groups(slices)
+    kept = pc.invert(pc.is_in(keys, value_set=deletes))
+    rows, keys = rows.filter(kept), keys.filter(kept)
+    theirs, gone = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))
+    rows, keys, deletes = rows.take(theirs.order), keys.take(theirs.order), deletes.take(gone.order)
+    for bucket in sorted(theirs.parts.keys() | gone.parts.keys()):
+        part, ended = theirs.parts.get(bucket, slice(0, 0)), deletes[gone.parts.get(bucket, slice(0, 0))]
+        there = old.get((partition, bucket))
+        if there is not None:
+            stat = writer.rewrite(there, rows[part], keys[part], ended, token)
+            if stat is not None:
+                yield stat
+        elif part.stop > part.start:
+            file_id = new_group(writer.begin, bucket, partition)
+            yield writer.insert(partition, rows[part], keys[part], token, file_id)
+
+
+class _Split:
+    """The order in which rows of one bucket are together, their own order kept, and where each bucket's are."""
+
+    def __init__(self, numbers: pa.Array) -> None:
+        found = numbers.to_numpy(zero_copy_only=False)
+        order = np.argsort(found, kind="stable")
+        there, starts, counts = np.unique(found[order], return_index=True, return_counts=True)
+        self.order = pa.array(order)
+        ends = starts + counts
+        self.parts = dict(zip(there.tolist(), map(slice, starts.tolist(), ends.tolist()), strict=True))

@@ -1,0 +1,268 @@
+"""A table with Hudi's bucket index: a key is always in its bucket's file group, whoever writes, and hudi-rs agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from table.services import overwritten
+from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, rows, upsert
+
+from lockprovider import InvalidSettings
+from lockprovider.table import (
+    InvalidRecords,
+    Table,
+    TableSettings,
+    TableSpec,
+    Transaction,
+    UnsupportedTable,
+    WriteConflict,
+)
+from lockprovider.table.bucket import BucketIndex, bucket_of
+from lockprovider.table.conflict import by_file_group, by_partition
+from lockprovider.table.engines import arrow as engine
+
+SPEC = TableSpec("counters", SCHEMA, record_keys=("id",), partition_by=("part",), buckets=4)
+NAMED = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+
+
+def overwrite(table: Table, partitions: list[str], *triples: tuple[int, str, int]) -> None:
+    def run(txn: Transaction) -> None:
+        txn.overwrite(partitions)
+        engine.insert(txn, rows(*triples))
+
+    table.transact(run)
+
+
+def groups(table: Table) -> dict[tuple[str, int], str]:
+    """The file id of each (partition, bucket); two of one fail."""
+    found = {}
+    for one in table.snapshot().slices:
+        bucket = bucket_of(one.file_id)
+        assert bucket is not None
+        assert (one.partition, bucket) not in found, "two file groups of one bucket"
+        found[one.partition, bucket] = one.file_id
+    return found
+
+
+def in_their_buckets(table: Table, buckets: int = 4) -> None:
+    """Every row is in the bucket of its key, as the file system has it."""
+    for one in table.snapshot().slices:
+        keys = pa.parquet.read_table(f"{table.url}/{one.path}", partitioning=None)["_hoodie_record_key"]
+        expected = BucketIndex(buckets, ("id",)).of(keys.combine_chunks(), ("id",))
+        assert set(expected.to_pylist()) <= {int(one.file_id[:8])}
+
+
+def test_rows_go_to_the_file_group_of_their_bucket_and_stay_there(table: Table) -> None:
+    upsert(table, *((key, "a", key) for key in range(20)))
+    first = groups(table)
+    assert sorted(first) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
+    result = upsert(table, (1, "a", 100), (20, "a", 20), (7, "b", 7))
+    assert (result.inserted, result.updated) == (2, 1)
+    table.append(rows((21, "a", 21), (22, "b", 22)))
+    table.delete(rows((2, "a", 0), (99, "a", 0)))
+    assert {key: groups(table)[key] for key in first} == first
+    expected = {(key, "a", key) for key in range(22) if key not in (1, 2)} | {(1, "a", 100), (7, "b", 7), (22, "b", 22)}
+    assert content(table) == by_hudi_rs(table.url) == expected
+    in_their_buckets(table)
+
+
+def test_only_the_buckets_of_the_changes_are_read_and_rewritten(table: Table) -> None:
+    upsert(table, *((key, "a", key) for key in range(20)))
+    result = upsert(table, (4, "a", -4), (8, "a", -8))
+    keys = BucketIndex(4, ("id",)).of(pa.array(["4", "8"]), ("id",)).to_pylist()
+    assert {int(file_id[:8]) for _, file_id in result.file_groups} == set(keys)
+
+
+def test_an_append_replaces_a_key_that_is_there_and_refuses_one_that_comes_twice(table: Table) -> None:
+    table.append(rows((1, "a", 1), (2, "a", 2)))
+    result = table.append(rows((2, "a", 20), (3, "a", 3)))
+    assert (result.inserted, result.updated, table.history()[-1].operation) == (1, 1, "INSERT")
+    with pytest.raises(InvalidRecords, match="comes more than once"):
+        table.append(rows((4, "a", 1), (4, "a", 2)))
+    reader = rows((5, "a", 5), (6, "b", 6)).to_reader(max_chunksize=1)
+    table.append(reader)
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "a", 20), (3, "a", 3), (5, "a", 5), (6, "b", 6)}
+    in_their_buckets(table)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["first file group", "bucket exists"])
+@pytest.mark.parametrize("earlier_commits_first", [True, False])
+def test_two_writers_that_insert_the_same_new_key_conflict(
+    table: Table, there: bool, earlier_commits_first: bool
+) -> None:
+    if there:
+        upsert(table, (5, "a", 0))  # of the same bucket as 1
+    writers = [table.transaction(), table.transaction()]
+    for number, txn in enumerate(writers):
+        engine.write(txn, upserts=rows((1, "a", number)))
+    first, second = writers if earlier_commits_first else writers[::-1]
+    done = first.commit()
+    with pytest.raises(WriteConflict) as lost:
+        second.commit()
+    second.rollback()
+    assert lost.value.file_groups == done.file_groups
+    assert [row for row in content(table) if row[0] == 1] == [(1, "a", writers.index(first))]
+    assert by_hudi_rs(table.url) == content(table)
+
+
+def test_without_buckets_the_same_race_leaves_the_key_twice(tmp_path: Path) -> None:
+    plain = Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",), ("part",)), settings=SETTINGS)
+    writers = [plain.transaction(), plain.transaction()]
+    for number, txn in enumerate(writers):
+        engine.write(txn, upserts=rows((1, "a", number)))
+    for txn in writers:
+        txn.commit()
+    assert content(plain) == {(1, "a", 0), (1, "a", 1)}
+
+
+def test_a_conflict_by_file_id_alone_would_miss_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockprovider.table.transaction.by_bucket", lambda resolution: resolution)
+    writers = [table.transaction(), table.transaction()]
+    for number, txn in enumerate(writers):
+        engine.write(txn, upserts=rows((1, "a", number)))
+    for txn in writers:
+        txn.commit()
+    with pytest.raises(AssertionError, match="two file groups of one bucket"):
+        groups(table)
+
+
+def test_new_keys_of_other_buckets_and_partitions_do_not_conflict(table: Table) -> None:
+    writers = [table.transaction() for _ in range(3)]
+    for txn, change in zip(writers, ((1, "a", 1), (2, "a", 2), (1, "b", 3)), strict=True):
+        engine.write(txn, upserts=rows(change))
+    for txn in writers[::-1]:
+        txn.commit()
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "a", 2), (1, "b", 3)}
+    in_their_buckets(table)
+
+
+def test_a_loser_inserts_into_the_winners_file_group_when_it_tries_again(table: Table) -> None:
+    slow = table.transaction()
+    engine.write(slow, upserts=rows((1, "a", 1)))
+    upsert(table, (5, "a", 5))
+    before = groups(table)
+    with pytest.raises(WriteConflict):
+        slow.commit()
+    slow.rollback()
+    upsert(table, (1, "a", 1))
+    assert groups(table) == before
+    assert content(table) == {(1, "a", 1), (5, "a", 5)}
+
+
+def test_an_overwrite_gives_each_bucket_a_new_file_group(table: Table) -> None:
+    upsert(table, *((key, "a", key) for key in range(8)), (1, "b", 1))
+    before = groups(table)
+    overwrite(table, ["a"], (1, "a", 10), (9, "a", 9))
+    assert groups(table)["b", groups_of(1)] == before["b", groups_of(1)]
+    assert not {group for key, group in groups(table).items() if key[0] == "a"} & set(before.values())
+    upsert(table, (2, "a", 20), (1, "a", 11))
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 11), (9, "a", 9), (2, "a", 20), (1, "b", 1)}
+    in_their_buckets(table)
+
+
+def groups_of(key: int) -> int:
+    return int(BucketIndex(4, ("id",)).of(pa.array([str(key)]), ("id",))[0].as_py())
+
+
+def test_an_insert_into_a_bucket_that_is_overwritten_meanwhile_conflicts(table: Table) -> None:
+    upsert(table, (2, "a", 2))
+    slow = table.transaction()
+    engine.write(slow, upserts=rows((1, "a", 1)))
+    overwrite(table, ["a"], (5, "a", 5))
+    with pytest.raises(WriteConflict):
+        slow.commit()
+    slow.rollback()
+    assert content(table) == by_hudi_rs(table.url) == {(5, "a", 5)}
+
+
+def test_the_index_is_in_the_properties_under_the_jvms_names_and_found_by_every_writer(table: Table) -> None:
+    text = (Path(table.url) / ".hoodie" / "hoodie.properties").read_text()
+    for line in ("hoodie.index.type=BUCKET", "hoodie.index.bucket.engine=SIMPLE", "hoodie.bucket.index.num.buckets=4"):
+        assert line in text.splitlines()
+    assert Table.open(table.url).config().bucket_index == BucketIndex(4, ("id",))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hoodie.index.type": "BLOOM"},
+        NAMED | {"hoodie.bucket.index.num.buckets": "8"},
+        NAMED | {"hoodie.bucket.index.hash.field": "part"},
+        NAMED | {"hoodie.index.bucket.engine": "CONSISTENT_HASHING"},
+    ],
+)
+def test_settings_that_contradict_the_table_are_refused(table: Table, options: dict[str, str]) -> None:
+    with pytest.raises(InvalidSettings, match="hoodie"):
+        Table.open(table.url, settings=TableSettings.from_hudi(options))
+    Table.open(table.url, settings=TableSettings.from_hudi(NAMED))
+
+
+def test_a_table_without_buckets_refuses_a_writer_that_wants_them(tmp_path: Path) -> None:
+    plain = Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",)), settings=SETTINGS)
+    with pytest.raises(InvalidSettings, match="no bucket index"):
+        Table.open(plain.url, settings=TableSettings.from_hudi(NAMED))
+
+
+def test_a_table_is_created_with_the_index_that_only_the_settings_name(tmp_path: Path) -> None:
+    spec = TableSpec("p", SCHEMA, ("id", "part"))
+    settings = TableSettings.from_hudi(NAMED | {"hoodie.bucket.index.hash.field": "id"})
+    made = Table.create(str(tmp_path / "t"), spec, settings=settings)
+    assert made.config().bucket_index == BucketIndex(4, ("id",))
+    with pytest.raises(InvalidSettings, match=r"num\.buckets=4, but"):
+        Table.create(str(tmp_path / "u"), TableSpec("p", SCHEMA, ("id",), buckets=5), settings=settings)
+
+
+@pytest.mark.parametrize(("buckets", "by"), [(0, ()), (4, ("value",)), (100_000_000, ())])
+def test_an_index_that_cannot_be_had_is_refused(tmp_path: Path, buckets: int, by: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidRecords, match="bucket"):
+        Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",), buckets=buckets, bucket_by=by))
+    assert not (tmp_path / "t" / ".hoodie").exists()
+
+
+def test_rows_of_composite_keys_are_together_by_the_columns_that_are_hashed(tmp_path: Path) -> None:
+    spec = TableSpec("p", SCHEMA, ("id", "value"), ("part",), buckets=8, bucket_by=("id",))
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    upsert(table, *((key, "a", value) for key in range(6) for value in range(5)))
+    upsert(table, *((key, "a", value) for key in range(6) for value in range(4, 7)))
+    for one in table.snapshot().slices:
+        found = pa.parquet.read_table(f"{table.url}/{one.path}", columns=["id"], partitioning=None)["id"]
+        expected = BucketIndex(8, ("id",)).of(found.cast(pa.string()).combine_chunks(), ("id",))
+        assert set(expected.to_pylist()) == {int(one.file_id[:8])}
+    assert content(table) == by_hudi_rs(table.url) == {(key, "a", value) for key in range(6) for value in range(7)}
+
+
+@pytest.mark.parametrize("resolution", [by_file_group, by_partition])
+def test_every_resolution_names_the_winners_file_groups(tmp_path: Path, resolution: Any) -> None:
+    settings = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, resolution=resolution)
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=settings)
+    slow = table.transaction()
+    engine.write(slow, upserts=rows((1, "a", 1)))
+    won = upsert(table, (5, "a", 5))
+    with pytest.raises(WriteConflict) as lost:
+        slow.commit()
+    assert lost.value.file_groups == won.file_groups
+    slow.rollback()
+
+
+def test_a_jvm_bucket_table_that_does_not_say_so_is_not_written(table: Table) -> None:
+    upsert(table, (1, "a", 1), (2, "a", 2))
+    path = Path(table.url) / ".hoodie" / "hoodie.properties"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "index" not in line))
+    with pytest.raises(UnsupportedTable, match="adopt_bucket_index"):
+        upsert(table, (3, "a", 3))
+    assert content(table) == {(1, "a", 1), (2, "a", 2)}
+
+
+def test_files_of_no_bucket_are_not_committed(table: Table) -> None:
+    with pytest.raises(InvalidRecords, match="of no bucket"):
+        table.transact(lambda txn: overwritten(txn, ["a"], (1, "a", 1)))
+    assert table.timeline().pending_writes == ()
+    assert content(table) == set()

@@ -4,21 +4,26 @@
     table.transact(lambda txn: engine.write(txn, upserts=rows, deletes=keys))
 
 Memory: an append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`) and all keys; the others hold the
-changes and one file group at a time, `read` all that it returns.
+changes and as many file groups at a time as there are processors (`AT_ONCE` at most), `read` all that it returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lockprovider.table import files, reading
-from lockprovider.table import schema as hudi_schema
 from lockprovider.table.engines import bucketed
-from lockprovider.table.engines.base import GroupWriter, Place, group_id
+from lockprovider.table.engines.base import GroupWriter, group_id
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
 from lockprovider.table.manager import Table
@@ -28,7 +33,10 @@ from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import FileSlice
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
+AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written at the same time
 _TASK = "0-0-0"  # one task, one stage, one attempt
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +126,14 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
         check_columns(upserts.schema, schema, schema.names)
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     writer = GroupWriter.of(txn, schema)
-    stats: list[WriteStat] = []
-    for partition, changes in by_partition(writer, upserts, keys).items():
-        stats += rewrite_partition(writer, txn.snapshot.within([partition]), partition, changes, _TASK)
-    txn.add(stats)
+    found = by_partition(writer, upserts, keys)
+    inside = AT_ONCE if len(found) == 1 else 1
+
+    def rewrite(partition: str) -> list[WriteStat]:
+        slices = txn.snapshot.within([partition])
+        return list(rewrite_partition(writer, slices, partition, found[partition], _TASK, limit=inside))
+
+    txn.add(stat for stats in at_once([partial(rewrite, one) for one in found]) for stat in stats)
 
 
 def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
@@ -143,9 +155,11 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
     for number, part in enumerate(_in_parts(rows)):
+        jobs: list[Callable[[], WriteStat]] = []
         for partition, changes in by_partition(writer, part, None).items():
             seen.setdefault(partition, []).append(changes.keys)
-            stats += insert_partition(writer, partition, changes.rows, changes.keys, (_TASK, number))
+            jobs += insertions(writer, partition, changes.rows, changes.keys, (_TASK, number))
+        stats += at_once(jobs)
     for partition, keys in seen.items():
         check_unique(pa.chunked_array(keys), partition)
     txn.add(stats)
@@ -164,10 +178,29 @@ def insert_partition(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[WriteStat]:
     """Write new file groups, of about equal size, for rows of one partition; `task` is the write token and a number."""
+    return at_once(insertions(writer, partition, rows, keys, task), 1)
+
+
+def insertions(
+    writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
+) -> Iterator[Callable[[], WriteStat]]:
+    """What `insert_partition` has to do, a call a file group."""
     size = -(-len(keys) // max(1, len(keys) // ROWS_PER_FILE))
     for start in range(0, len(keys), max(1, size)):
         part, name = slice(start, start + size), group_id(writer.begin, partition, *task, start)
-        yield writer.insert(partition, rows[part], keys[part], task[0], name)
+        yield partial(writer.insert, partition, rows[part], keys[part], task[0], name)
+
+
+def at_once(jobs: Iterable[Callable[[], T]], limit: int = AT_ONCE) -> Iterator[T]:
+    """What the jobs return, in their order, with up to `limit` of them running; none runs any more when this ends."""
+    if limit == 1:
+        yield from (job() for job in jobs)
+        return
+    with ThreadPoolExecutor(limit) as threads:
+        try:
+            yield from [running.result() for running in [threads.submit(job) for job in jobs]]
+        finally:
+            threads.shutdown(cancel_futures=True)
 
 
 def _in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -191,7 +224,7 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     Raises:
         InvalidRecords: naming it.
     """
-    if pc.count_distinct(keys).as_py() == len(keys):
+    if files.are_unique(keys):
         return
     counts = pc.value_counts(keys)
     twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
@@ -209,36 +242,67 @@ def by_partition(
     rows, keys, homes = writer.keyed(nothing if upserts is None else upserts)
     _, gone, gone_from = writer.keyed(nothing if deletes is None else deletes)
     found: dict[str, PartitionChanges] = {}
-    for partition in sorted({*pc.unique(homes).to_pylist(), *pc.unique(gone_from).to_pylist()}):
+    paths = sorted({*pc.unique(homes).to_pylist(), *pc.unique(gone_from).to_pylist()})
+    if len(paths) == 1:
+        return {paths[0]: PartitionChanges(rows, keys, gone)}
+    for partition in paths:
         here, deleted = pc.equal(homes, partition), gone.filter(pc.equal(gone_from, partition))
         found[partition] = PartitionChanges(rows.filter(here), keys.filter(here), deleted)
     return found
 
 
 def rewrite_partition(
-    writer: GroupWriter, slices: Iterable[FileSlice], partition: str, changes: PartitionChanges, task: str
+    writer: GroupWriter,
+    slices: Iterable[FileSlice],
+    partition: str,
+    changes: PartitionChanges,
+    task: str,
+    *,
+    limit: int = 1,
 ) -> Iterator[WriteStat]:
     """Write the next files of those file groups of a partition that changes are for; new keys make new groups.
 
-    `task` is the write token. A task that is run again with the same changes finds the files of its first attempt.
+    `task` is the write token. A task that is run again with the same changes finds the files of its first attempt. Up
+    to `limit` file groups are written at the same time.
     """
     if writer.config.bucket_index is not None:
         yield from bucketed.rewrite(writer, slices, partition, (changes.rows, changes.keys, changes.deletes), task)
         return
     kept = pc.invert(pc.is_in(changes.keys, value_set=changes.deletes))
     rows, keys = files.dedupe(changes.rows.filter(kept), changes.keys.filter(kept), writer.config.ordering_field)
-    fresh = pa.repeat(pa.scalar(True), len(keys))
-    for old in slices:
-        there = _keys_of(writer.place, old)
-        mine = pc.is_in(keys, value_set=there)
-        gone = changes.deletes.filter(pc.is_in(changes.deletes, value_set=there))
-        fresh = pc.and_(fresh, pc.invert(mine))
-        if len(gone) or pc.any(mine).as_py():
-            stat = writer.rewrite(old, rows.filter(mine), keys.filter(mine), gone, task)
-            if stat is not None:
-                yield stat
-    yield from insert_partition(writer, partition, rows.filter(fresh), keys.filter(fresh), (task, 0))
+    fresh = np.ones(len(keys), dtype=np.bool_)
+
+    def rewrite(old: FileSlice) -> WriteStat | None:
+        opened = writer.place.open(old.path)
+        mine, gone = _matches(opened, keys, changes.deletes)
+        fresh[mine.to_numpy()] = False  # each key's by one thread, or by two to the same end
+        if not len(mine) and not len(gone):
+            return None
+        return writer.rewrite(old, rows.take(mine), keys.take(mine), changes.deletes.take(gone), task, opened=opened)
+
+    found = at_once([partial(rewrite, old) for old in slices], limit)
+    yield from (stat for stat in found if stat is not None)
+    new = pa.array(fresh)
+    yield from at_once(insertions(writer, partition, rows.filter(new), keys.filter(new), (task, 0)), limit)
 
 
-def _keys_of(place: Place, old: FileSlice) -> pa.Array:
-    return place.read(old.path, [hudi_schema.RECORD_KEY]).column(0).combine_chunks()
+def _matches(opened: pq.ParquetFile, *wanted: pa.Array) -> list[pa.Array]:
+    """Of each of these arrays of keys, the numbers of those that a file has, in their own order."""
+    near = [_near(keys, files.key_range(opened)) for keys in wanted]
+    if not any(len(places) for places in near):
+        return near
+    there = files.keys_of(opened)
+    return [_present(keys, places, there) for keys, places in zip(wanted, near, strict=True)]
+
+
+def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
+    places = pa.array(np.arange(len(keys)))
+    if ends is None:
+        return places
+    return places.filter(pc.and_(pc.greater_equal(keys, ends[0]), pc.less_equal(keys, ends[1])))
+
+
+def _present(keys: pa.Array, places: pa.Array, there: pa.Array) -> pa.Array:
+    found = np.zeros(len(places), dtype=np.bool_)
+    found[pc.index_in(there, value_set=keys.take(places)).drop_null().to_numpy()] = True
+    return places.filter(pa.array(found))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from fsspec_cas import Lost, Machine, Store
 from lockprovider.table import files
@@ -61,10 +62,17 @@ class Place:
         Raises:
             HistoryGone: it was cleaned.
         """
+        return files.read_columns(self.open(path), columns)
+
+    def open(self, path: str) -> pq.ParquetFile:
+        """One base file, to read several parts of it; from a store it is fetched at once, as a whole.
+
+        Raises:
+            HistoryGone: it was cleaned.
+        """
         store = self.store
         try:
-            source = f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data
-            return files.read_base_file(source, columns)
+            return files.open_base_file(f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data)
         except FileNotFoundError as error:
             raise HistoryGone.with_file(path) from error
 
@@ -120,12 +128,19 @@ class GroupWriter:
         )
 
     def rewrite(
-        self, old: FileSlice, upserts: pa.Table, upsert_keys: pa.Array, delete_keys: pa.Array, token: str
+        self,
+        old: FileSlice,
+        upserts: pa.Table,
+        upsert_keys: pa.Array,
+        delete_keys: pa.Array,
+        token: str,
+        *,
+        opened: pq.ParquetFile | None = None,
     ) -> WriteStat | None:
-        """Write the next slice of a file group; None if nothing in it changes."""
+        """Write the next slice of a file group; None if nothing in it changes. `opened` is its file, if it is open."""
         upserts, upsert_keys = files.dedupe(upserts, upsert_keys, self.config.ordering_field)
         merged = files.merge_rows(
-            self.place.read(old.path),
+            files.read_old(opened or self.place.open(old.path)),
             upserts,
             upsert_keys=upsert_keys,
             delete_keys=delete_keys,
@@ -142,6 +157,7 @@ class GroupWriter:
             table_name=self.config.name,
             commit_times=merged.commit_times,
             seqnos=merged.seqnos,
+            known=merged.known,
         )
         size = self._put(old.partition, base, data, merged.keys, MarkerKind.MERGE)
         return WriteStat(

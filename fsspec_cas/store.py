@@ -15,7 +15,8 @@ per call, order between clients other than through conditions, or anything for s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
@@ -65,6 +66,7 @@ from fsspec_cas.version import ABSENT, Condition, Version
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0
+_BATCH = 1000  # S3's most
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,30 @@ class AsyncStore:
         """Remove the object, whatever it is; one that is not there is fine."""
         full = self._full(path)
         await self._repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
+
+    async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
+        """Remove these objects, as `delete` does; many in one request, where the store can. `timeout` is for each.
+
+        Raises:
+            StoreError: some may be gone, and some not; may be repeated.
+        """
+        left = list(paths)
+        if hasattr(type(self.backend), "delete_batch"):
+            with contextlib.suppress(NotSupported):
+                while len(left) > 1:
+                    await self._delete_batch([self._full(path) for path in left[:_BATCH]], timeout)
+                    del left[:_BATCH]
+        for path in left:
+            await self.delete(path, timeout=timeout)
+
+    async def _delete_batch(self, full: list[str], timeout: float) -> None:
+        backend: Any = self.backend
+
+        def ask(left: float) -> Coroutine[Any, Any, WriteAnswer]:
+            answer: Coroutine[Any, Any, WriteAnswer] = backend.delete_batch(full, timeout_s=left)
+            return answer
+
+        await self._repeat(full[0], ask, timeout)
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
@@ -586,6 +612,10 @@ class Store:
     def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
         """See `AsyncStore.delete`."""
         self._drive.run(self._async.delete(path, timeout=timeout))
+
+    def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
+        """See `AsyncStore.delete_all`."""
+        self._drive.run(self._async.delete_all(paths, timeout=timeout))
 
     def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S

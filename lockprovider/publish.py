@@ -1,6 +1,7 @@
 """Fenced publish: the commit point is a conditional write on the lock record itself.
 
-    stage    put_if_absent(staged, data)                         before the lock is needed
+    stage    put_if_absent(staged, data)                         before the lock is needed; what is small goes along in
+                                                                 `pending` itself
     prepare  is `path` free, are the staged bytes there?         what was decided must be possible to apply
     commit   put_if_match(lock record, {..., pending}, my tag)   the commit point (lease.py)
     apply    put_if_absent(path, data)                           "exists with the same digest" is success
@@ -21,7 +22,9 @@ Source: the fencing requirement of Hudi RFC-91, "Considerations".
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import zlib
 from collections.abc import Callable
 
 from fsspec_cas import AlreadyExists, Lost, ObjectNotFound, Store, Unavailable, Unknown, Won
@@ -29,6 +32,7 @@ from lockprovider.errors import LockError
 from lockprovider.record import Pending
 
 _REQUEST_S = 60.0
+_ENCLOSED = 8192  # characters; everybody who waits for the lock reads them
 
 Left = Callable[[], float]  # the seconds until the lease ends, by the own monotonic clock
 
@@ -48,6 +52,27 @@ def stage(store: Store, folder: str, write_id: str, path: str, data: bytes) -> P
     staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
     store.put_if_absent(staged, data, create_once=True).unwrap()
     return Pending(path, staged, digest(data))
+
+
+def enclose(path: str, data: bytes) -> Pending | None:
+    """`data` in the record itself, which is then all that a roll-forward needs; None if there is too much of it."""
+    text = base64.b64encode(zlib.compress(data)).decode("ascii")
+    return Pending(path, "", digest(data), text) if len(text) <= _ENCLOSED else None
+
+
+def enclosed(pending: Pending) -> bytes:
+    """The bytes that the record carries.
+
+    Raises:
+        LockError: they are not the promised ones.
+    """
+    try:
+        data = zlib.decompress(base64.b64decode(pending.enclosed, validate=True))
+    except (ValueError, zlib.error):
+        data = b""
+    if digest(data) != pending.digest:
+        raise LockError(f"the bytes enclosed for {pending.path!r} are not those of digest {pending.digest}")
+    return data
 
 
 def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
@@ -73,6 +98,8 @@ def prepare(store: Store, pending: Pending, left_s: Left = ample) -> bytes:
             f"{pending.path!r} already exists with other bytes (digest {there}); it was not published",
             path=pending.path,
         )
+    if pending.enclosed:
+        return enclosed(pending)
     try:
         path = pending.path if there else pending.staged
         data = store.read(path, timeout=_look_s(left_s)).data
@@ -91,6 +118,8 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still says what to do.
     """
+    if data is None and pending.enclosed:
+        data = enclosed(pending)
     if data is None:
         try:
             data = store.read(pending.staged, timeout=_timeout_s(pending.path, left_s)).data
@@ -135,4 +164,5 @@ def _must_be(pending: Pending, there: str | None) -> None:
 
 def discard(store: Store, pending: Pending) -> None:
     """Remove the staged copy, once the object is there."""
-    store.delete(pending.staged)
+    if pending.staged:
+        store.delete(pending.staged)

@@ -19,11 +19,15 @@ HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A publish that has been decided and may not have been applied yet: create `path` from `staged`."""
+    """A publish that has been decided and may not have been applied yet: create `path` from `staged`.
+
+    Or, where `staged` is empty, from `enclosed`: the bytes themselves, deflated, in base64.
+    """
 
     path: str
     staged: str
     digest: str
+    enclosed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class LockRecord:
 
 
 def _fields(noun: Pending | Holder) -> dict[str, Any]:
-    return {name: getattr(noun, name) for name in noun.__slots__}
+    return {name: value for name in noun.__slots__ if (value := getattr(noun, name)) or name != "enclosed"}
 
 
 def _of(value: Any, kind: type) -> Any:
@@ -123,7 +127,8 @@ def _of(value: Any, kind: type) -> Any:
 def _pending(value: Any) -> Pending | None:
     if value is None:
         return None
-    return Pending(_of(value["path"], str), _of(value["staged"], str), _of(value["digest"], str))
+    enclosed = _of(value.get("enclosed") or "", str)
+    return Pending(_of(value["path"], str), _of(value["staged"], str), _of(value["digest"], str), enclosed)
 
 
 def _holder(value: Any) -> Holder | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -105,6 +105,7 @@ class S3Backend:
     def __init__(self, fs: Any) -> None:
         self._given = fs
         self._quoted = True
+        self._batches = True
         self._proved: bool | None = None  # the dialect in which a condition was last seen to hold
         self._connections: PerLoop[_Connection] = PerLoop()
 
@@ -171,6 +172,29 @@ class S3Backend:
             return Applied(None)
 
         return await self._ask(path, send, _write_refusal, timeout_s)
+
+    async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
+        """DeleteObjects; all of one bucket.
+
+        Raises:
+            NotSupported: this store has no such request, or wants it in another form; nothing was deleted.
+        """
+        if not self._batches:
+            raise NotSupported(f"the store at {paths[0]!r} takes no DeleteObjects")
+        keys = [_key(path) for path in paths]
+        objects = [{"Key": key["Key"]} for key in keys]
+
+        async def send(client: Any) -> WriteAnswer:
+            what = {"Objects": objects, "Quiet": True}
+            answer = await client.delete_objects(Bucket=keys[0]["Bucket"], Delete=what, **self._given.req_kw)
+            failed = answer.get("Errors") or ()
+            return NoAnswer(f"{failed[0].get('Code')} for {failed[0].get('Key')}") if failed else Applied(None)
+
+        try:
+            return await self._ask(paths[0], send, _never, timeout_s)
+        except (StoreError, NotSupported) as error:
+            self._batches = False
+            raise NotSupported(f"the store at {paths[0]!r} takes no DeleteObjects: {error}") from error
 
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Won, World
+from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Version, Won, World
 from fsspec_cas.retry import delay_s
 from lockprovider import AuditLog, Lock
 from lockprovider.table import clean, history, reading, restore, retire, savepoint
@@ -35,7 +35,7 @@ from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
 from lockprovider.table.incremental import Order
-from lockprovider.table.instant import Instant
+from lockprovider.table.instant import Action, Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.metadata import CommitMetadata, decode_commit
 from lockprovider.table.overtaken import is_overtaken
@@ -51,6 +51,7 @@ from lockprovider.table.view import AsOf, Snapshot, snapshot
 _OVERTAKEN = 10  # how often a reader begins again because files were removed while it listed them
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
+_REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,10 @@ class Table:
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self._metadata: dict[str, CommitMetadata] = {}  # completed files never change
+        self._config: tuple[Version, TableConfig] | None = None
+        self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
+        self.last_seen = Timeline()  # as it was listed last: to start from, not to decide by
+        self.last_schema: pa.Schema | None = None
 
     @classmethod
     def create(
@@ -211,14 +216,27 @@ class Table:
         """
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
             try:
-                return parse(self.store.read(path).data)
+                return self._read_config() if path == PROPERTIES else parse(self.store.read(path).data)
             except ObjectNotFound:
                 continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
         raise TableNotFound(f"there is no Hudi table at {self.url!r}; create one with Table.create")
 
+    def _read_config(self) -> TableConfig:
+        """While it has not changed, no body is moved."""
+        known = self._config
+        content = self.store.read(PROPERTIES) if known is None else self.store.read_if_changed(PROPERTIES, known[0])
+        if content is not None:
+            known = self._config = (content.version, parse(content.data))
+        assert known is not None  # noqa: S101 - unchanged is said only of what was read before
+        return known[1]
+
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
         """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
-        for instant in reversed((timeline or self.timeline()).writes):
+        self.last_schema = self._schema(timeline or self.timeline())
+        return self.last_schema
+
+    def _schema(self, timeline: Timeline) -> pa.Schema:
+        for instant in reversed(timeline.writes):
             text = self.metadata_of(instant).schema_json
             if text:
                 return hudi_schema.from_avro(text)
@@ -231,7 +249,15 @@ class Table:
         """The timeline, listed now."""
         prefix = f"{TIMELINE}/"
         entries = self.store.list(prefix)
-        return Timeline.of(entry.path.removeprefix(prefix) for entry in entries)
+        self.last_seen = Timeline.of(entry.path.removeprefix(prefix) for entry in entries)
+        return self.last_seen
+
+    def partitions_at(self, timeline: Timeline) -> set[str]:
+        """The partitions known to have a metafile, as long as nothing happened that may remove one; to be added to."""
+        removers = frozenset(i.file_name for i in timeline.instants if i.action in _REMOVERS)
+        if self._partitions[0] != removers:
+            self._partitions = (removers, set())
+        return self._partitions[1]
 
     def snapshot(
         self,
@@ -320,6 +346,10 @@ class Table:
                 raise HistoryGone(f"commit {name} was archived or taken back; list the timeline again") from error
             self._metadata[name] = decode_commit(data, name)
         return self._metadata[name]
+
+    def remember(self, name: str, data: bytes) -> None:
+        """The content of a completed write that this process has published itself."""
+        self._metadata[name] = decode_commit(data, name)
 
     def changes(
         self,
@@ -411,8 +441,11 @@ class Table:
 
     def transaction(self) -> Transaction:
         """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it."""
+        return self._begin(pinned=True)
+
+    def _begin(self, *, pinned: bool) -> Transaction:
         self._lock.require_safe_store()  # its begin is a conditional create already
-        return Transaction(self)
+        return Transaction(self, pinned=pinned)
 
     def transact(
         self, fn: Callable[[Transaction], object], *, retries: int = 0, extra: Mapping[str, str] | None = None
@@ -426,9 +459,25 @@ class Table:
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
         """
+        return self._transact(fn, self.transaction, retries=retries, extra=extra)
+
+    def transact_unread(
+        self, fn: Callable[[Transaction], object], *, retries: int = 0, extra: Mapping[str, str] | None = None
+    ) -> CommitResult:
+        """As `transact`, for a function that has read nothing before: its snapshot is of when it starts to write."""
+        return self._transact(fn, lambda: self._begin(pinned=False), retries=retries, extra=extra)
+
+    def _transact(
+        self,
+        fn: Callable[[Transaction], object],
+        begin: Callable[[], Transaction],
+        *,
+        retries: int,
+        extra: Mapping[str, str] | None,
+    ) -> CommitResult:
         conflicts = 0
         while True:
-            txn = self.transaction()
+            txn = begin()
             txn.extra.update(extra or {})
             try:
                 fn(txn)

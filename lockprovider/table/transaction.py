@@ -28,11 +28,19 @@ from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import restore, rollback
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.bucket_groups import check_written
-from lockprovider.table.conflict import Operation, archived_since, by_bucket, completed_since, undone_since
+from lockprovider.table.conflict import (
+    Operation,
+    archived_since,
+    by_bucket,
+    by_file_group,
+    completed_since,
+    prefer_writer,
+    undone_since,
+)
 from lockprovider.table.errors import ARCHIVED, Aborted, AlreadyCommitted, InvalidRecords, TableError, WriteConflict
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
-from lockprovider.table.layout import TIMELINE, markers_dir, parse_marker
+from lockprovider.table.layout import TIMELINE, heartbeat_path, markers_dir, parse_marker
 from lockprovider.table.metadata import (
     REPLACING,
     CommitMetadata,
@@ -88,6 +96,7 @@ class Transaction:
         self._begin = ""
         self._heartbeat: WriterHeartbeat | None = None
         self._stats: tuple[WriteStat, ...] | None = None
+        self._data = b""  # of the completed file
         self._announced: list[str] = []  # the markers that this process has written
         self._writes_elsewhere: bool | None = None
         self._over = False
@@ -244,15 +253,15 @@ class Transaction:
             raise InvalidRecords("nothing was written in this transaction; write first, or do not commit")
         self._remove_strays(self._stats)
         self.table.tell("written", self._begin, files=len(self._stats))
-        data = encode_commit(self._metadata(self._stats))
-        staged = self.table.lock.stage(f"{TIMELINE}/{self._begin}", data)
+        self._data = encode_commit(self._metadata(self._stats))
+        staged = self.table.lock.enclose(f"{TIMELINE}/{self._begin}", self._data)
         try:
             completion, waited_s = self._commit_under_lock(staged, self._stats)
         except (WriteConflict, Aborted, AlreadyCommitted):
             with contextlib.suppress(CasError):
                 self.table.lock.unstage(staged)
             raise
-        self._clean_up()
+        self._clean_up(staged)
         return self._result(completion, conflicts, waited_s, self._stats)
 
     def leave(self) -> None:
@@ -354,7 +363,9 @@ class Transaction:
         self._check_conflicts(now, stats)
         completion = now.next_time(self.table.world.now_ms())
         name = Instant(self._begin, self._action, State.COMPLETED, completion).file_name
-        lease.publish_staged(replace(staged, path=f"{TIMELINE}/{name}"))
+        # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
+        lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}"), self._data)
+        self.table.remember(name, self._data)
         self.table.tell("committed", self._begin, completion=completion)
         return completion
 
@@ -382,8 +393,9 @@ class Transaction:
             raise WriteConflict(self._begin, max(_restores(now), default="a restore"), ())
         if archived_since(self.timeline, now):
             raise WriteConflict(self._begin, ARCHIVED, ())
-        self._check_columns(now)
-        later = [(i, table.metadata_of(i)) for i in completed_since(self.timeline, now)]
+        done = completed_since(self.timeline, now)
+        self._check_columns(done)
+        later = [(i, table.metadata_of(i)) for i in done] if self._may_overlap(mine) else []
         unseen = lost(self._snapshot, later) if self._snapshot is not None else frozenset()
         if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
             raise WriteConflict(self._begin, later[-1][0].file_name, tuple(sorted(unseen)))
@@ -399,23 +411,41 @@ class Transaction:
         table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
         raise WriteConflict(self._begin, lost_to, overlap.file_groups)
 
-    def _check_columns(self, now: Timeline) -> None:
-        """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost."""
-        mine = hudi_schema.outline(self.table.schema(self.timeline))
-        for other in completed_since(self.timeline, now):
+    def _check_columns(self, done: tuple[Instant, ...]) -> None:
+        """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost.
+
+        Each commit states all columns, and had this check too: the last one tells.
+        """
+        for other in reversed(done):
             text = self.table.metadata_of(other).schema_json
-            if text and hudi_schema.outline(hudi_schema.from_avro(text)) != mine:
-                raise WriteConflict(self._begin, other.file_name, ())
+            if text:
+                mine = hudi_schema.outline(self.table.schema(self.timeline))
+                if hudi_schema.outline(hudi_schema.from_avro(text)) != mine:
+                    raise WriteConflict(self._begin, other.file_name, ())
+                return
+
+    def _may_overlap(self, mine: Operation) -> bool:
+        """Whether a completed write can touch what mine does; new file groups are nobody else's.
+
+        Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
+        """
+        if self._snapshot is not None or self.config.bucket_index is not None or self._stats is None:
+            return True
+        fresh = {(stat.partition, stat.file_id) for stat in self._stats if stat.prev_commit is None}
+        return not (mine.file_groups <= fresh and self.table.settings.resolution in (by_file_group, prefer_writer))
 
     def _as_operation(self, stats: tuple[WriteStat, ...]) -> Operation:
         return Operation.of(Instant(self._begin, self._action, State.INFLIGHT), self._metadata(stats))
 
-    def _clean_up(self) -> None:
+    def _clean_up(self, staged: Pending) -> None:
         """After the commit: what is left over is harmless, and swept with the next dead writer's."""
         self._over = True
-        self._stop_heartbeat()
+        left = [*self._announced, *filter(None, [staged.staged])]
+        if self._heartbeat is not None:
+            self._heartbeat.leave()
+            left.append(heartbeat_path(self._begin))
         with contextlib.suppress(CasError):
-            self.table.store.delete_all(self._announced)
+            self.table.store.delete_all(left)
 
     def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:

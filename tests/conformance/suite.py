@@ -197,6 +197,14 @@ class Conformance:
             with pytest.raises(ObjectNotFound):
                 await asked
 
+    async def test_many_are_removed_together_and_what_is_not_there_is_fine(self, store):
+        for name in ("a", "b/c d", "b/&<é>", "kept"):
+            (await store.put_if_absent(name, name.encode())).unwrap()
+        await store.delete_all(["a", "b/c d", "b/&<é>", "never"])
+        await store.delete_all(["a"])
+        await store.delete_all([])
+        assert [entry.path for entry in await store.list("")] == ["kept"]
+
     async def test_a_listing_is_complete_ordered_and_relative(self, store):
         for name in ("b", "a/2", "a/1", "a-", "c/1/x", "other"):
             await store.put_if_absent(name, name.encode())

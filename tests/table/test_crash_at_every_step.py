@@ -70,7 +70,8 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
         txn = table.transaction()
         engine.write(txn, upserts=rows((1, "a", 10), (4, "c", 4)), deletes=rows((2, "b", 0)).drop(["value"]))
         txn.commit()
-    except Died:
+    except (Died, Unavailable):  # the second in another of its threads
+        assert backend.dead
         if txn is not None and txn._heartbeat is not None:
             txn._heartbeat._stop.set()
         return False

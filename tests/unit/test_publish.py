@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import fsspec
@@ -11,6 +12,7 @@ from fsspec_cas import AlreadyExists, ObjectNotFound, Store
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, ManualClock
 from lockprovider import LockError, Pending, publish
+from lockprovider.record import LockRecord
 
 
 @pytest.fixture
@@ -94,3 +96,30 @@ def test_staged_bytes_that_are_not_the_promised_ones_are_refused(store: Store) -
     pending = replace(staged(store), digest=publish.digest(b"other"))
     with pytest.raises(LockError, match="are not those of digest"):
         publish.prepare(store, pending)
+
+
+def test_what_is_small_goes_along_in_the_record_and_needs_no_other_object(store: Store) -> None:
+    pending = publish.enclose("state/7", b"data" * 1000)
+    assert pending is not None
+    record = LockRecord("me", 5, expired=False, nonce="n", pending=pending)
+    read = LockRecord.decode(record.encode())
+    assert read == record
+    assert read.pending is not None
+    publish.apply(store, read.pending, None, publish.ample)
+    publish.discard(store, read.pending)
+    assert store.read("state/7").data == b"data" * 1000
+    assert [entry.path for entry in store.list("")] == ["state/7"]
+    assert publish.prepare(store, read.pending) == b"data" * 1000
+
+
+def test_what_is_large_is_not_enclosed() -> None:
+    assert publish.enclose("state/7", random.Random(1).randbytes(10_000)) is None
+
+
+@pytest.mark.parametrize("text", ["!", "AAAA", "eJwDAAAAAAE="])
+def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: Store, text: str) -> None:
+    pending = publish.enclose("state/7", b"data")
+    assert pending is not None
+    with pytest.raises(LockError, match="enclosed for 'state/7' are not those of digest"):
+        publish.apply(store, replace(pending, enclosed=text), None, publish.ample)
+    assert store.list("") == []

@@ -56,7 +56,7 @@ def append(table: Table, rows: Rows, *, retries: int = 0, extra: Mapping[str, st
     stream = as_stream(rows)
     if retries and isinstance(stream, pa.RecordBatchReader):
         raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
-    return table.transact(lambda txn: insert(txn, stream), retries=retries, extra=extra)
+    return table.transact_unread(lambda txn: insert(txn, stream), retries=retries, extra=extra)
 
 
 def upsert(
@@ -69,14 +69,13 @@ def upsert(
 ) -> CommitResult:
     """Insert rows or replace them by key, and delete keys: see `Table.upsert`."""
     changes, gone = as_table(rows), None if deletes is None else as_table(deletes)
-
-    return table.transact(lambda txn: write(txn, changes, gone), retries=retries, extra=extra)
+    return table.transact_unread(lambda txn: write(txn, changes, gone), retries=retries, extra=extra)
 
 
 def delete(table: Table, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
     """Delete rows by key: see `Table.delete`."""
     gone = as_table(keys)
-    return table.transact(lambda txn: write(txn, deletes=gone), retries=retries, extra=extra)
+    return table.transact_unread(lambda txn: write(txn, deletes=gone), retries=retries, extra=extra)
 
 
 def identifying(keys: pa.Table, config: TableConfig, schema: pa.Schema) -> pa.Table:
@@ -120,12 +119,17 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
     """
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
-    schema = txn.table.schema(txn.timeline)
-    keys = None if deletes is None else identifying(deletes, txn.config, schema)
-    if upserts is not None:
-        check_columns(upserts.schema, schema, schema.names)
+
+    def check(schema: pa.Schema) -> None:
+        if deletes is not None:
+            identifying(deletes, txn.config, schema)
+        if upserts is not None:
+            check_columns(upserts.schema, schema, schema.names)
+
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    writer = GroupWriter.of(txn, schema)
+    schema = txn.columns(check)
+    keys = None if deletes is None else identifying(deletes, txn.config, schema)
+    writer = GroupWriter.here(txn, schema)
     found = by_partition(writer, upserts, keys)
     inside = AT_ONCE if len(found) == 1 else 1
 
@@ -145,10 +149,9 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     Raises:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
     """
-    schema = txn.table.schema(txn.timeline)
-    check_columns(rows.schema, schema, txn.config.identifying)
     txn.operation = "INSERT"
-    writer = GroupWriter.of(txn, schema)
+    schema = txn.columns(lambda schema: check_columns(rows.schema, schema, txn.config.identifying))
+    writer = GroupWriter.here(txn, schema)
     if txn.config.bucket_index is not None:
         txn.add(_into_buckets(txn, writer, rows))
         return

@@ -85,13 +85,26 @@ class GroupWriter:
     begin: str
     config: TableConfig
     schema: pa.Schema
+    txn: Transaction | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.txn is not None:
+            raise TypeError("this writer is for the process of its transaction; make one by `GroupWriter.of`")
+        return self.__dict__
 
     @classmethod
     def of(cls, txn: Transaction, schema: pa.Schema) -> GroupWriter:
-        """A writer for the files of `txn`, which is started by this; `schema` is canonical."""
-        table = txn.table
+        """A writer for the files of `txn`, which this starts; `schema` is canonical. Good for other processes."""
         check_marked(txn)
-        return cls(Place.of(table), txn.start(), txn.config, schema)
+        txn.write_elsewhere()
+        return cls(Place.of(txn.table), txn.start(), txn.config, schema)
+
+    @classmethod
+    def here(cls, txn: Transaction, schema: pa.Schema) -> GroupWriter:
+        """The same, for this process only: its transaction knows what was written, and need not look for it."""
+        check_marked(txn)
+        txn.write_here()
+        return cls(Place.of(txn.table), txn.start(), txn.config, schema, txn)
 
     def keyed(self, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
         """The rows with the table's columns and types, their record keys, and their partition paths.
@@ -185,12 +198,23 @@ class GroupWriter:
 
     def _put(self, partition: str, base: BaseFile, data: bytes, keys: pa.Array, kind: MarkerKind) -> int:
         """Create the file; its size."""
-        store, path = self.place.store, join(partition, base.name)
-        self._create(marker_path(self.begin, partition, base.name, kind), b"")
+        path = join(partition, base.name)
+        self._announce(marker_path(self.begin, partition, base.name, kind))
         if kind is MarkerKind.CREATE:
-            metafile, content = partition_metafile(partition, self.begin)
-            store.put_if_absent(metafile, content, create_once=True)  # another writer's serves as well
+            self._make_partition(partition)
         return len(data) if self._create(path, data) else self._size_of_earlier(path, keys)
+
+    def _announce(self, marker: str) -> None:
+        if self.txn is not None:
+            self.txn.announce(marker)
+        self._create(marker, b"")
+
+    def _make_partition(self, partition: str) -> None:
+        """Without its metafile a JVM reader takes a partition for none; another writer's serves as well."""
+        known = set() if self.txn is None else self.txn.partitions
+        if partition not in known:
+            self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
+            known.add(partition)
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
         """The size of the file that an earlier attempt of the same task wrote; it stays.

@@ -1,0 +1,175 @@
+"""What one transaction asks of its store, request by request."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table.requests import Asked, counted
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
+
+from lockprovider.table import InvalidRecords, Table, WriteConflict
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.engines.base import GroupWriter
+
+BEGIN = ["get properties", "put heartbeat", "put requested", "list_page timeline", "put inflight"]
+COMMIT = [
+    "put lock",
+    "list_page timeline",
+    "get properties",
+    "put lock",  # the commit point
+    "put completed",
+    "put lock",
+    "delete heartbeat, marker",
+]
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, Any] | None]:
+    if request.param == "local":
+        return str(tmp_path / "t"), None
+    server = request.getfixturevalue("seaweedfs")
+    return server.new_prefix(), server.storage_options
+
+
+@pytest.fixture
+def opened(place: tuple[str, dict[str, Any] | None]) -> tuple[Table, Asked]:
+    """A table that has been written to by this process, as in a loop."""
+    url, options = place
+    table, asked = counted(Table.create(url, SPEC, storage_options=options, settings=SETTINGS), SETTINGS)
+    table.append(rows((1, "a", 1)))
+    asked.names.clear()
+    return table, asked
+
+
+def test_a_small_append_asks_fourteen_times(opened: tuple[Table, Asked]) -> None:
+    table, asked = opened
+    table.append(rows((2, "a", 2)))
+    assert asked.names == [*BEGIN, "put marker", "put data", *COMMIT]
+    assert content(table) == {(1, "a", 1), (2, "a", 2)}
+
+
+def test_a_small_upsert_asks_for_the_files_besides(opened: tuple[Table, Asked]) -> None:
+    table, asked = opened
+    table.upsert(rows((1, "a", 2)))
+    reads = [name for name in asked.names if name in ("list_page files", "get data")]
+    assert [name for name in asked.names if name not in reads] == [*BEGIN, "put marker", "put data", *COMMIT]
+    assert len(reads) <= 4
+    assert content(table) == {(1, "a", 2)}
+
+
+def test_of_another_writer_s_commits_an_append_reads_the_last_one(opened: tuple[Table, Asked]) -> None:
+    table, asked = opened
+    other = Table.open(table.url, storage_options=table.storage_options, settings=SETTINGS)
+    for number in range(5):
+        other.append(rows((10 + number, "a", 0)))
+    table.append(rows((2, "a", 2)))
+    assert asked.names.count("get completed") == 1
+    assert len(content(table)) == 7
+
+
+def test_what_commits_while_an_append_is_at_work_costs_it_one_look(opened: tuple[Table, Asked]) -> None:
+    table, asked = opened
+    other = Table.open(table.url, storage_options=table.storage_options, settings=SETTINGS)
+
+    def work(txn: Any) -> None:
+        engine.insert(txn, rows((2, "a", 2)))
+        for number in range(5):
+            other.append(rows((10 + number, "a", 0)))
+
+    table.transact_unread(work)
+    assert asked.names.count("get completed") == 1
+
+
+def test_the_partition_s_metafile_is_made_once_and_again_after_a_clean(tmp_path: Path) -> None:
+    table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
+    for number in range(4):
+        upsert(table, (1, "a", number))
+    table.append(rows((2, "a", 0)))
+    table.append(rows((3, "b", 0)))
+    assert asked.names.count("put metafile") == 2
+    from lockprovider.table import KeepVersions
+
+    assert table.clean(KeepVersions(1))
+    (tmp_path / "t" / "a" / ".hoodie_partition_metadata").unlink()  # as a JVM clean of a partition does
+    table.append(rows((4, "a", 0)))
+    assert (tmp_path / "t" / "a" / ".hoodie_partition_metadata").exists()
+
+
+def test_what_the_process_itself_wrote_twice_is_not_part_of_the_commit(tmp_path: Path) -> None:
+    """A function that swallows the refusal of its second write: nobody else would know of the files."""
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+
+    def work(txn: Any) -> None:
+        engine.insert(txn, rows((1, "a", 1)))
+        with pytest.raises(InvalidRecords, match="one write"):
+            engine.insert(txn, rows((2, "b", 2)))
+
+    table.transact(work)
+    assert by_hudi_rs(table.url) == {(1, "a", 1)}
+    assert len(data_files(tmp_path / "t")) == 1
+    assert orphans(tmp_path / "t") == set()
+    assert not list((tmp_path / "t" / ".hoodie" / ".temp").rglob("*.marker.*"))
+
+
+def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+
+    def work(txn: Any) -> None:
+        writer = GroupWriter.of(txn, table.schema())
+        plain, keys, _ = writer.keyed(rows((2, "a", 2)))
+        writer.insert("a", plain, keys, "9-0-1")  # of a task attempt that failed
+        engine.insert(txn, rows((1, "a", 1)))
+
+    table.transact(work)
+    assert by_hudi_rs(table.url) == {(1, "a", 1)}
+
+
+def test_a_writer_that_is_for_one_process_stays_there(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    txn = table.transaction()
+    writer = GroupWriter.here(txn, table.schema())
+    with pytest.raises(TypeError, match=r"GroupWriter\.of"):
+        pickle.dumps(writer)
+    txn.rollback()
+
+
+def test_the_snapshot_of_a_transaction_is_pinned_when_it_is_begun(tmp_path: Path) -> None:
+    """Rows that were read from the table after `transaction()` may be written back by it."""
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1))
+    txn = table.transaction()
+    read = content(table)
+    upsert(table, (1, "a", 10))
+    engine.write(txn, upserts=rows(*((key, part, value + 1) for key, part, value in read)))
+    with pytest.raises(WriteConflict):
+        txn.commit()
+    txn.rollback()
+    assert content(table) == {(1, "a", 10)}
+
+
+def test_bad_input_is_refused_before_anything_is_written_also_by_what_is_remembered(
+    opened: tuple[Table, Asked],
+) -> None:
+    table, asked = opened
+    with pytest.raises(InvalidRecords):
+        table.upsert(rows((1, "a", 2)).drop(["value"]))
+    assert [name for name in asked.names if name.startswith("put")] == []
+
+
+def test_a_column_that_another_writer_added_is_known_at_once(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    table.append(rows((1, "a", 1)))
+    other = Table.open(table.url, settings=SETTINGS)
+    other.add_columns(pa.schema([("more", pa.string())]))
+    table.append(rows((2, "a", 2)).append_column("more", pa.array(["x"])))
+    with pytest.raises(InvalidRecords):
+        Table.open(table.url, settings=SETTINGS).upsert(rows((1, "a", 5)))
+    assert table.to_arrow(["id", "more"]).sort_by("id").to_pylist() == [
+        {"id": 1, "more": None},
+        {"id": 2, "more": "x"},
+    ]

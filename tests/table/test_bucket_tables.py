@@ -261,6 +261,24 @@ def test_a_jvm_bucket_table_that_does_not_say_so_is_not_written(table: Table) ->
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
 
 
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_dask_brings_the_rows_of_a_bucket_together(table: Table, npartitions: int) -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    from lockprovider.table.engines import dask as on_dask
+
+    def frame(*triples: tuple[int, str, int]) -> Any:
+        return dd.from_pandas(rows(*triples).to_pandas(), npartitions=npartitions)
+
+    on_dask.append(table, frame(*((key, "a", key) for key in range(9))).drop(columns="value"))
+    before = groups(table)
+    on_dask.append(table, frame((3, "a", 3), (20, "a", 20), (21, "b", 21)))
+    on_dask.upsert(table, frame((4, "a", 4), (22, "a", 22)), deletes=frame((5, "a", 0)))
+    expected = {(3, "a", 3), (20, "a", 20), (21, "b", 21), (4, "a", 4), (22, "a", 22)}
+    assert content(table) == by_hudi_rs(table.url) == expected | {(key, "a", None) for key in (0, 1, 2, 6, 7, 8)}
+    assert before.items() <= groups(table).items()
+    in_their_buckets(table)
+
+
 def test_files_of_no_bucket_are_not_committed(table: Table) -> None:
     with pytest.raises(InvalidRecords, match="of no bucket"):
         table.transact(lambda txn: overwritten(txn, ["a"], (1, "a", 1)))

@@ -121,11 +121,17 @@ def read(
 def insert(txn: Transaction, rows: Frame) -> None:
     """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
 
+    In a table with a bucket index they go into the file groups of their buckets, as with `merge`: a row whose key is
+    there is replaced.
+
     Raises:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
     """
     txn.operation = "INSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    if txn.config.bucket_index is not None:
+        _change(txn, writer, [delayed(_fresh)(part, writer) for part in rows.to_delayed()])
+        return
     tasks = [delayed(_insert)(part, writer, number) for number, part in enumerate(rows.to_delayed())]
     txn.add(chain.from_iterable(_DASK.compute(*tasks)))
 
@@ -147,10 +153,15 @@ def merge(txn: Transaction, upserts: Frame | None = None, deletes: Frame | None 
         for frame, gone in ((upserts, False), (deletes, True))
         for part in ([] if frame is None else frame.to_delayed())
     ]
+    _change(txn, writer, tasks)
+
+
+def _change(txn: Transaction, writer: GroupWriter, tasks: Sequence[Any]) -> None:
+    """Write the changes that the tasks make."""
     pieces = _DASK.persist(*tasks)
     paths = _DASK.compute(*(delayed(sorted)(piece) for piece in pieces))
     rewrites = [
-        delayed(_rewrite)(_of(path, pieces, paths), writer, txn.snapshot.within([path]), path, number)
+        delayed(_rewrite)(_of(path, pieces, paths), writer, txn.remaining([path]), path, number)
         for number, path in enumerate(sorted(set(chain.from_iterable(paths))))
     ]
     txn.add(chain.from_iterable(_DASK.compute(*rewrites)))
@@ -169,12 +180,18 @@ def _read(one: FileSlice, home: Place, scan: reading.Scan) -> pd.DataFrame:
     return found
 
 
-def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
+def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
     rows = as_table(frame)
     check_columns(rows.schema, writer.schema, writer.config.identifying)
-    stats: list[WriteStat] = []
-    for partition, changes in by_partition(writer, rows, None).items():
+    found = by_partition(writer, rows, None)
+    for partition, changes in found.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
+    return found
+
+
+def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[WriteStat]:
+    stats: list[WriteStat] = []
+    for partition, changes in _fresh(frame, writer).items():
         task = (f"{number}-0-0", number)
         stats += _checked(writer, insert_partition(writer, partition, changes.rows, changes.keys, task))
     return stats

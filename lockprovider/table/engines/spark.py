@@ -36,7 +36,6 @@ from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines.base import GroupWriter, Place
 from lockprovider.table.engines.spark_changes import Feed, changes
-from lockprovider.table.engines.spark_errors import typed_errors
 from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge, merge_into
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.manager import Table
@@ -193,11 +192,15 @@ def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
-    keyed = jobs.keyed(writer, upserts, deletes).persist()
+    _change(txn, writer, jobs.keyed(writer, upserts, deletes))
+
+
+def _change(txn: Transaction, writer: GroupWriter, changes: DataFrame) -> None:
+    """Find the file group of each change, and write it."""
+    keyed = changes.persist()
     try:
-        with typed_errors():
-            counts = {row[tasks.PARTITION]: row["count"] for row in keyed.groupBy(tasks.PARTITION).count().collect()}
-        numbered = tasks.Numbered.of(txn.snapshot.within(counts), counts)
+        counts = jobs.counts(keyed)
+        numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
         jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
     finally:
         keyed.unpersist()
@@ -209,10 +212,16 @@ def insert(txn: Transaction, rows: DataFrame) -> None:
     One file for each Spark partition and table partition in it: repartition first, if these are many. NOT checked: that
     the keys are new. Readers see both rows of a key that was there; of rows with one key in one Spark partition the
     latest is kept. A missing column is null.
+
+    In a table with a bucket index they go into the file groups of their buckets, as with `write`: a row whose key is
+    there is replaced, and of rows with one key one is kept.
     """
     txn.operation = "INSERT"
     writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
     jobs.check_named(writer, rows)
+    if txn.config.bucket_index is not None:
+        _change(txn, writer, jobs.keyed(writer, rows, None, whole=False))
+        return
     jobs.add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
 
 
@@ -228,6 +237,9 @@ def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | Non
     schema = txn.table.schema(txn.timeline)
     planner = GroupWriter(Place.of(txn.table), "", txn.config, schema)
     named = jobs.check_named(planner, rows)
+    if txn.config.bucket_index is not None:
+        _overwrite_buckets(txn, planner, rows, partitions)
+        return
     held = rows.persist() if partitions is None else rows
     try:
         within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
@@ -237,6 +249,22 @@ def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | Non
     finally:
         if partitions is None:
             held.unpersist()
+
+
+def _overwrite_buckets(
+    txn: Transaction, planner: GroupWriter, rows: DataFrame, partitions: Iterable[str] | None
+) -> None:
+    keyed = jobs.keyed(planner, rows, None, whole=False).persist()
+    try:
+        counts = jobs.counts(keyed)
+        within = sorted(counts) if partitions is None else tuple(partitions)
+        tasks.check_within(counts, within)
+        txn.overwrite(within)
+        writer = GroupWriter.of(txn, planner.schema)
+        numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
+        jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
+    finally:
+        keyed.unpersist()
 
 
 def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: Iterable[str] | None = None) -> None:
@@ -251,7 +279,7 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
     slices = reading.plan(
         txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
     ).slices  # without those of partitions that cannot have such rows
-    numbered = tasks.Numbered.of(slices, {})
+    numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
     locate = tasks.locator(Place.of(txn.table), seen)
     located = jobs.over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))

@@ -15,6 +15,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines import sql_where
 from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.spark_buckets import with_groups as in_buckets
 from lockprovider.table.engines.spark_errors import typed_errors
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.metadata import WriteStat
@@ -35,6 +36,8 @@ def over(
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter) -> DataFrame:
     """The changes with the file group that each is for; a key that is nowhere gets a new one, by its hash."""
+    if writer.config.bucket_index is not None:
+        return in_buckets(keyed, numbered.old, writer)
     bucket = F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets)).cast("string")
     fresh = F.concat(F.lit(tasks.NEW), bucket)
     if not numbered.old:
@@ -95,13 +98,19 @@ def pushable(where: str, schema: pa.Schema) -> Any:
         return None
 
 
-def keyed(writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | None) -> DataFrame:
+def keyed(
+    writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | None, *, whole: bool = True
+) -> DataFrame:
     """All changes with the table's columns, their key and partition, and whether they are deletes.
+
+    `whole` is whether upserts must have all columns; else one that is missing is null.
 
     Raises:
         InvalidRecords: a column is missing.
     """
-    lacking = [] if upserts is None else [name for name in writer.schema.names if name not in upserts.columns]
+    lacking = (
+        [] if upserts is None or not whole else [name for name in writer.schema.names if name not in upserts.columns]
+    )
     if lacking:
         raise InvalidRecords(f"columns {lacking} are missing, and what the table has there would be erased; add them")
     kind = from_arrow_schema(tasks.change_schema(writer.schema))
@@ -111,6 +120,12 @@ def keyed(writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | N
             check_named(writer, frame)
             parts.append(frame.mapInArrow(tasks.keyer(writer, delete=gone), kind))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def counts(keyed: DataFrame) -> dict[str, int]:
+    """How many changes there are of each partition."""
+    with typed_errors():
+        return {row[tasks.PARTITION]: row["count"] for row in keyed.groupBy(tasks.PARTITION).count().collect()}
 
 
 def partitions_of(rows: DataFrame, planner: GroupWriter, named: Sequence[str]) -> list[str]:

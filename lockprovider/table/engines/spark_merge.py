@@ -5,8 +5,8 @@
 In conditions and values `t` is the table's row and `s` the source's; both are Spark SQL text. Three Spark jobs: which
 file groups the source's keys are in, then the matched rows of those groups joined with the source, then the rewrite.
 
-Not promised: that two merges which insert the same new key at once are told (as with every insert); updates of key or
-partition columns (they are refused: delete and insert).
+Not promised: that two merges which insert the same new key at once are told (as with every insert, unless the table has
+a bucket index or all writers check keys); updates of key or partition columns (they are refused: delete and insert).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:
     keyed = source.mapInArrow(tasks.tagger(writer, named), _tagged_type(source)).persist()
     try:
         counts = _counts(keyed)
-        numbered = tasks.Numbered.of(txn.snapshot.within(counts), counts)
+        numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
         grouped = jobs.with_groups(keyed, numbered, writer).persist()
         try:
             touched = _touched(grouped, numbered)

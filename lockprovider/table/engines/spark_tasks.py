@@ -8,7 +8,7 @@ after its transaction was rolled back; its file is invisible, and left to the cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +18,10 @@ from pyspark import TaskContext
 
 from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.bucket import BucketIndex
+from lockprovider.table.bucket_groups import groups
 from lockprovider.table.engines.base import GroupWriter, Place, group_id
+from lockprovider.table.engines.bucketed import new_group
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import conform
 from lockprovider.table.history import Part
@@ -165,9 +168,11 @@ class Numbered:
     changes: int
 
     @classmethod
-    def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int]) -> Numbered:
+    def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int], index: BucketIndex | None = None) -> Numbered:
         """Number `slices`, then the new groups of the partitions that `counts` has changes of."""
-        buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE
+        buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
+        if index is not None:
+            groups(slices)  # looked at before anything is written
         new = {partition: len(slices) + place * buckets for place, partition in enumerate(sorted(counts))}
         old = {str(number): one for number, one in enumerate(slices)}
         return cls(old, new, buckets, sum(counts.values()))
@@ -200,16 +205,26 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     task = _task_number()
     rows, keys, partitions = writer.keyed(pa.Table.from_batches(held))
     found: list[str] = sorted(pc.unique(partitions).to_pylist())
-    if within is not None and (strange := sorted(set(found) - within)):
-        raise InvalidRecords(
-            f"rows are for partitions {strange}, which are not to be overwritten: {sorted(within)} are"
-        )
+    if within is not None:
+        check_within(found, within)
     stats: list[WriteStat] = []
     for partition in found:
         mine, file_id = pc.equal(partitions, partition), group_id(writer.begin, "insert", partition, task)
         stats.append(writer.insert(partition, rows.filter(mine), keys.filter(mine), _token(task), file_id))
         writer.withdraw_if_rolled_back(stats[-1].path)
     return stats
+
+
+def check_within(found: Iterable[str], within: Iterable[str]) -> None:
+    """Refuse rows for other partitions than those that are overwritten.
+
+    Raises:
+        InvalidRecords: naming them.
+    """
+    if strange := sorted({*found} - {*within}):
+        raise InvalidRecords(
+            f"rows are for partitions {strange}, which are not to be overwritten: {sorted(within)} are"
+        )
 
 
 def rewriter(writer: GroupWriter, numbered: Numbered) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
@@ -244,7 +259,10 @@ def _new_group(
 ) -> WriteStat | None:
     if not len(keys):
         return None  # deletes of rows that are not there
-    return writer.insert(place[0], rows, keys, token, group_id(writer.begin, "group", *place))
+    partition, bucket = place
+    bucketed = writer.config.bucket_index is not None
+    file_id = new_group(writer.begin, bucket, partition) if bucketed else group_id(writer.begin, "group", *place)
+    return writer.insert(partition, rows, keys, token, file_id)
 
 
 def stats_table(stats: Sequence[WriteStat]) -> pa.Table:

@@ -60,6 +60,11 @@ class Shipment:
         table = self.options.open()
         txn = table.transaction()
         schema = table.schema(txn.timeline)
+        if txn.config.bucket_index is not None:
+            raise InvalidInput(
+                "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
+                "append, upsert or insert_overwrite of lockprovider.table.engines.spark (foreachBatch for a stream)"
+            )
         needed = {*txn.config.record_keys, *txn.config.partition_fields}
         if missing := sorted(needed - set(self.columns)) or sorted(set(self.columns) - set(schema.names)):
             raise InvalidInput(

@@ -17,7 +17,7 @@ from lockprovider.errors import LeaseLost, LockError, PublishUnknown
 # Name, module and help of commands that are loaded only when asked for; each module has `add(commands)`, as the
 # commands above have, and sets `run` to what takes the parsed arguments and returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
-    "table": ("lockprovider.table.cli", "look at a Hudi table, and run its services"),
+    "table": ("lockprovider.commands.table.cli", "look at a Hudi table, and run its services"),
 }
 
 _EXAMPLES = """examples:

@@ -48,7 +48,7 @@ PURE = {
     "lockprovider.table.conflict": set(),
     "lockprovider.table.liveness": set(),
     "lockprovider.table.retention": set(),
-    "lockprovider.table.picture": set(),
+    "lockprovider.commands.table.picture": set(),
 }
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
 

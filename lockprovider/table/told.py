@@ -5,24 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lockprovider.table.doctor import diagnose
-from lockprovider.table.errors import Corrupt
-from lockprovider.table.instant import Action, Instant, State, to_ms
-from lockprovider.table.layout import TIMELINE
-from lockprovider.table.metadata import decode_rollback
-from lockprovider.table.picture import Bar, Kind
+from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.show import Answer
 
 if TYPE_CHECKING:
     from lockprovider.table.manager import Commit, Table
-    from lockprovider.table.timeline import Timeline
-
-_KINDS: dict[Action, Kind] = {
-    Action.REPLACECOMMIT: "replace",
-    Action.CLEAN: "clean",
-    Action.ROLLBACK: "rollback",
-    Action.RESTORE: "restore",
-}
-_WRITER = "writer"  # the key of a commit's extra metadata that names its lane
 
 
 def info(table: Table) -> Answer:
@@ -156,42 +143,3 @@ def doctor(table: Table) -> tuple[Answer, bool]:
     below = "nothing is wrong" if not wrong else f"{wrong} things are wrong"
     title = f"{table.url}: {len(report)} checks"
     return Answer(said, title, ("rule", "state", "what", "how to mend it"), tuple(rows), below), bool(wrong)
-
-
-def bars(table: Table) -> list[Bar]:
-    """The timeline as it is drawn."""
-    now = table.timeline()
-    ends = [to_ms(i.completion or i.begin) for i in now.instants]
-    kept = {i.begin for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed}
-    found = [_done(table, instant, instant.begin in kept) for instant in now.instants if _is_drawn(instant)]
-    pending = (begin for action in (*Action,) if action is not Action.SAVEPOINT for begin in now.pending(action))
-    still = [Bar(to_ms(b), max(ends, default=0), "pending", f"{b} is pending") for b in sorted({*pending})]
-    return found + still + _undone(table, now)
-
-
-def _is_drawn(instant: Instant) -> bool:
-    return instant.is_completed and instant.action is not Action.SAVEPOINT
-
-
-def _done(table: Table, instant: Instant, savepoint: bool) -> Bar:  # noqa: FBT001 - a field of the bar
-    kind = _KINDS.get(instant.action, "write")
-    label, lane = instant.file_name, ""
-    if instant.changes_rows:
-        metadata = table.metadata_of(instant)
-        label += f" {metadata.operation}, {len(metadata.file_groups)} file groups"
-        lane = metadata.extra.get(_WRITER, "")
-    return Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, label, lane, savepoint)
-
-
-def _undone(table: Table, now: Timeline) -> list[Bar]:
-    found: list[Bar] = []
-    for instant in now.instants:
-        if instant.action is Action.ROLLBACK and instant.is_completed:
-            name = instant.file_name
-            try:
-                victims = decode_rollback(table.store.read(f"{TIMELINE}/{name}").data, name).victims
-            except Corrupt:
-                continue  # the doctor says so
-            ended = to_ms(instant.begin)
-            found += [Bar(to_ms(b), ended, "undone", f"{b}.{a} was rolled back by {name}") for b, a in victims]
-    return found

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,15 @@ import pytest
 from table.services import overwrite, timeline_names
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
+from fsspec_cas import Store
+from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
+from lockprovider.audit import Spell, places
+from lockprovider.audit_log import set_enabled
 from lockprovider.cli import main
+from lockprovider.commands.table.bars import with_lock
+from lockprovider.commands.table.picture import Bar, draw, lanes
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.picture import Bar, draw, lanes
 
 
 @pytest.fixture
@@ -216,6 +224,50 @@ def test_the_timeline_is_drawn(folder: Path, run: Any) -> None:
     assert sum("was rolled back by" in title for title in titles) == 1
     assert "savepoint" in titles
     assert "nightly" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def titles_of(svg: Path) -> list[str]:
+    root = ET.fromstring(svg.read_text())  # noqa: S314 - our own
+    return [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]
+
+
+def test_who_waited_for_the_lock_is_drawn_from_its_audit_and_without_one_it_is_said_that_nobody_knows(
+    folder: Path, run: Any
+) -> None:
+    svg = folder.parent / "t.svg"
+    run("timeline", folder, "--svg", svg)
+    assert "waits for the lock are not known" in svg.read_text()
+    store = Store.from_url(str(folder))
+    set_enabled(store, places(HUDI_LOCK_PATH).switch, enabled=True, timeout_s=10)
+    logs = [AuditLog(store), AuditLog(store)]
+    other, table = Lock(store, audit=logs[0]), Table(store, str(folder), settings=SETTINGS, audit=logs[1])
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((1, "a", 77)))
+    with ThreadPoolExecutor(1) as pool:
+        with other.acquire():
+            done = pool.submit(txn.commit)
+            time.sleep(0.3)  # so long is the wait that is to be seen
+        commit = done.result()
+    assert all(log.flush() for log in logs)
+    run("timeline", folder, "--svg", svg)
+    mine = [title for title in titles_of(svg) if title.startswith(commit.instant)]
+    assert sum("waited for the lock for" in title and "at most" in title for title in mine) == 1
+    assert sum("held the lock for" in title and "until its commit" in title for title in mine) == 1
+    assert "the lock" in svg.read_text()
+
+
+def test_a_wait_is_drawn_only_as_far_as_the_records_agree() -> None:
+    def spell(start_ms: int, end_ms: int) -> Spell:
+        return Spell("me", "", start_ms, end_ms, "released", end_ms)
+
+    bar = Bar(100, 200, "write", "")
+    assert with_lock(bar, 150, [spell(180, 210)]) == replace(bar, ready_ms=150, held_ms=180)
+    assert with_lock(bar, 190, [spell(180, 210)]) == replace(bar, ready_ms=180, held_ms=180), "the clocks differ"
+    assert with_lock(bar, None, [spell(50, 210)]) == replace(bar, held_ms=100)
+    assert with_lock(bar, 150, [spell(50, 190), spell(201, 300)]) == bar, "no holding has the commit in it"
+    assert with_lock(bar, 150, [spell(150, 220), spell(180, 210)]) == bar, (
+        "it cannot be told which one was the writer's"
+    )
 
 
 def test_bars_that_overlap_are_in_different_lanes_and_names_are_escaped() -> None:

@@ -1,0 +1,1 @@
+"""The commands about tables, as `lockprovider table` has them."""

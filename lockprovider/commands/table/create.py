@@ -1,0 +1,65 @@
+"""`lockprovider table create URL`: make a new table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fsspec_cas import InvalidInput
+from fsspec_cas.command import storage_options
+from lockprovider.commands.table.asked import Commands, add_command, say, settings
+from lockprovider.table.manager import Table, TableSpec
+from lockprovider.table.show import Answer
+
+
+def add(commands: Commands) -> None:
+    """Register it."""
+    parser = add_command(commands, "create", _create, "Make a new table.")
+    schema = parser.add_mutually_exclusive_group(required=True)
+    schema.add_argument("--column", action="append", metavar="NAME:TYPE", help="e.g. id:int64, at:timestamp")
+    schema.add_argument("--like", type=Path, metavar="FILE.parquet", help="the columns of this file")
+    parser.add_argument("--key", action="append", required=True, metavar="COLUMN", help="names a row; repeatable")
+    parser.add_argument("--partition-by", action="append", default=[], metavar="COLUMN", help="repeatable")
+    parser.add_argument("--ordering", metavar="COLUMN", help="of two rows with one key the higher wins")
+    parser.add_argument("--name", help="default: the folder's")
+    parser.add_argument("--hive-style", action="store_true", help="folders like city=rome")
+
+
+def _create(arguments: Any) -> int:
+    schema = (
+        pq.read_schema(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
+    )
+    spec = TableSpec(
+        arguments.name or arguments.url.rstrip("/").rpartition("/")[2],
+        schema,
+        record_keys=tuple(arguments.key),
+        partition_by=tuple(arguments.partition_by),
+        ordering=arguments.ordering,
+        hive_style=arguments.hive_style,
+    )
+    behaviour = settings(arguments)
+    table = Table.create(arguments.url, spec, storage_options=storage_options(arguments), settings=behaviour)
+    return say(arguments, Answer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}"))
+
+
+def _column(text: str) -> pa.Field:
+    name, colon, kind = text.rpartition(":")
+    if not colon or not name:
+        raise InvalidInput(f"--column {text!r} is not NAME:TYPE")
+    return pa.field(name, _type(kind))
+
+
+def _type(text: str) -> pa.DataType:
+    if text == "timestamp":
+        return pa.timestamp("us", "UTC")
+    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
+        return pa.decimal128(int(found[1]), int(found[2]))
+    try:
+        return pa.type_for_alias(text)
+    except ValueError:
+        known = "bool, int32, int64, float32, float64, string, binary, date32, timestamp, decimal(10,2)"
+        raise InvalidInput(f"{text!r} is not a type; use e.g. {known}") from None

@@ -1,0 +1,98 @@
+"""`lockprovider table info | timeline | log | files | read | doctor URL`: nothing here writes to the table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fsspec_cas import InvalidInput, Machine, Store
+from fsspec_cas.command import DONE, REFUSED, storage_options
+from lockprovider import HUDI_LOCK_PATH
+from lockprovider.audit import Spell, analyse, places
+from lockprovider.audit_log import read_files
+from lockprovider.commands.table.asked import Commands, add_command, opened, say, settings
+from lockprovider.commands.table.bars import bars
+from lockprovider.commands.table.picture import draw
+from lockprovider.table import told
+from lockprovider.table.manager import Table
+from lockprovider.table.show import Answer
+
+_AUDIT_S = 30.0
+
+
+def add(commands: Commands) -> None:
+    """Register them."""
+    add_command(commands, "info", _info, "Say what the table is, and how much of it there is.")
+    parser = add_command(commands, "timeline", _timeline, "List the instants, or draw them.")
+    _add_last(parser)
+    parser.add_argument(
+        "--svg", type=Path, metavar="FILE", help="draw instants, writers, what was rolled back, and waits for the lock"
+    )
+    _add_last(add_command(commands, "log", _log, "List the completed writes."))
+    _add_what(add_command(commands, "files", _files, "List the files that a reader reads."))
+    parser = add_command(commands, "read", _read, "Show rows.")
+    _add_what(parser)
+    parser.add_argument("--columns", metavar="A,B", help="only these columns")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many; 0: all (default: 20)")
+
+
+def add_doctor(commands: Commands) -> None:
+    """Register it, behind the services."""
+    about = "Check the rules that shared writers must keep; say what is wrong and how to mend it."
+    add_command(commands, "doctor", _doctor, about)
+
+
+def _add_last(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--last", type=int, metavar="N", help="only the latest N")
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--partition", metavar="PATH", help="only this partition, as its folder is named")
+    parser.add_argument("--as-of", metavar="TIME", help="as of this completion time, 14 or 17 digits, UTC")
+
+
+def _info(arguments: Any) -> int:
+    return say(arguments, told.info(opened(arguments)))
+
+
+def _log(arguments: Any) -> int:
+    return say(arguments, told.log(opened(arguments), arguments.last))
+
+
+def _timeline(arguments: Any) -> int:
+    table = opened(arguments)
+    if arguments.svg is None:
+        return say(arguments, told.timeline(table, arguments.last))
+    spells = _spells(table)
+    found = bars(table, spells)
+    picture = draw(found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in spells])
+    arguments.svg.write_text(picture, encoding="utf-8")
+    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(spells)}
+    words = "" if spells else f"; for waits for the lock: lockprovider audit {table.url} --enable"
+    return say(arguments, Answer(said, f"drew {len(found)} instants into {arguments.svg}{words}"))
+
+
+def _spells(table: Table) -> tuple[Spell, ...]:
+    """Who held the lock when, as far as the lock's audit tells; nothing if none is kept."""
+    folder = places(HUDI_LOCK_PATH).folder
+    return analyse(read_files(table.store, folder, timeout_s=_AUDIT_S), Machine().now_ms()).spells
+
+
+def _files(arguments: Any) -> int:
+    return say(arguments, told.files(opened(arguments), arguments.partition, arguments.as_of))
+
+
+def _read(arguments: Any) -> int:
+    columns = None if arguments.columns is None else arguments.columns.split(",")
+    if arguments.limit < 0:
+        raise InvalidInput(f"--limit {arguments.limit} is below zero; 0 shows all rows")
+    answer = told.read(opened(arguments), columns, arguments.partition, arguments.as_of, arguments.limit)
+    return say(arguments, answer)
+
+
+def _doctor(arguments: Any) -> int:
+    store = Store.from_url(arguments.url, storage_options(arguments))
+    answer, wrong = told.doctor(Table(store, arguments.url, settings=settings(arguments)))
+    say(arguments, answer)
+    return REFUSED if wrong else DONE

@@ -1,0 +1,133 @@
+"""`lockprovider table clean | savepoint | restore | rollback | retire-metadata URL`: the table's services."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from fsspec_cas import InvalidInput
+from fsspec_cas.command import REFUSED, complain
+from lockprovider.commands.table.asked import INSTANT, Commands, add_command, opened, say
+from lockprovider.table import rollback, told
+from lockprovider.table.clean import finish_dead, would_clean
+from lockprovider.table.manager import Table
+from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy
+from lockprovider.table.service import beating, dead_among
+from lockprovider.table.show import Answer
+
+
+def add(commands: Commands) -> None:
+    """Register them."""
+    _add_clean(commands)
+    parser = add_command(commands, "savepoint", _savepoint, "Keep the files of a commit from being cleaned.")
+    parser.add_argument("instant", nargs="?", metavar="INSTANT", help=f"{INSTANT} (default: the last)")
+    parser.add_argument("--comment", default="", help="why")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="list all savepoints instead")
+    what.add_argument("--delete", action="store_true", help="delete this savepoint instead")
+    parser = add_command(commands, "restore", _restore, "Take back every commit that completed after another one.")
+    parser.add_argument("instant", metavar="INSTANT", help=INSTANT)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    about = "Remove what failed writers left, and finish what dead services planned."
+    parser = add_command(commands, "rollback", _rollback, about)
+    parser.add_argument("instant", nargs="?", metavar="INSTANT", help="only this pending write")
+    parser.add_argument("--force", action="store_true", help="with INSTANT: even if its writer is alive")
+    about = "Remove a metadata table of JVM Hudi's, which would hide commits from here."
+    add_command(commands, "retire-metadata", _retire, about)
+
+
+def _add_clean(commands: Commands) -> None:
+    parser = add_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
+    keep = parser.add_mutually_exclusive_group()
+    keep.add_argument("--commits", type=int, metavar="N", help="keep what the last N commits need (default: 10)")
+    keep.add_argument("--hours", type=float, metavar="H", help="keep what an as-of within H hours needs")
+    keep.add_argument("--versions", type=int, metavar="N", help="keep N versions of each file group")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def _clean(arguments: Any) -> int:
+    table, policy = opened(arguments), _policy(arguments)
+    if arguments.dry_run:
+        plan = would_clean(table, policy)
+        return say(arguments, _removed("would remove", [(plan.policy, plan.files)]))
+    return say(arguments, _removed("removed", [(done.instant, done.files) for done in table.clean(policy)]))
+
+
+def _policy(arguments: Any) -> Policy | None:
+    if arguments.hours is not None:
+        return KeepHours(arguments.hours)
+    if arguments.versions is not None:
+        return KeepVersions(arguments.versions)
+    return None if arguments.commits is None else KeepCommits(arguments.commits)
+
+
+def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> Answer:
+    rows = tuple((by, part or ".", name) for by, found in cleans for part, names in found.items() for name in names)
+    said = [{"by": by, "partition": part, "file": name} for by, part, name in rows]
+    title = f"{word} {len(rows)} files"
+    return Answer(said, title, ("by", "partition", "file") if rows else (), rows)
+
+
+def _savepoint(arguments: Any) -> int:
+    table = opened(arguments)
+    if arguments.list:
+        return say(arguments, told.savepoints(table))
+    if not arguments.delete:
+        begin = table.savepoint(arguments.instant, user=getpass.getuser(), comment=arguments.comment)
+        return say(arguments, Answer({"savepoint": begin}, f"savepoint {begin}: its files stay"))
+    if arguments.instant is None:
+        raise InvalidInput("--delete needs the INSTANT of a savepoint; --list shows them")
+    if not table.delete_savepoint(arguments.instant):
+        complain("lockprovider", f"there is no savepoint {arguments.instant}; --list shows those there are")
+        return REFUSED
+    said = {"deleted": arguments.instant}
+    return say(arguments, Answer(said, f"deleted savepoint {arguments.instant}: its files may be cleaned"))
+
+
+def _restore(arguments: Any) -> int:
+    table = opened(arguments)
+    if not arguments.yes and not _confirmed(table, arguments.instant):
+        complain("lockprovider", "not confirmed; nothing was changed")
+        return REFUSED
+    result = table.restore(arguments.instant)
+    said = {"restore": result.instant, "target": result.target, "taken_back": list(result.taken_back)}
+    return say(arguments, Answer(said, f"restored to {result.target}; took back {len(result.taken_back)} writes"))
+
+
+def _confirmed(table: Table, instant: str) -> bool:
+    if not sys.stdin.isatty():
+        raise InvalidInput("nobody is there to be asked; look at `lockprovider table log`, and add --yes")
+    later = [commit.instant for commit in table.history() if commit.instant > instant]
+    words = f"Take back the commits after {instant} ({', '.join(later) or 'none'}) for good? Type yes: "
+    print(words, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip() == "yes"
+
+
+def _rollback(arguments: Any) -> int:
+    table = opened(arguments)
+    if arguments.instant is None:
+        done = [*rollback.sweep(table), *(result.instant for result in finish_dead(table))]
+        words = ", ".join(done) or "nothing to do"
+        return say(arguments, Answer({"done": done}, f"rolled back or finished: {words}"))
+    begin = arguments.instant
+    now = table.timeline()
+    if begin not in now.pending_writes:
+        complain("lockprovider", f"{begin} is no pending write; to take back commits, use restore")
+        return REFUSED
+    if not arguments.force:
+        with beating(table, now):
+            alive = begin not in dead_among(table, [begin])
+        if alive:
+            complain("lockprovider", f"the writer of {begin} is alive; wait for it, or add --force")
+            return REFUSED
+    rollback.roll_back(table, begin)
+    return say(arguments, Answer({"done": [begin]}, f"rolled back {begin}"))
+
+
+def _retire(arguments: Any) -> int:
+    table = opened(arguments)
+    count = table.retire_metadata_table()
+    words = f"removed {count} files of the metadata table" if count else "there is no metadata table"
+    return say(arguments, Answer({"removed": count}, words))

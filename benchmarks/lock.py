@@ -49,9 +49,14 @@ NAIVE_S = 0.1
 
 def child(site: Site, task: dict[str, Any]) -> subprocess.Popen[str]:
     """A process for one task."""
+    return launched("benchmarks.lock_children", {**task, "site": asdict(site)})
+
+
+def launched(module: str, task: dict[str, Any]) -> subprocess.Popen[str]:
+    """A process for one task of a module."""
     environment = os.environ | {"AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.lock_children"],
+        [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -59,7 +64,7 @@ def child(site: Site, task: dict[str, Any]) -> subprocess.Popen[str]:
         env=environment,
     )
     assert process.stdin is not None
-    tell(process, {**task, "site": asdict(site)})
+    tell(process, task)
     return process
 
 

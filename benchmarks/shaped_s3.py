@@ -1,10 +1,11 @@
 """A small S3 server in memory whose requests take as long as they are told to; nothing is checked but conditions.
 
-    python -m benchmarks.shaped_s3 --get-ms 15 --put-ms 30      # prints its address
+    python -m benchmarks.shaped_s3 --get-ms 15 --put-ms 30 --list-ms 40      # prints its address
 
 A request takes effect after half of its delay. A store of the real kind stalls where many clients write one key
 (SeaweedFS for a second); this one does not, so what is measured is the protocol. `GET /` counts what was asked, by verb
-and status; `DELETE /` forgets that.
+and status; `DELETE /` forgets that. Uploads in parts are for clients that make them of anything; their completion obeys
+conditions.
 """
 
 from __future__ import annotations
@@ -14,18 +15,34 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import re
 import subprocess
 import sys
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote
+from xml.sax.saxutils import escape, unescape
 
 from benchmarks.s3_clients import Site
 
 ROOT = Path(__file__).resolve().parent.parent
-_REASON = {100: "Continue", 200: "OK", 204: "No Content", 304: "Not Modified", 404: "Not Found", 412: "No"}
-_CODE = {404: "NoSuchKey", 412: "PreconditionFailed"}
+_REASON = {
+    100: "Continue",
+    200: "OK",
+    204: "No Content",
+    206: "Partial Content",
+    304: "Not Modified",
+    404: "Not Found",
+    412: "No",
+    416: "No",
+}
+_CODE = {404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange"}
+_PAGE = 1000
+_STAMP = "2026-11-21T00:00:00.000Z"
+_HTTP_STAMP = "Sat, 21 Nov 2026 00:00:00 GMT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +71,8 @@ class Answer:
         body = self.body
         if self.status in _CODE:
             body = f"<Error><Code>{_CODE[self.status]}</Code></Error>".encode()
-        head = [f"HTTP/1.1 {self.status} {_REASON[self.status]}", f"Content-Length: {len(body)}"]
+        length = self.headers.pop("length", str(len(body)))
+        head = [f"HTTP/1.1 {self.status} {_REASON[self.status]}", f"Content-Length: {length}"]
         head += [f"{name}: {value}" for name, value in self.headers.items()]
         return "\r\n".join([*head, "", ""]).encode() + (b"" if verb == "HEAD" or self.status == 304 else body)
 
@@ -65,7 +83,10 @@ class Server:
 
     get_s: float = 0.0
     put_s: float = 0.0
+    list_s: float = 0.0
     objects: dict[str, Object] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)  # sorted
+    parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,13 +104,19 @@ class Server:
         }
         if "expect" in headers:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        delay_s = self.get_s if verb in ("GET", "HEAD") else self.put_s
+        if headers.get("transfer-encoding") == "chunked":
+            body = await _chunks(reader)
+        else:
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+        path, _, text = target.partition("?")
+        query = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
+        kind = "LIST" if verb == "GET" and path.count("/") < 2 + path.endswith("/") else verb
+        delay_s = {"GET": self.get_s, "HEAD": self.get_s, "LIST": self.list_s}.get(kind, self.put_s)
         if target == "/":
             answer = self._statistics(verb)
         else:
             await self._pause(delay_s / 2)
-            answer = self._do(verb, target.partition("?")[0], headers, body)
+            answer = self._do(kind, unquote(path), query, headers, _plain(headers, body))
             await self._pause(delay_s / 2)
         writer.write(answer.encode(verb))
         await writer.drain()
@@ -105,8 +132,15 @@ class Server:
             self.asked.clear()
         return answer
 
-    def _do(self, verb: str, key: str, headers: dict[str, str], body: bytes) -> Answer:
-        answer = self._refusal(key, headers) or self._done(verb, key, headers, body)
+    def _do(self, verb: str, key: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> Answer:
+        if verb == "LIST":
+            answer = self._list(key.strip("/"), query)
+        elif "delete" in query:
+            answer = self._delete_all(key.strip("/"), body)
+        elif "uploads" in query or "uploadId" in query:
+            answer = self._in_parts(verb, key, query, headers, body)
+        else:
+            answer = self._refusal(key, headers) or self._done(verb, key, headers, body)
         self.asked[f"{verb} {answer.status}"] += 1
         return answer
 
@@ -124,22 +158,139 @@ class Server:
     def _done(self, verb: str, key: str, headers: dict[str, str], body: bytes) -> Answer:
         if verb == "PUT":
             meta = {name: value for name, value in headers.items() if name.startswith("x-amz-meta-")}
-            self.objects[key] = Object(body, meta)
-            return Answer(200, {"ETag": self.objects[key].etag})
+            return Answer(200, {"ETag": self._put(key, Object(body, meta))})
         if verb == "DELETE":
-            self.objects.pop(key, None)
+            self._delete(key)
             return Answer(204)
         there = self.objects.get(key)
         if there is None:
             return Answer(404)
-        stamp = {"Last-Modified": "Sat, 21 Nov 2026 00:00:00 GMT", "ETag": there.etag}
-        return Answer(200, stamp | there.meta, there.data)
+        stamp = {"Last-Modified": _HTTP_STAMP, "ETag": there.etag, "Accept-Ranges": "bytes"} | there.meta
+        if verb == "HEAD":
+            return Answer(200, stamp | {"length": str(len(there.data))})
+        return _ranged(there.data, headers.get("range", ""), stamp)
+
+    def _put(self, key: str, made: Object) -> str:
+        if key not in self.objects:
+            insort(self.names, key)
+        self.objects[key] = made
+        return made.etag
+
+    def _delete(self, key: str) -> None:
+        if self.objects.pop(key, None) is not None:
+            del self.names[bisect_left(self.names, key)]
+
+    def _delete_all(self, bucket: str, body: bytes) -> Answer:
+        for name in re.findall(r"<Key>(.*?)</Key>", body.decode(), re.DOTALL):
+            self._delete(f"/{bucket}/{unescape(name, {'&quot;': chr(34), '&apos;': chr(39)})}")
+        return Answer(200, body=b"<DeleteResult></DeleteResult>")
+
+    def _list(self, bucket: str, query: dict[str, str]) -> Answer:
+        """ListObjectsV2."""
+        root = f"/{bucket}/"
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        most = min(int(query.get("max-keys", _PAGE)), _PAGE)
+        after = query.get("continuation-token") or query.get("start-after", "")
+        place = max(bisect_left(self.names, root + prefix), bisect_right(self.names, root + after) if after else 0)
+        found: list[str] = []
+        folders: dict[str, None] = {}
+        last = ""
+        while (
+            place < len(self.names) and self.names[place].startswith(root + prefix) and len(found) + len(folders) < most
+        ):
+            last = self.names[place].removeprefix(root)
+            head, cut, _ = last[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            if cut:
+                folders[last := prefix + head + delimiter] = None
+                place = bisect_left(self.names, root + last + "\U0010ffff")
+                last += "\U0010ffff"
+            else:
+                found.append(last)
+                place += 1
+        more = place < len(self.names) and self.names[place].startswith(root + prefix)
+        shown = quote if query.get("encoding-type") == "url" else escape
+        text = "".join(
+            f"<Contents><Key>{shown(name)}</Key><LastModified>{_STAMP}</LastModified>"
+            f"<ETag>{escape(self.objects[root + name].etag)}</ETag><Size>{len(self.objects[root + name].data)}</Size>"
+            "<StorageClass>STANDARD</StorageClass></Contents>"
+            for name in found
+        )
+        text += "".join(f"<CommonPrefixes><Prefix>{shown(name)}</Prefix></CommonPrefixes>" for name in folders)
+        text += f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if more else ""
+        encoding = "<EncodingType>url</EncodingType>" if query.get("encoding-type") == "url" else ""
+        count = f"<KeyCount>{len(found) + len(folders)}</KeyCount><MaxKeys>{most}</MaxKeys>"
+        whole = f"<Name>{bucket}</Name><Prefix>{shown(prefix)}</Prefix>{encoding}{count}"
+        whole += f"<IsTruncated>{'true' if more else 'false'}</IsTruncated>{text}"
+        return Answer(
+            200, {"Content-Type": "application/xml"}, f"<ListBucketResult>{whole}</ListBucketResult>".encode()
+        )
+
+    def _in_parts(self, verb: str, key: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> Answer:
+        """A multipart upload."""
+        if "uploads" in query:
+            token = str(len(self.parts))
+            self.parts[token] = {}
+            return Answer(200, body=f"<R><UploadId>{token}</UploadId></R>".encode())
+        parts = self.parts.get(query["uploadId"])
+        if parts is None:
+            return Answer(404)
+        if verb == "PUT":
+            parts[int(query["partNumber"])] = body
+            return Answer(200, {"ETag": Object(body, {}).etag})
+        if verb == "POST":
+            refused = self._refusal(key, headers)
+            if refused is not None:
+                return refused
+            tag = self._put(key, Object(b"".join(parts[number] for number in sorted(parts)), {}))
+            self.parts.pop(query["uploadId"])
+            return Answer(
+                200,
+                body=f"<CompleteMultipartUploadResult><ETag>{escape(tag)}</ETag></CompleteMultipartUploadResult>".encode(),
+            )
+        self.parts.pop(query["uploadId"], None)
+        return Answer(204)
+
+
+def _ranged(data: bytes, wanted: str, headers: dict[str, str]) -> Answer:
+    found = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted)
+    if found is None:
+        return Answer(200, headers, data)
+    first, last = found.groups()
+    start = int(first) if first else max(0, len(data) - int(last))
+    end = min(len(data), int(last) + 1) if first and last else len(data)
+    if start >= len(data):
+        return Answer(416)
+    return Answer(206, headers | {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}, data[start:end])
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    """A body in HTTP's chunks."""
+    body = b""
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        body += (await reader.readexactly(size + 2))[:-2]
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    return body
+
+
+def _plain(headers: dict[str, str], body: bytes) -> bytes:
+    """The body without AWS's own chunks."""
+    if not headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
+        return body
+    plain = b""
+    while True:
+        size, _, rest = body.partition(b"\r\n")
+        count = int(size.partition(b";")[0], 16)
+        if not count:
+            return plain
+        plain, body = plain + rest[:count], rest[count + 2 :]
 
 
 @contextlib.contextmanager
-def running(get_ms: float, put_ms: float) -> Iterator[Site]:
+def running(get_ms: float, put_ms: float, list_ms: float = 0.0) -> Iterator[Site]:
     """The server in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.shaped_s3", "--get-ms", str(get_ms), "--put-ms", str(put_ms)]
+    command += ["--list-ms", str(list_ms)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert child.stdout is not None
@@ -149,9 +300,9 @@ def running(get_ms: float, put_ms: float) -> Iterator[Site]:
         child.wait()
 
 
-async def run(get_s: float, put_s: float) -> None:
+async def run(get_s: float, put_s: float, list_s: float) -> None:
     """Serve until killed."""
-    server = await asyncio.start_server(Server(get_s, put_s).serve, "127.0.0.1", 0, backlog=1000)
+    server = await asyncio.start_server(Server(get_s, put_s, list_s).serve, "127.0.0.1", 0, backlog=1000)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
@@ -161,9 +312,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--get-ms", type=float, default=0.0)
     parser.add_argument("--put-ms", type=float, default=0.0)
+    parser.add_argument("--list-ms", type=float, default=0.0)
     arguments = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run(arguments.get_ms / 1000, arguments.put_ms / 1000))
+        asyncio.run(run(arguments.get_ms / 1000, arguments.put_ms / 1000, arguments.list_ms / 1000))
 
 
 if __name__ == "__main__":

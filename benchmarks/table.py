@@ -1,0 +1,211 @@
+"""What does a commit cost when many write one table, next to deltalake, lance and pyiceberg?
+
+    python -m benchmarks.table                     # about eight minutes; --quick, --json, --engines, --writers, --only
+
+Writers are processes that append a hundred rows a commit, again and again. The stores: SeaweedFS, and the in-memory S3
+server of `benchmarks.shaped_s3` with the delays of a bucket in the same region, whose requests are counted. After each
+run the table is read: every commit that was acknowledged has to be there, whole and once, and nothing else. The second
+table is of one writer, after more and more commits: how long a commit takes, and to find out what the table consists
+of, with a handle that was there all the time and with a fresh one.
+
+Not to be fooled: the writers share this machine's cores with the server, so that without delays one measures CPU. A
+rate counts until the last commit that was begun is done. pyiceberg's catalog is a SQLite file on this machine's disk,
+without the way that a catalog is away; its retries are the benchmark's, as its manual says. SeaweedFS makes losers of a
+race for one key wait for a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.lock import ask, figures, launched, tell
+from benchmarks.s3_clients import Site
+from benchmarks.shaped_s3 import ROOT, running
+
+ENGINES = ("lockprovider.table", "deltalake", "lance", "pyiceberg")
+SHAPED = "GET 15, PUT 30, LIST 40 ms"
+WEED = "SeaweedFS"
+ROWS = 100
+CHILDREN = "benchmarks.table_children"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of some writers' commits."""
+
+    store: str
+    engine: str
+    writers: int
+    per_s: float
+    median_ms: float
+    p99_ms: float
+    failed: int
+    asked: int  # calls of `append`
+    requests: float | None  # per commit; None where the server does not count
+    refused: float | None
+    jain: float
+    wrong: int  # acknowledged commits that are not there, whole and once, and rows of others
+    why: str
+
+
+@contextlib.contextmanager
+def seaweedfs() -> Iterator[Site]:
+    """A real server."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from servers.seaweedfs import SeaweedFS
+
+    with SeaweedFS() as server:
+        yield Site(server.endpoint, server.key, server.secret, "us-east-1", server.bucket, "")
+
+
+@contextlib.contextmanager
+def store(name: str) -> Iterator[Site]:
+    """One of the two."""
+    with seaweedfs() if name == WEED else running(15, 30, 40) as site:
+        yield site
+
+
+def alone(task: dict[str, Any]) -> Any:
+    """What a process of its own says."""
+    return figures(launched(CHILDREN, task))
+
+
+def measured(name: str, site: Site, engine: str, writers: int, seconds: float) -> Run:
+    """One run."""
+    where = replace(site, prefix=uuid.uuid4().hex)
+    with tempfile.TemporaryDirectory() as folder:
+        task = {"engine": engine, "site": asdict(where), "folder": folder}
+        alone({**task, "kind": "make"})
+        children = [launched(CHILDREN, {**task, "kind": "commits", "writer": n}) for n in range(writers)]
+        for process in children:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise SystemExit(f"a writer of {engine} failed")
+        counts = name != WEED
+        if counts:
+            ask(site, "DELETE", "/")
+        start_s = time.monotonic() + 0.3
+        for process in children:
+            tell(process, {"start_s": start_s, "end_s": start_s + seconds})
+        told = [figures(process) for process in children]
+        requests = json.loads(ask(site, "GET", "/")) if counts else None
+        there = alone({**task, "kind": "check"})
+    return summary((name, engine), told, requests, there, start_s)
+
+
+def summary(
+    what: tuple[str, str], told: list[Any], requests: dict[str, int] | None, there: dict[str, int], start_s: float
+) -> Run:
+    """Figures of one run."""
+    done = [[call for call in one["done"] if call[2]] for one in told]
+    took_ms = [1000 * (ended_s - began_s) for calls in done for began_s, ended_s, *_ in calls] or [0.0, 0.0]
+    counts = [len(calls) for calls in done]
+    last_s = max((call[1] for one in told for call in one["done"]), default=start_s + 1)
+    expected = {f"{n}/{k}" for n, one in enumerate(told) for k, call in enumerate(one["done"]) if call[2]}
+    good = {name for name, count in there.items() if count == ROWS}
+    commits = max(1, sum(counts))
+    refusals = sum(count for status, count in (requests or {}).items() if status.endswith(" 412"))
+    return Run(
+        *what,
+        writers=len(told),
+        per_s=sum(counts) / (last_s - start_s),
+        median_ms=median(took_ms),
+        p99_ms=quantiles(took_ms, n=100, method="inclusive")[98] if len(took_ms) > 1 else took_ms[0],
+        failed=sum(len(one["done"]) for one in told) - sum(counts),
+        asked=sum(len(one["done"]) for one in told),
+        requests=None if requests is None else sum(requests.values()) / commits,
+        refused=None if requests is None else refusals / commits,
+        jain=sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) if sum(counts) else 0.0,
+        wrong=len(expected - good) + len(there.keys() - expected),
+        why=next((one["why"] for one in told if one["why"]), ""),
+    )
+
+
+def commit_table(runs: list[Run]) -> Iterator[str]:
+    """Markdown."""
+    yield "| store | table | writers | commits/s | median ms | p99 ms | failed | requests | 412 | Jain | wrong |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    for run in runs:
+        cells = (
+            run.store,
+            run.engine,
+            str(run.writers),
+            f"{run.per_s:.1f}",
+            f"{run.median_ms:.0f}",
+            f"{run.p99_ms:.0f}",
+            f"{run.failed} of {run.asked}" if run.failed else "0",
+            "-" if run.requests is None else f"{run.requests:.1f}",
+            "-" if run.refused is None else f"{run.refused:.1f}",
+            f"{run.jain:.2f}",
+            str(run.wrong),
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def grown(name: str, site: Site, engine: str, counts: list[int], limit_s: float) -> list[dict[str, Any]]:
+    """One engine's growth on one store; as far as it gets in the time."""
+    where = replace(site, prefix=uuid.uuid4().hex)
+    with tempfile.TemporaryDirectory() as folder:
+        task = {"engine": engine, "site": asdict(where), "folder": folder, "counts": counts, "limit_s": limit_s}
+        alone({**task, "kind": "make"})
+        return [{"store": name, "engine": engine, **one} for one in alone({**task, "kind": "growth"})]
+
+
+def growth_table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Markdown; beside the times those of the same engine after the fewest commits."""
+    yield "| store | table | commits | commit ms | x | load, held ms | x | load, fresh ms | x |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for row in rows:
+        first = next(one for one in rows if (one["store"], one["engine"]) == (row["store"], row["engine"]))
+        cells = [row["store"], row["engine"], str(row["commits"])]
+        for what in ("commit_ms", "held_ms", "fresh_ms"):
+            cells += [f"{row[what]:.1f}", f"{row[what] / first[what]:.2f}"]
+        yield f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Run it all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--writers", type=int, nargs="*", default=[1, 4, 16])
+    parser.add_argument("--seconds", type=float, default=6.0, help="of a run; twice that with delays")
+    parser.add_argument("--stores", nargs="*", default=[WEED, SHAPED], choices=[WEED, SHAPED])
+    parser.add_argument("--counts", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for one engine's growth")
+    parser.add_argument("--only", choices=["commits", "growth"])
+    parser.add_argument("--quick", action="store_true", help="a minute: ours alone, and little of it")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if given.quick:
+        given.engines, given.stores, given.counts, given.seconds = [ENGINES[0]], [SHAPED], [10, 100], 3.0
+    runs: list[Run] = []
+    growth: list[dict[str, Any]] = []
+    for name in given.stores:
+        with store(name) as site:
+            for writers in given.writers if given.only != "growth" else ():
+                for engine in given.engines:
+                    seconds = given.seconds * (1 if name == WEED else 2)
+                    runs.append(measured(name, site, engine, writers, seconds))
+                    print(list(commit_table(runs[-1:]))[-1], runs[-1].why, file=sys.stderr, flush=True)
+            if given.only != "commits" and name == given.stores[0]:
+                for engine in given.engines:
+                    growth += grown(name, site, engine, given.counts, given.limit)
+    if given.json:
+        print(json.dumps({"commits": [asdict(run) for run in runs], "growth": growth}))
+        return
+    for table in filter(None, (runs and commit_table(runs), growth and growth_table(growth))):
+        print("\n".join(table), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -132,6 +132,19 @@ class BloomFilter:
         positions = [int(at[0]) for at in _positions(data, offsets, self.hashes, self.bits, nothing)]
         return any(all(row[at >> 3] >> (at & 7) & 1 for at in positions) for row in self.rows)
 
+    def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
+        """The same of many keys at once (a list of str, or an Arrow string array)."""
+        data, offsets = _utf8(keys)
+        lengths = np.diff(offsets)
+        bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
+        there = np.ones((len(bits), len(lengths)), dtype=np.bool_)
+        for at in _positions(data, offsets, self.hashes, self.bits, np.zeros(len(lengths), dtype=np.int64)):
+            for number, row in enumerate(bits):
+                there[number] &= (row[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
+        found = np.empty(len(lengths), dtype=np.bool_)
+        found[np.argsort(lengths, kind="stable")] = there.any(axis=0)  # the order that the positions come in
+        return found
+
 
 def _row_bytes(bits: int) -> int:
     return (bits + 7) // 8

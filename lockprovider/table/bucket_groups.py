@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from lockprovider.table.bucket import bucket_of
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
 from lockprovider.table.metadata import WriteStat
@@ -27,6 +29,12 @@ def of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
     if config.bucket_index is None:
         raise RuntimeError("a table without a bucket index has no buckets")
     return config.bucket_index.of(keys, config.record_keys)
+
+
+def misplaced(config: TableConfig, there: FileSlice, keys: pa.Array) -> int:
+    """How many of a file's keys are of another bucket than it; all, if it is of none."""
+    bucket = bucket_of(there.file_id)
+    return len(keys) if bucket is None else pc.sum(pc.not_equal(of_keys(config, keys), bucket)).as_py() or 0
 
 
 def groups(slices: Iterable[FileSlice]) -> dict[tuple[str, int], FileSlice]:
@@ -72,7 +80,7 @@ def check_marked(txn: Transaction) -> None:
         ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]
         if not ids:
             continue
-        if _all_likely(ids) and _all_likely(one.file_id for one in txn.snapshot.slices):
+        if look_like_buckets(ids) and look_like_buckets(one.file_id for one in txn.snapshot.slices):
             raise UnsupportedTable(
                 f"table {txn.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
                 f"say so with Table.adopt_bucket_index, with that writer's {BUCKETS}"
@@ -80,5 +88,6 @@ def check_marked(txn: Transaction) -> None:
         return
 
 
-def _all_likely(file_ids: Iterable[str]) -> bool:
+def look_like_buckets(file_ids: Iterable[str]) -> bool:
+    """Whether all are called as file groups of buckets are."""
     return all((bucket := bucket_of(one)) is not None and bucket < _LIKELY for one in file_ids)

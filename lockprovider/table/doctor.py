@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Entry, ObjectNotFound
 from lockprovider import LockRecord, MalformedRecord
+from lockprovider.table.bucket_groups import misplaced
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.health import examine
 from lockprovider.table.health_facts import Facts, Finding
 from lockprovider.table.instant import Action, Instant, format_ms
+from lockprovider.table.keys import KeyFile
 from lockprovider.table.layout import (
     HEARTBEATS,
     LOCK,
@@ -25,6 +27,7 @@ from lockprovider.table.metadata import CommitMetadata, decode_rollback
 from lockprovider.table.properties import TableConfig, parse
 from lockprovider.table.service_metadata import decode_restore
 from lockprovider.table.timeline import Timeline
+from lockprovider.table.view import FileSlice
 
 if TYPE_CHECKING:
     from lockprovider.table.manager import Table
@@ -58,8 +61,10 @@ def look(table: Table) -> Facts:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
     beats = {entry.path.rpartition("/")[2]: entry for entry in store.list(f"{HEARTBEATS}/")}
     fault, note = _lock(table)
+    properties = _parsed(plain if plain is not None else backup)
+    slices = _slices(table, timeline, files)
     return Facts(
-        properties=_parsed(plain if plain is not None else backup),
+        properties=properties,
         timeline=timeline,
         entries=entries,
         files=files,
@@ -73,7 +78,24 @@ def look(table: Table) -> Facts:
         both=plain is not None and backup is not None,
         lock_fault=fault,
         lock_note=note,
+        slices=slices,
+        misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
     )
+
+
+def _slices(table: Table, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[FileSlice, ...]:
+    with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
+        return table.snapshot(timeline, files=files).slices
+    return ()
+
+
+def _misplaced(table: Table, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
+    """Reads all keys, if there are buckets."""
+    found: dict[str, int] = {}
+    for one in slices if config.bucket_index is not None else ():
+        with contextlib.suppress(Corrupt, CasError, HistoryGone):
+            found[one.path] = misplaced(config, one, KeyFile(table, one.path, one.size).keys)
+    return {path: count for path, count in found.items() if count}
 
 
 def _read(table: Table, path: str) -> bytes | None:

@@ -52,20 +52,30 @@ class WriteConflict(TableError):
         instant: begin time of the instant that gave way.
         lost_to: file name of the instant it lost to: a completed one, a planned clustering, or a restore.
         file_groups: the (partition, file id) pairs both had written; none after a restore, or when columns were added.
+        keys: the record keys both had inserted, where keys are checked; empty otherwise.
     """
 
-    def __init__(self, instant: str, lost_to: str, file_groups: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, instant: str, lost_to: str, file_groups: tuple[tuple[str, str], ...], keys: tuple[str, ...] = ()
+    ) -> None:
         self.instant = instant
         self.lost_to = lost_to
         self.file_groups = file_groups
-        # All three go to BaseException, so that a worker process can pickle the error to its parent.
-        super().__init__(instant, lost_to, file_groups)
+        self.keys = keys
+        # All of them go to BaseException, so that a worker process can pickle the error to its parent.
+        super().__init__(instant, lost_to, file_groups, keys)
 
     def __str__(self) -> str:
         """One sentence with the next step."""
         if self.lost_to == ARCHIVED:
             return (
                 f"instant {self.instant} lost to {ARCHIVED} its snapshot, so that nobody can tell what they changed; "
+                "read a fresh snapshot and try again"
+            )
+        if self.keys:
+            more = f" and {len(self.keys) - 1} more" if len(self.keys) > 1 else ""
+            return (
+                f"instant {self.instant} lost to {self.lost_to}: both inserted key {self.keys[0]!r}{more}; "
                 "read a fresh snapshot and try again"
             )
         if not self.file_groups:

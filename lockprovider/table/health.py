@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lockprovider.table import health_rules as rules
+from lockprovider.table.health_buckets import buckets
 from lockprovider.table.health_facts import Facts, Finding, some
 from lockprovider.table.instant import Action, State
 from lockprovider.table.metadata import CommitMetadata, WriteStat
@@ -104,6 +105,7 @@ CHECKS: tuple[tuple[str, str, Check], ...] = (
     ("R6", "times are unique, each commit saw the one before", rules.order),
     ("R7", "every partition has its metafile", rules.metafiles),
     ("commits", "what the commits say is there", commits),
+    ("buckets", "each row is in the file group of its key's bucket", buckets),
     ("services", "no service was left unfinished", services),
     ("lock", "the lock can be taken", lock),
     ("leftovers", "nothing was left behind", leftovers),

@@ -12,6 +12,7 @@ from lockprovider.table.layout import META, BaseFile, parse_base_file
 from lockprovider.table.metadata import CommitMetadata, WriteStat
 from lockprovider.table.properties import TableConfig
 from lockprovider.table.timeline import Timeline
+from lockprovider.table.view import FileSlice
 
 _SHOWN = 3
 
@@ -38,6 +39,8 @@ class Facts:
         victims: begin times that completed rollbacks and restores name.
         dead: begin times of pending instants whose writer or executor is dead.
         lock: what is wrong with the lock record, or who holds it; empty if it is free.
+        slices: the latest snapshot, if it could be told.
+        misplaced: in how many rows of a file the key is of another bucket, if there are buckets; not the files without.
     """
 
     properties: TableConfig | str
@@ -55,6 +58,8 @@ class Facts:
     lock_fault: str = ""
     lock_note: str = ""
     now_ms: int = 0
+    slices: tuple[FileSlice, ...] = ()
+    misplaced: Mapping[str, int] = field(default_factory=dict)
     bases: tuple[tuple[str, BaseFile, Entry], ...] = field(init=False)
 
     def __post_init__(self) -> None:

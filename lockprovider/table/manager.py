@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -26,7 +27,7 @@ import pyarrow as pa
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Version, Won, World
 from fsspec_cas.retry import delay_s
 from lockprovider import AuditLog, Lock
-from lockprovider.table import clean, history, reading, restore, retire, savepoint
+from lockprovider.table import adopt, clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.clean import CleanResult
@@ -378,18 +379,28 @@ class Table:
         """
         return history.changes(self, after, until, order=Order(order), columns=columns, partitions=partitions)
 
-    def append(self, rows: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+    def append(
+        self,
+        rows: Rows,
+        *,
+        retries: int = 0,
+        extra: Mapping[str, str] | None = None,
+        check_keys: bool | None = None,
+    ) -> CommitResult:
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
 
-        A column that is missing becomes null. NOT checked: that the keys are new to the table; if they may not be,
-        `upsert`. Two appends never conflict. `extra` goes into the commit's metadata.
+        A column that is missing becomes null. NOT checked, but with `check_keys` (None: as the settings say): that the
+        keys are new to the table; if they may not be, `upsert`. Two appends never conflict otherwise. `extra` goes into
+        the commit's metadata. In a table with a bucket index a row whose key is there is replaced, appends of one
+        bucket do conflict, and a reader is held whole.
 
         Raises:
-            InvalidRecords: a key is null or comes twice in `rows`, a column is not the table's, a value does not fit.
+            InvalidRecords: a key is null, comes twice in `rows` or (if checked) is in the table, a column is not the
+                table's, a value does not fit.
             UnsupportedSchema: a column of another type than the table's; the message names it.
             Aborted: others took this writer for dead.
         """
-        result: CommitResult = _arrow_engine().append(self, rows, retries=retries, extra=extra)
+        result: CommitResult = _arrow_engine().append(self, rows, retries=retries, extra=extra, check_keys=check_keys)
         return result
 
     def upsert(
@@ -399,17 +410,21 @@ class Table:
         deletes: Rows | None = None,
         retries: int = 0,
         extra: Mapping[str, str] | None = None,
+        check_keys: bool | None = None,
     ) -> CommitResult:
         """Insert rows, or replace them where their key is in the same partition; and delete the keys in `deletes`.
 
         The rows have all columns of the table. Of several with one key the one with the highest value in the ordering
-        field counts, without that field the last; in the table too the higher one stays. A key in both is deleted.
+        field counts, without that field the last; in the table too the higher one stays. A key in both is deleted. With
+        `check_keys` (None: as the settings say) a key that others have inserted meanwhile is a conflict, too.
 
         Raises:
             WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
             InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a missing column is refused.
         """
-        result: CommitResult = _arrow_engine().upsert(self, rows, deletes=deletes, retries=retries, extra=extra)
+        result: CommitResult = _arrow_engine().upsert(
+            self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys
+        )
         return result
 
     def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
@@ -448,24 +463,36 @@ class Table:
         return Transaction(self, pinned=pinned)
 
     def transact(
-        self, fn: Callable[[Transaction], object], *, retries: int = 0, extra: Mapping[str, str] | None = None
+        self,
+        fn: Callable[[Transaction], object],
+        *,
+        retries: int = 0,
+        extra: Mapping[str, str] | None = None,
+        check_keys: bool | None = None,
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
 
         `fn` may run `retries` + 1 times and must get all it reads from its transaction. `extra` goes into the commit's
-        extra metadata.
+        extra metadata. `check_keys` is in place of the settings' (see `key_check`): a key that another has inserted
+        meanwhile is a conflict, too.
 
         Raises:
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
         """
-        return self._transact(fn, self.transaction, retries=retries, extra=extra)
+        return self._transact(fn, self.transaction, retries=retries, extra=extra, check_keys=check_keys)
 
     def transact_unread(
-        self, fn: Callable[[Transaction], object], *, retries: int = 0, extra: Mapping[str, str] | None = None
+        self,
+        fn: Callable[[Transaction], object],
+        *,
+        retries: int = 0,
+        extra: Mapping[str, str] | None = None,
+        check_keys: bool | None = None,
     ) -> CommitResult:
         """As `transact`, for a function that has read nothing before: its snapshot is of when it starts to write."""
-        return self._transact(fn, lambda: self._begin(pinned=False), retries=retries, extra=extra)
+        begin = partial(self._begin, pinned=False)
+        return self._transact(fn, begin, retries=retries, extra=extra, check_keys=check_keys)
 
     def _transact(
         self,
@@ -474,11 +501,13 @@ class Table:
         *,
         retries: int,
         extra: Mapping[str, str] | None,
+        check_keys: bool | None,
     ) -> CommitResult:
         conflicts = 0
         while True:
             txn = begin()
             txn.extra.update(extra or {})
+            txn.check_keys = txn.check_keys if check_keys is None else check_keys
             try:
                 fn(txn)
                 return txn.commit(conflicts=conflicts)
@@ -512,6 +541,10 @@ class Table:
     def restore(self, instant: str) -> RestoreResult:
         """Take back every commit that completed after the one that began at `instant`; see `restore`."""
         return restore.restore(self, instant)
+
+    def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
+        """Say in the properties that a JVM writer made buckets, or that an empty table is to have them; see `adopt`."""
+        adopt.adopt_bucket_index(self, buckets, bucket_by)
 
     def retire_metadata_table(self) -> int:
         """Remove a metadata table of JVM Hudi's; how many files it had. See `retire`."""

@@ -106,6 +106,8 @@ class TableSettings:
         resolution: which others a write loses to (see `conflict`).
         retention: what a clean keeps, unless it is told otherwise.
         index: what is known of the table's index; None: whatever it has.
+        check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
+            `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
 
     Raises:
         InvalidSettings: EAGER together with several writers.
@@ -118,6 +120,7 @@ class TableSettings:
     resolution: Resolution = by_file_group
     retention: Policy = field(default_factory=KeepCommits)
     index: IndexSettings | None = None
+    check_keys: bool = False
 
     def __post_init__(self) -> None:
         if self.mode is Mode.OPTIMISTIC and self.failed_writes is FailedWrites.EAGER:

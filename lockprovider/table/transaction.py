@@ -17,7 +17,7 @@ Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ from lockprovider.table.conflict import (
 from lockprovider.table.errors import ARCHIVED, Aborted, AlreadyCommitted, InvalidRecords, TableError, WriteConflict
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
+from lockprovider.table.key_check import KeyCheck
 from lockprovider.table.layout import TIMELINE, heartbeat_path, markers_dir, parse_marker
 from lockprovider.table.metadata import (
     REPLACING,
@@ -101,6 +102,8 @@ class Transaction:
         self._writes_elsewhere: bool | None = None
         self._over = False
         self._once: Once | None = None
+        self.check_keys = table.settings.check_keys
+        self._keys: KeyCheck | None = None
 
     @classmethod
     def resume(cls, table: Table, begin: str) -> Transaction:
@@ -253,6 +256,8 @@ class Transaction:
             raise InvalidRecords("nothing was written in this transaction; write first, or do not commit")
         self._remove_strays(self._stats)
         self.table.tell("written", self._begin, files=len(self._stats))
+        if self.check_keys:
+            self._look_for_keys(self._stats)
         self._data = encode_commit(self._metadata(self._stats))
         staged = self.table.lock.enclose(f"{TIMELINE}/{self._begin}", self._data)
         try:
@@ -406,10 +411,28 @@ class Transaction:
         resolution = table.settings.resolution
         overlap = (resolution if self.config.bucket_index is None else by_bucket(resolution))(mine, others)
         if overlap is None:
+            self._check_keys(later)
             return
         lost_to = overlap.lost_to.file_name
         table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
         raise WriteConflict(self._begin, lost_to, overlap.file_groups)
+
+    def _look_for_keys(self, stats: tuple[WriteStat, ...]) -> None:
+        """Most of the check of keys, before others have to wait for it."""
+        if self.config.bucket_index is None:
+            self._keys = KeyCheck(self.table, stats)
+            if self.operation == "INSERT":
+                self._keys.refuse_known(self.snapshot)
+            now = self.table.timeline()
+            self._check_keys([(i, self.table.metadata_of(i)) for i in completed_since(self.timeline, now)])
+        elif self.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
+            raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
+
+    def _check_keys(self, later: Sequence[tuple[Instant, CommitMetadata]]) -> None:
+        shared = None if self._keys is None else self._keys.compare(later)
+        if shared is not None:
+            self.table.tell("conflict", self._begin, lost_to=shared.lost_to.begin, keys=len(shared.keys))
+            raise WriteConflict(self._begin, shared.lost_to.file_name, (), shared.keys)
 
     def _check_columns(self, done: tuple[Instant, ...]) -> None:
         """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost.
@@ -429,7 +452,12 @@ class Transaction:
 
         Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
         """
-        if self._snapshot is not None or self.config.bucket_index is not None or self._stats is None:
+        if (
+            self._snapshot is not None
+            or self._keys is not None
+            or self.config.bucket_index is not None
+            or self._stats is None
+        ):
             return True
         fresh = {(stat.partition, stat.file_id) for stat in self._stats if stat.prev_commit is None}
         return not (mine.file_groups <= fresh and self.table.settings.resolution in (by_file_group, prefer_writer))

@@ -92,11 +92,26 @@ class HudiSpark:
         return [tuple(row) for row in rows]
 
     def write(
-        self, url: str, schema: str, rows: list[tuple[Any, ...]], options: dict[str, str], gate: Path | None = None
+        self,
+        url: str,
+        schema: str,
+        rows: list[tuple[Any, ...]],
+        options: dict[str, str],
+        gate: Path | None = None,
+        *,
+        select: list[str] | None = None,
     ) -> None:
-        """Write these rows; with a `gate`, between begin and data files it waits until that file is there."""
+        """Write these rows; with a `gate`, between begin and data files it waits until that file is there.
+
+        `select` are expressions of SQL that make the columns of what is written, for types that JSON has not.
+        """
         given = {"schema": schema, "rows": rows, "options": options, "gate": None if gate is None else str(gate)}
-        self._ask({"do": "write", "url": url, **given})
+        self._ask({"do": "write", "url": url, "select": select, **given})
+
+    def buckets(self, fields: str, keys: list[str], count: int) -> list[int]:
+        """The bucket of each record key, of `count`, by the hash of these fields."""
+        found: list[int] = self._ask({"do": "buckets", "fields": fields, "keys": keys, "count": count})
+        return found
 
     def looks_at_lock(self, url: str) -> int:
         """How often it has looked at the lock of this table so far."""

@@ -52,14 +52,29 @@ def read(spark: SparkSession, url: str, columns: list[str], options: dict[str, s
 
 
 def write(
-    spark: SparkSession, url: str, *, schema: str, rows: list[list[Any]], options: dict[str, str], gate: str | None
+    spark: SparkSession,
+    url: str,
+    *,
+    schema: str,
+    rows: list[list[Any]],
+    options: dict[str, str],
+    gate: str | None,
+    select: list[str] | None,
 ) -> str:
     frame = spark.createDataFrame([tuple(row) for row in rows], schema)
+    if select is not None:
+        frame = frame.selectExpr(*select)
     if gate is not None:
         passed = functions.expr(f"java_method('jvm.Gate', 'pass', '{gate}')")
         frame = frame.where(passed.isNotNull())
     frame.write.format("hudi").options(**options).mode("append").save(url)
     return ""
+
+
+def buckets(spark: SparkSession, *, fields: str, keys: list[str], count: int) -> list[int]:
+    """The bucket of each record key, as the bucket index has it."""
+    identifier = spark._jvm.org.apache.hudi.index.bucket.BucketIdentifier
+    return [identifier.getBucketId(key, fields, count) for key in keys]
 
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 (a table)
@@ -79,7 +94,7 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 (a table)
     return value
 
 
-CALLS = {"read": read, "write": write}
+CALLS = {"read": read, "write": write, "buckets": buckets}
 # Whatever a library prints is no answer.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)

@@ -259,6 +259,27 @@ def test_a_jvm_bucket_table_that_does_not_say_so_is_not_written(table: Table) ->
     with pytest.raises(UnsupportedTable, match="adopt_bucket_index"):
         upsert(table, (3, "a", 3))
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
+    with pytest.raises(UnsupportedTable, match=r"rows of .* are of other buckets with BucketIndex\(buckets=7"):
+        table.adopt_bucket_index(7)
+    for _ in range(2):
+        table.adopt_bucket_index(4)
+    with pytest.raises(UnsupportedTable, match="cannot be changed"):
+        table.adopt_bucket_index(8)
+    upsert(table, (3, "a", 3), (1, "a", 10))
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 10), (2, "a", 2), (3, "a", 3)}
+    in_their_buckets(table)
+
+
+def test_a_table_without_buckets_cannot_adopt_them_once_it_has_rows(tmp_path: Path) -> None:
+    plain = Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",), ("part",)), settings=SETTINGS)
+    plain.adopt_bucket_index(4)
+    upsert(plain, (1, "a", 1))
+    in_their_buckets(plain)
+    other = Table.create(str(tmp_path / "u"), TableSpec("p", SCHEMA, ("id",), ("part",)), settings=SETTINGS)
+    upsert(other, (1, "a", 1))
+    with pytest.raises(UnsupportedTable, match="has no buckets"):
+        other.adopt_bucket_index(4)
+    assert other.config().bucket_index is None
 
 
 @pytest.mark.parametrize("npartitions", [1, 3])

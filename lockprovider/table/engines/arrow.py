@@ -51,12 +51,19 @@ class PartitionChanges:
 # -- one call, one transaction -----------------------------------------------------------------------------------------
 
 
-def append(table: Table, rows: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+def append(
+    table: Table,
+    rows: Rows,
+    *,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
+) -> CommitResult:
     """Add rows with new keys, without looking whether they are there: see `Table.append`."""
     stream = as_stream(rows)
     if retries and isinstance(stream, pa.RecordBatchReader):
         raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
-    return table.transact_unread(lambda txn: insert(txn, stream), retries=retries, extra=extra)
+    return table.transact_unread(lambda txn: insert(txn, stream), retries=retries, extra=extra, check_keys=check_keys)
 
 
 def upsert(
@@ -66,10 +73,15 @@ def upsert(
     deletes: Rows | None = None,
     retries: int = 0,
     extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
 ) -> CommitResult:
     """Insert rows or replace them by key, and delete keys: see `Table.upsert`."""
     changes, gone = as_table(rows), None if deletes is None else as_table(deletes)
-    return table.transact_unread(lambda txn: write(txn, changes, gone), retries=retries, extra=extra)
+
+    def run(txn: Transaction) -> None:
+        write(txn, changes, gone)
+
+    return table.transact_unread(run, retries=retries, extra=extra, check_keys=check_keys)
 
 
 def delete(table: Table, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:

@@ -64,8 +64,15 @@ __all__ = [
 # -- one call, one transaction -----------------------------------------------------------------------------------------
 
 
-def append(table: Table, rows: DataFrame, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
-    """Add rows, without looking whether their keys are there: see `insert`.
+def append(
+    table: Table,
+    rows: DataFrame,
+    *,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
+) -> CommitResult:
+    """Add rows, without looking whether their keys are there, but with `check_keys`: see `insert` and `Table.append`.
 
     `extra` goes into the commit's extra metadata, as in the other three.
 
@@ -73,7 +80,7 @@ def append(table: Table, rows: DataFrame, *, retries: int = 0, extra: Mapping[st
         InvalidRecords: a key is null, or a column does not fit the table.
         Aborted: others took this writer for dead.
     """
-    return table.transact(lambda txn: insert(txn, rows), retries=retries, extra=extra)
+    return table.transact(lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
 
 
 def upsert(
@@ -83,14 +90,15 @@ def upsert(
     *,
     retries: int = 0,
     extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
 ) -> CommitResult:
-    """Insert rows or replace them by key, and delete the keys in `deletes`: see `write`.
+    """Insert rows or replace them by key, and delete the keys in `deletes`: see `write`, and `Table.upsert`.
 
     Raises:
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords: a key is null, or a column does not fit the table.
     """
-    return table.transact(lambda txn: write(txn, rows, deletes), retries=retries, extra=extra)
+    return table.transact(lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
 
 
 def delete(

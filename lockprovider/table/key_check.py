@@ -1,0 +1,104 @@
+"""Whether the new keys of a write are new at its commit, too: for tables whose keys are looked up.
+
+Two writers that insert the same new key at once write different file groups, so that no file group tells them. Here the
+later one compares its new files' keys with those of the files that others have added since its snapshot: first by the
+ranges of keys in the footers, then by the bloom filter, then by the keys. Most of it is done before the lock is taken;
+under it only what was committed in between.
+
+Promised, if all writers do it: no key is twice in a partition because of a race. NOT promised: anything for writers
+that do not, JVM writers among them; and it costs reading the new files' keys back, in the process that commits.
+
+Source: the key ranges and bloom filters are those of Hudi's `HoodieBloomIndex`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.keys import KeyFile
+
+if TYPE_CHECKING:
+    from lockprovider.table.instant import Instant
+    from lockprovider.table.metadata import CommitMetadata, WriteStat
+    from lockprovider.table.reading import Home
+    from lockprovider.table.view import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKeys:
+    """Keys that another commit has inserted since the snapshot, too."""
+
+    lost_to: Instant
+    partition: str
+    keys: tuple[str, ...]
+
+
+class KeyCheck:
+    """The new keys of one write; each commit of others is compared with them once."""
+
+    def __init__(self, home: Home, stats: Iterable[WriteStat]) -> None:
+        self._home = home
+        self._new: dict[str, list[KeyFile]] = {}
+        for stat in stats:
+            if stat.prev_commit is None and stat.num_writes:
+                self._new.setdefault(stat.partition, []).append(_file(home, stat))
+        self._compared: set[str] = set()
+
+    def compare(self, later: Iterable[tuple[Instant, CommitMetadata]]) -> SharedKeys | None:
+        """The first of these commits that has inserted a key of this write, if any.
+
+        Raises:
+            HistoryGone: a file of theirs was cleaned already.
+        """
+        for instant, metadata in later:
+            if instant.file_name in self._compared:
+                continue
+            for partition, keys in self._shared(metadata.stats):
+                return SharedKeys(instant, partition, keys)
+            self._compared.add(instant.file_name)
+        return None
+
+    def refuse_known(self, seen: Snapshot) -> None:
+        """Refuse an insert of keys that the snapshot has, or that come twice in the write itself.
+
+        Raises:
+            InvalidRecords: naming one.
+        """
+        for partition, mine in self._new.items():
+            keys = pa.concat_arrays([file.keys for file in mine])
+            if pc.count_distinct(keys).as_py() < len(keys):
+                counts = pc.value_counts(keys)
+                twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+                raise InvalidRecords(f"record key {twice!r} comes more than once for partition {partition!r}")
+            for one in seen.within([partition]):
+                self._refuse(partition, KeyFile(self._home, one.path, one.size))
+
+    def _refuse(self, partition: str, there: KeyFile) -> None:
+        for mine in self._new[partition]:
+            known = mine.shared(there)
+            if len(known):
+                raise InvalidRecords(
+                    f"{len(known)} record keys are in partition {partition!r} already, the first is "
+                    f"{known[0].as_py()!r}; upsert them instead"
+                )
+
+    def _shared(self, stats: Mapping[str, Iterable[WriteStat]]) -> Iterable[tuple[str, tuple[str, ...]]]:
+        for partition, mine in self._new.items():
+            for stat in stats.get(partition, ()):
+                if stat.prev_commit is not None and not stat.num_inserts:
+                    continue  # its keys were there before
+                there = _file(self._home, stat)
+                for one in mine:
+                    keys = one.shared(there)
+                    if len(keys):
+                        yield partition, tuple(keys.to_pylist())
+
+
+def _file(home: Home, stat: WriteStat) -> KeyFile:
+    return KeyFile(home, stat.path, stat.file_size)

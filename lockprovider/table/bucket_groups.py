@@ -83,7 +83,7 @@ def check_marked(txn: Transaction) -> None:
         if look_like_buckets(ids) and look_like_buckets(one.file_id for one in txn.snapshot.slices):
             raise UnsupportedTable(
                 f"table {txn.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
-                f"say so with Table.adopt_bucket_index, with that writer's {BUCKETS}"
+                f"say so by `lockprovider table adopt-buckets` (Table.adopt_bucket_index), with that writer's {BUCKETS}"
             )
         return
 

@@ -20,9 +20,7 @@ def buckets(facts: Facts) -> Iterator[Finding]:
     if facts.config.bucket_index is None:
         if facts.slices and look_like_buckets(one.file_id for one in facts.slices):
             what = f"the file groups are called as those of a bucket index, but {INDEX} is not set: {_paths(facts)}"
-            mend = (
-                f"if a JVM writer has {INDEX}={BUCKET}, say so with Table.adopt_bucket_index; nothing is written before"
-            )
+            mend = f"if a JVM writer has {INDEX}={BUCKET}, `lockprovider table adopt-buckets`; no write is taken before"
             yield Finding(_RULE, "note", what, mend)
         return
     yield from _strangers(facts, facts.config.bucket_index.buckets)

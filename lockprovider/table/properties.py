@@ -115,6 +115,11 @@ class TableConfig:
         return tuple(dict.fromkeys((*self.record_keys, *self.partition_fields)))
 
     @property
+    def bucket_by(self) -> tuple[str, ...]:
+        """The columns of the record key that tell a row's bucket; none without a bucket index."""
+        return self.bucket_index.fields if self.bucket_index else ()
+
+    @property
     def partition_style(self) -> PartitionStyle:
         """How this table makes folders of partition values."""
         return PartitionStyle(self.partition_fields, self.hive_style, self.url_encode)

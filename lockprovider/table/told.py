@@ -25,6 +25,8 @@ def info(table: Table) -> Answer:
         "record_keys": list(config.record_keys),
         "partition_fields": list(config.partition_fields),
         "ordering_field": config.ordering_field,
+        "buckets": config.bucket_index and config.bucket_index.buckets,
+        "bucket_by": list(config.bucket_by),
         "columns": {field.name: str(field.type) for field in table.schema(now)},
         "commits": len(now.writes),
         "pending_writes": list(now.pending_writes),

@@ -71,4 +71,4 @@ def test_buckets_that_the_properties_do_not_tell_of_are_noted(table: Table) -> N
     assert said(table) == []
     ((rule, sentence),) = said(table, "note")
     assert rule == "buckets"
-    assert "adopt_bucket_index" in sentence
+    assert "adopt-buckets" in sentence

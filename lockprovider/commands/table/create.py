@@ -25,6 +25,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("--key", action="append", required=True, metavar="COLUMN", help="names a row; repeatable")
     parser.add_argument("--partition-by", action="append", default=[], metavar="COLUMN", help="repeatable")
     parser.add_argument("--ordering", metavar="COLUMN", help="of two rows with one key the higher wins")
+    parser.add_argument(
+        "--buckets", type=int, metavar="N", help="Hudi's bucket index: N file groups a partition, by key"
+    )
+    parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
     parser.add_argument("--name", help="default: the folder's")
     parser.add_argument("--hive-style", action="store_true", help="folders like city=rome")
 
@@ -40,7 +44,11 @@ def _create(arguments: Any) -> int:
         partition_by=tuple(arguments.partition_by),
         ordering=arguments.ordering,
         hive_style=arguments.hive_style,
+        buckets=arguments.buckets,
+        bucket_by=tuple(arguments.bucket_by),
     )
+    if spec.bucket_by and spec.buckets is None:
+        raise InvalidInput("--bucket-by needs --buckets: how many file groups a partition has")
     behaviour = settings(arguments)
     table = Table.create(arguments.url, spec, storage_options=storage_options(arguments), settings=behaviour)
     return say(arguments, Answer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}"))

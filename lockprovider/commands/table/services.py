@@ -36,6 +36,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("--force", action="store_true", help="with INSTANT: even if its writer is alive")
     about = "Remove a metadata table of JVM Hudi's, which would hide commits from here."
     add_command(commands, "retire-metadata", _retire, about)
+    about = "Say in the properties that a JVM writer made buckets; all keys are read, to see whether it is true."
+    parser = add_command(commands, "adopt-buckets", _adopt, about)
+    parser.add_argument("buckets", type=int, metavar="N", help="that writer's hoodie.bucket.index.num.buckets")
+    parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
 
 
 def _add_clean(commands: Commands) -> None:
@@ -124,6 +128,13 @@ def _rollback(arguments: Any) -> int:
             return REFUSED
     rollback.roll_back(table, begin)
     return say(arguments, Answer({"done": [begin]}, f"rolled back {begin}"))
+
+
+def _adopt(arguments: Any) -> int:
+    table = opened(arguments)
+    table.adopt_bucket_index(arguments.buckets, arguments.bucket_by)
+    said = {"buckets": arguments.buckets, "bucket_by": list(table.config().bucket_by)}
+    return say(arguments, Answer(said, f"every writer finds {arguments.buckets} buckets now"))
 
 
 def _retire(arguments: Any) -> int:

@@ -1,0 +1,100 @@
+"""`pytest -m soak tests/soak/test_table_soak.py --soak MINUTES`: RFC-91's own test plan, on one table.
+
+High-frequency commits by Spark, pandas and Arrow while services run and writers die, reads of all kinds at once, and
+streams that are killed and started again. At the end nothing is lost, doubled, left over or leaked, and the figures
+that the plan names are printed, and written to `market.json`.
+
+Source: Hudi RFC-91, "Test Plan".
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from soak import trades as do
+from soak.leaks import Footprint
+from soak.market import Market
+from soak.market_audit import audit
+from soak.metrics import Metrics
+from soak.streams import Streams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from servers.seaweedfs import SeaweedFS
+
+pytestmark = pytest.mark.soak
+WARM_S = 30.0
+WEIGHED = 10  # times
+
+WRITERS = (
+    *(do.append_to_lists, do.append_to_lists, do.append_to_lists_by_spark, do.rate, do.rate_by_spark),
+    *(do.log, do.come_and_go, do.overwrite, do.vanish),
+)
+EXPECTED = (
+    "list appends",
+    "list appends by Spark",
+    "ratings by pandas",
+    "ratings by Spark",
+    "went",
+    "overwrites",
+    "read",
+)
+
+
+def test_the_test_plan_of_the_storage_lock_on_a_table(
+    seaweedfs: SeaweedFS, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    seconds = float(request.config.getoption("--soak")) * 60
+    seed = request.config.getoption("--seed") or int(time.time())
+    metrics = Metrics()
+    market = Market(seaweedfs, spark, metrics, seed)
+    everybody = [*WRITERS, do.serve, do.Reader(), do.read_by_sql, do.read_by_hudi_rs]
+    market.live(min(WARM_S, seconds / 4), everybody)  # what is opened, and loaded, once is there now
+    assert market.failures == [], "\n".join(market.failures)
+    streams, before, began_s = Streams(seaweedfs, market, tmp_path), Footprint.settled(), time.monotonic()
+    following = threading.Thread(target=streams.live_until, args=(market.over,))
+    market.over.clear()
+    following.start()
+    resident_mb: list[int] = []
+    weighing = threading.Thread(target=weigh, args=(market.over, seconds / WEIGHED, resident_mb))
+    weighing.start()
+    market.live(seconds, everybody)
+    following.join()
+    weighing.join()
+    took_s, after = time.monotonic() - began_s, Footprint.at_rest(before)
+    caught_up_s = -time.monotonic()
+    streams.finish()
+    caught_up_s += time.monotonic()
+    wrong = {promise: found for promise, found in audit(market, streams).items() if found}
+    report = {
+        "seed": seed,
+        "seconds": round(took_s),
+        "commits": len(market.table.timeline().writes),
+        "streams_killed": streams.kills,
+        "streams_caught_up_s": round(caught_up_s),
+        "happened": dict(market.happened.most_common()),
+        **metrics.report(took_s),
+        "footprint": {"before": str(before), "after": str(after)},
+        "resident_mb": resident_mb,
+        "wrong": wrong,
+    }
+    (tmp_path / "market.json").write_text(json.dumps(report, indent=2))
+    with capsys.disabled():
+        print(f"\nsoak of a table, also in {tmp_path / 'market.json'}:\n{json.dumps(report, indent=2)}")  # noqa: T201
+    assert wrong == {}
+    assert after.above(replace(before, resident_mb=max([before.resident_mb, *resident_mb[:2]]))) == []
+    assert [what for what in EXPECTED if not market.happened[what]] == [], "what did not happen has tested nothing"
+    assert streams.kills > 0
+
+
+def weigh(over: threading.Event, every_s: float, resident_mb: list[int]) -> None:
+    """How the process grows."""
+    while not over.wait(every_s):
+        resident_mb.append(round(Footprint.now().resident_mb))

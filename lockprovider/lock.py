@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from fsspec_cas import (
     AlreadyExists,
@@ -83,6 +83,20 @@ _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the sto
 OnLost = Callable[[str], None]
 
 
+class Meanwhile(Protocol):
+    """Reads that an acquisition is accompanied by, so that they are there when the lock is.
+
+    The take is conditional on the version at which the record was seen. Once it has succeeded, nobody can have held the
+    lock since; what was begun with the last `start` is as good as begun under the lock, if no `drop` came after it.
+    """
+
+    def start(self) -> None:
+        """The lock was seen free and is about to be taken: read, from the start. Should not keep the caller."""
+
+    def drop(self) -> None:
+        """What was read is not to be relied on; read again once the lock is there."""
+
+
 class Lock:
     """One client of one lock; its threads exclude each other, a thread that holds it may acquire it again.
 
@@ -138,6 +152,7 @@ class Lock:
         self._known: Known | None = None
         self._read_once = False
         self._tried: set[Pending] = set()  # commits that were sent under this lease
+        self._meanwhile: Meanwhile | None = None
         self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
         self._applied: Pending | None = None
         self.metrics = Recorder(self._on_metric, self._world)
@@ -153,8 +168,10 @@ class Lock:
         """This client's UUID, as it stands in the lock record."""
         return self._me.owner
 
-    def acquire(self, timeout_s: float | None = None) -> Lease:
+    def acquire(self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None) -> Lease:
         """Wait for the lock, at most `timeout_s` seconds (default: the settings').
+
+        `meanwhile` is told when the lock is about to be taken: see `Meanwhile`.
 
         Raises:
             NotAcquired: it was held by others until the timeout; says by whom.
@@ -167,13 +184,14 @@ class Lock:
         if mine is not None and mine.thread is threading.current_thread():
             return mine.again()
         with self.metrics.acquisition():
-            return self._acquire(self.settings.timeout_s if timeout_s is None else timeout_s)
+            return self._acquire(self.settings.timeout_s if timeout_s is None else timeout_s, meanwhile)
 
-    def _acquire(self, timeout_s: float) -> Lease:
+    def _acquire(self, timeout_s: float, meanwhile: Meanwhile | None) -> Lease:
         deadline = self._world.monotonic_s() + timeout_s
         if not self._turn.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
             raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
         try:
+            self._meanwhile = meanwhile
             self.require_safe_store()
             with self._asking_for_all(deadline):
                 self._wait_for_it(deadline)
@@ -182,6 +200,8 @@ class Lock:
             self.step_aside()
             self._turn.release()
             raise
+        finally:
+            self._meanwhile = None
 
     def require_safe_store(self) -> None:
         """Refuse a store that ignores conditions; the first acquisition does it, and nothing is asked after it.
@@ -483,10 +503,23 @@ class Lock:
                 case ReadRecord():
                     event = self._read()
                 case PutRecord():
+                    self._tell_meanwhile(effect)
                     event = self._put(effect)
                 case _:
                     self._note(effect)
                     return effect
+
+    def _tell_meanwhile(self, effect: PutRecord) -> None:
+        state, meanwhile = self._state, self._meanwhile
+        if meanwhile is None or not (isinstance(state, Writing) and state.purpose == "take"):
+            return
+        seen = self._known
+        released = seen is not None and seen.version == effect.condition and seen.record.expired
+        # Not if something is rolled forward first, nor if whoever had it let it lapse and may still be at work.
+        if released and effect.record.pending is None:
+            meanwhile.start()
+        else:
+            meanwhile.drop()
 
     def _read(self) -> RecordSeen:
         """Read the record; while it has not changed, no body is moved."""

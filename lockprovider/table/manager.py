@@ -52,6 +52,7 @@ from lockprovider.table.view import AsOf, Snapshot, snapshot
 _OVERTAKEN = 10  # how often a reader begins again because files were removed while it listed them
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
+_LOOKS_FOR_DEAD = 6  # in the interval of a heartbeat
 _REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
 
 
@@ -149,6 +150,8 @@ class Table:
         self._metadata: dict[str, CommitMetadata] = {}  # completed files never change
         self._config: tuple[Version, TableConfig] | None = None
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
+        self._looked_s: float | None = None
+        self.is_contended = False  # whether the last commit had to try for the lock more than once
         self.last_seen = Timeline()  # as it was listed last: to start from, not to decide by
         self.last_schema: pa.Schema | None = None
 
@@ -252,6 +255,14 @@ class Table:
         entries = self.store.list(prefix)
         self.last_seen = Timeline.of(entry.path.removeprefix(prefix) for entry in entries)
         return self.last_seen
+
+    def may_look_for_dead(self) -> bool:
+        """Whether this writer looks for dead ones again: not at each of its commits."""
+        now_s, last_s = self.world.monotonic_s(), self._looked_s
+        if last_s is not None and now_s - last_s < self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD:
+            return False
+        self._looked_s = now_s
+        return True
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
         """The partitions known to have a metafile, as long as nothing happened that may remove one; to be added to."""

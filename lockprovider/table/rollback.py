@@ -39,8 +39,10 @@ def clean_dead(table: Table, timeline: Timeline, me: str) -> None:
 
     A cleaner that cannot get through leaves the work to the next one. With EAGER settings all of them count as dead.
     """
+    eager = table.settings.is_eager
     with contextlib.suppress(CasError, LockError):
-        _clean(table, timeline, {me}, eager=table.settings.is_eager)
+        if _suspects(timeline, {me}) and (eager or table.may_look_for_dead()):
+            _clean(table, timeline, {me}, eager=eager)
 
 
 def sweep(table: Table) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ def sweep(table: Table) -> tuple[str, ...]:
 
 def _clean(table: Table, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
     restores = timeline.pending(Action.RESTORE)
-    suspects = {*timeline.pending_writes, *timeline.pending_rollbacks, *restores} - spared
+    suspects = _suspects(timeline, spared)
     found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
     for begin in found:
         if begin in restores:
@@ -66,6 +68,10 @@ def _clean(table: Table, timeline: Timeline, spared: set[str], *, eager: bool) -
         else:
             roll_back(table, begin, only_if_dead=not eager)
     return found
+
+
+def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
+    return {*timeline.pending(Action.RESTORE), *timeline.pending_writes, *timeline.pending_rollbacks} - spared
 
 
 def roll_back(table: Table, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:

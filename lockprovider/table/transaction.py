@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from fsspec_cas import CasError, Won
 from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import restore, rollback
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.ahead import Ahead, at_once
 from lockprovider.table.bucket_groups import check_written
 from lockprovider.table.conflict import (
     Operation,
@@ -343,11 +345,13 @@ class Transaction:
         for _ in range(_LEASES):
             asked_s = table.world.monotonic_s()
             table.tell("lock_wait", self._begin)
-            lease = table.lock.acquire()
+            ahead = Ahead(table.store, self._look, wary=table.is_contended)
+            lease = table.lock.acquire(meanwhile=ahead)
+            table.is_contended = ahead.tries > 1
             waited_s += table.world.monotonic_s() - asked_s
             table.tell("lock_held", self._begin, epoch=lease.epoch)
             try:
-                return self._publish(lease, staged, stats), waited_s
+                return self._publish(lease, staged, stats, ahead.result()), waited_s
             except (LeaseLost, PublishUnknown):
                 continue  # the next holder (me, if I get it) sees what was decided
             finally:
@@ -356,14 +360,27 @@ class Transaction:
                 table.tell("lock_released", self._begin)
         raise Aborted(f"instant {self._begin} lost its lease {_LEASES} times before its commit; begin again")
 
-    def _publish(self, lease: Lease, staged: Pending, stats: tuple[WriteStat, ...]) -> str:
-        now = self.table.timeline()
+    def _look(self) -> tuple[Timeline, TableConfig]:
+        """The table now, with what the check is going to read of it at hand."""
+        table = self.table
+        listed: list[Timeline] = []
+        config, _ = at_once(table.store, [table.config, lambda: listed.append(table.timeline())])
+        assert config is not None  # noqa: S101 - of the first call
+        done = completed_since(self.timeline, listed[0])
+        needed = done if self._may_overlap else done[-1:]
+        at_once(table.store, [partial(table.metadata_of, other) for other in needed])
+        return listed[0], config
+
+    def _publish(
+        self, lease: Lease, staged: Pending, stats: tuple[WriteStat, ...], seen: tuple[Timeline, TableConfig]
+    ) -> str:
+        now, config = seen
         done = now.written_at(self._begin)
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if restore.finish_left(self.table, now):
-            now = self.table.timeline()
-        self._check_alive(now)
+            now, config = self._look()
+        self._check_alive(now, config)
         self._check_once(now)
         self._check_conflicts(now, stats)
         completion = now.next_time(self.table.world.now_ms())
@@ -374,7 +391,7 @@ class Transaction:
         self.table.tell("committed", self._begin, completion=completion)
         return completion
 
-    def _check_alive(self, now: Timeline) -> None:
+    def _check_alive(self, now: Timeline, config: TableConfig) -> None:
         begin = self._begin
         if not now.is_pending(begin):
             raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
@@ -384,7 +401,7 @@ class Transaction:
             raise Aborted(f"a rollback of instant {begin} is planned; begin again")
         if now.pending(Action.RESTORE):
             raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
-        if self.table.config() != self.config:
+        if config != self.config:
             raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
     def _check_once(self, now: Timeline) -> None:
@@ -400,7 +417,7 @@ class Transaction:
             raise WriteConflict(self._begin, ARCHIVED, ())
         done = completed_since(self.timeline, now)
         self._check_columns(done)
-        later = [(i, table.metadata_of(i)) for i in done] if self._may_overlap(mine) else []
+        later = [(i, table.metadata_of(i)) for i in done] if self._may_overlap else []
         unseen = lost(self._snapshot, later) if self._snapshot is not None else frozenset()
         if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
             raise WriteConflict(self._begin, later[-1][0].file_name, tuple(sorted(unseen)))
@@ -447,7 +464,8 @@ class Transaction:
                     raise WriteConflict(self._begin, other.file_name, ())
                 return
 
-    def _may_overlap(self, mine: Operation) -> bool:
+    @property
+    def _may_overlap(self) -> bool:
         """Whether a completed write can touch what mine does; new file groups are nobody else's.
 
         Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
@@ -459,8 +477,8 @@ class Transaction:
             or self._stats is None
         ):
             return True
-        fresh = {(stat.partition, stat.file_id) for stat in self._stats if stat.prev_commit is None}
-        return not (mine.file_groups <= fresh and self.table.settings.resolution in (by_file_group, prefer_writer))
+        fresh = not self._replaced and all(stat.prev_commit is None for stat in self._stats)
+        return not (fresh and self.table.settings.resolution in (by_file_group, prefer_writer))
 
     def _as_operation(self, stats: tuple[WriteStat, ...]) -> Operation:
         return Operation.of(Instant(self._begin, self._action, State.INFLIGHT), self._metadata(stats))

@@ -16,14 +16,19 @@ from lockprovider.table.engines.base import GroupWriter
 
 BEGIN = ["get properties", "put heartbeat", "put requested", "list_page timeline", "put inflight"]
 COMMIT = [
-    "put lock",
     "list_page timeline",
     "get properties",
+    "put lock",
     "put lock",  # the commit point
     "put completed",
     "put lock",
     "delete heartbeat, marker",
 ]
+
+
+def in_order(names: list[str]) -> tuple[list[str], list[str]]:
+    """All requests, and those that write in their order; reads may be on their way together."""
+    return sorted(names), [name for name in names if name.startswith("put")]
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -47,7 +52,7 @@ def opened(place: tuple[str, dict[str, Any] | None]) -> tuple[Table, Asked]:
 def test_a_small_append_asks_fourteen_times(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     table.append(rows((2, "a", 2)))
-    assert asked.names == [*BEGIN, "put marker", "put data", *COMMIT]
+    assert in_order(asked.names) == in_order([*BEGIN, "put marker", "put data", *COMMIT])
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
 
 
@@ -55,7 +60,8 @@ def test_a_small_upsert_asks_for_the_files_besides(opened: tuple[Table, Asked]) 
     table, asked = opened
     table.upsert(rows((1, "a", 2)))
     reads = [name for name in asked.names if name in ("list_page files", "get data")]
-    assert [name for name in asked.names if name not in reads] == [*BEGIN, "put marker", "put data", *COMMIT]
+    others = [name for name in asked.names if name not in reads]
+    assert in_order(others) == in_order([*BEGIN, "put marker", "put data", *COMMIT])
     assert len(reads) <= 4
     assert content(table) == {(1, "a", 2)}
 

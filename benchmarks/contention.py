@@ -29,6 +29,7 @@ from lockprovider.lease import (
     Idle,
     Me,
     Moment,
+    Outrun,
     Passing,
     PutFailed,
     PutRecord,
@@ -38,6 +39,7 @@ from lockprovider.lease import (
     Release,
     Told,
     TryLock,
+    Writing,
     ahead_of,
     joined,
     step,
@@ -252,9 +254,16 @@ class Simulation:
                     version = yield from self._put(record, condition)
                     if version is not None:
                         process.seen = (record, version)
-                    event = PutFailed() if version is None else PutWon(version)
+                    event = self._answered(process, condition, version)
                 case Told() | Ended() | Busy() | None:
                     return effect
+
+    @staticmethod
+    def _answered(process: _Process, condition: Any, version: Version | None) -> Any:
+        if version is not None:
+            return PutWon(version)
+        takes = isinstance(process.machine, Writing) and process.machine.purpose == "take"
+        return Outrun() if takes and condition is not ABSENT else PutFailed()
 
     def _moment(self, process: _Process) -> Moment:
         return Moment(round((1e6 + self.now_s + process.skew_s) * 1000), self.now_s, str(next(self._nonces)))

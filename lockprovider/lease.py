@@ -12,7 +12,8 @@ by less than the grace plus the margin.
                 released, lapsed, own     Writing     PutRecord if match; `pending` is copied, the epoch rises
                 the same, others' turn    Idle        Busy, and how many go first
                 another's, valid          Idle        Busy
-    Writing     won, took, no pending     Held        Acquired
+    Writing     taking, surely lost       Idle        Busy: outrun, and nobody has looked by whom
+                won, took, no pending     Held        Acquired
                 won, took, pending        Rolling     Apply
                 won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
                 won, committed            Rolling     Apply (the commit point was passed just now)
@@ -122,6 +123,11 @@ class PutFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Outrun:
+    """The write is not in the store and never will be: somebody else was faster. For a take that can wait."""
+
+
+@dataclass(frozen=True, slots=True)
 class AppliedPending:
     """The pending publish is in the store."""
 
@@ -161,7 +167,7 @@ class Tick:
     monotonic_s: float
 
 
-Event = TryLock | RecordSeen | PutWon | PutFailed | AppliedPending | Renew | Commit | Release | Look | Tick
+Event = TryLock | RecordSeen | PutWon | PutFailed | Outrun | AppliedPending | Renew | Commit | Release | Look | Tick
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -189,13 +195,17 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else holds it; or it is `free`, and `ahead` others in the line go first."""
+    """Somebody else holds it; or it is `free`, and `ahead` others in the line go first.
+
+    `outrun`: somebody took it while we did, so a turn has just begun; the rest is what was there before.
+    """
 
     owner: str
     valid_until_ms: int
     holder: Holder | None
     ahead: int = 0
     free: bool = False
+    outrun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +355,8 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
             return _written(me, write, version)
         case Writing() as write, PutFailed():
             return Checking(write), ReadRecord()
+        case Writing(purpose="take"), Outrun():
+            return Idle(), Busy("", 0, None, outrun=True)
         case Checking(), Look():
             return state, ReadRecord()
         case Checking(write), RecordSeen(record, version, at):

@@ -14,8 +14,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
@@ -28,6 +27,7 @@ from fsspec_cas import (
     ObjectNotFound,
     Outcome,
     Store,
+    Unknown,
     Version,
     Won,
     World,
@@ -35,6 +35,7 @@ from fsspec_cas import (
 )
 from lockprovider import lease as machine
 from lockprovider import publish
+from lockprovider.asking import Tried, ask
 from lockprovider.audit_log import AuditLog
 from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotAcquired, NotPicklable, PublishUnknown
 from lockprovider.fifo import Fifo
@@ -53,6 +54,7 @@ from lockprovider.lease import (
     Lost,
     Me,
     Moment,
+    Outrun,
     Passing,
     PutFailed,
     PutRecord,
@@ -68,15 +70,12 @@ from lockprovider.lease import (
     TryLock,
     Verdict,
     Writing,
-    ahead_of,
-    joined,
     settle_commit,
 )
 from lockprovider.metrics import OnMetric, Recorder, Step
 from lockprovider.party import Known, Party
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord, Pending
 from lockprovider.settings import LockSettings
-from lockprovider.waiting import EVERYONE, FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 
 _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 
@@ -149,8 +148,9 @@ class Lock:
         self._party = Party.of(self._store, self.path, self._world)
         self._me = Me(self._world.new_id(), self.settings, socket.gethostname(), os.getpid(), self._party.name)
         self._state: State = Idle()
-        self._known: Known | None = None
-        self._read_once = False
+        self.known: Known | None = None
+        self._looked = False  # whether the store was asked in this try
+        self._patient = False
         self._tried: set[Pending] = set()  # commits that were sent under this lease
         self._meanwhile: Meanwhile | None = None
         self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
@@ -193,8 +193,7 @@ class Lock:
         try:
             self._meanwhile = meanwhile
             self.require_safe_store()
-            with self._asking_for_all(deadline):
-                self._wait_for_it(deadline)
+            ask(self, self._party, self._world, deadline)
             return self._begin()
         except BaseException:
             self.step_aside()
@@ -233,80 +232,27 @@ class Lock:
         except NotAcquired as refusal:
             return Busy(refusal.owner, refusal.valid_until_ms, None)
 
-    def _wait_for_it(self, deadline: float) -> None:
-        waiter, over = Waiter(self._party.name, self.settings.poll_s), Passing()
-        while True:
-            end_of_hold = self._hear_from_party(deadline)
-            began_s, self._read_once = self._world.monotonic_s(), False
-            last = began_s >= deadline  # a try that cannot wait lets nobody go first
-            answer = self._try_once(EVERYONE if last else over)
-            if not isinstance(answer, Busy):
-                return
-            self._party.busy = answer
-            left_s = deadline - self._world.monotonic_s()
-            if last or (left_s <= 0 and not answer.free):
-                raise _not_acquired(self.path, answer)
-            sight = self._sight(answer, began_s)
-            waiter, pause_s = self._look_or_join(waiter, sight)
-            self._party.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
-            over = passing(waiter, sight, self._world.monotonic_s())
+    # -- what asking for it needs (`lockprovider.asking`) ----------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _asking_for_all(self, deadline: float) -> Iterator[None]:
-        """Once the other clients of this process that asked before have had their turn."""
-        self._party.asks()
-        if not self._party.fifo.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
-            raise _not_acquired(self.path, self._party.refusal(self.owner))
-        try:
-            yield
-            self._party.took(self.held, self._known)
-        finally:
-            self._party.fifo.release()
-
-    def _hear_from_party(self, deadline: float) -> threading.Event | None:
-        """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
-        left_s = deadline - self._world.monotonic_s()
-        end_of_hold = self._party.end_of_hold()
-        if left_s > 0 and end_of_hold is not None:
-            paced_s = self.settings.poll_s * (1 + self._world.random()) / 2
-            # One that believes in nothing any more is about to say so: it is releasing, unless it has lost the lock.
-            self._party.wait(min(FIRST_S if self._party.holder is None else paced_s, left_s), end_of_hold)
-        idle, known = self._party.news()
-        self._known = known or self._known
+    def adopt(self, idle: Idle, known: Known | None) -> None:
+        """What another client of this process has released, and knows, is as good as the own."""
+        self.known = known or self.known
         if idle.released is not None:
             self._state = idle
-        return None if idle.released is not None else end_of_hold
 
-    def _sight(self, answer: Busy, began_s: float) -> Sight:
-        known = self._known
-        assert known is not None  # noqa: S101 - the answer is about a record that was read
-        at = self._moment()
-        took_s = at.monotonic_s - began_s if self._read_once else None
-        return Sight(known.record, known.version, answer, at.now_ms, at.monotonic_s, took_s, known.understood)
-
-    def _look_or_join(self, waiter: Waiter, sight: Sight) -> tuple[Waiter, float]:
-        waiter, what = looked(waiter, sight, self._world.random())
-        if isinstance(what, Join):
-            there = joined(sight.record, self._party.name)
-            sent_s = self._world.monotonic_s()
-            if not self._join(there, sight.version):
-                waiter, what = join_failed(waiter, self._world.random(), self._world.monotonic_s() - sent_s)
-                return waiter, what.seconds
-            busy = replace(sight.busy, ahead=ahead_of(self._party.name, there.line))
-            waiter, what = looked(waiter, replace(sight, record=there, busy=busy), self._world.random())
-        return waiter, what.seconds if isinstance(what, Pause) else 0.0
-
-    def _join(self, there: LockRecord, version: Version) -> bool:
+    def joined(self, there: LockRecord, version: Version) -> bool:
         """Add this process to the line, under the version that was read."""
         with contextlib.suppress(CasError):  # politeness must not fail an acquisition
             outcome = self._records.put_if_match(self.path, there.encode(), version, timeout=self._request_s())
             if isinstance(outcome, Won):
-                self._known = Known(there, outcome.version, understood=True)
+                self.known = Known(there, outcome.version, understood=True)
                 return True
         return False
 
-    def _try_once(self, over: Passing) -> Busy | None:
+    def try_once(self, over: Passing, *, patient: bool) -> Tried:
+        """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
         with self._one_step:
+            self._looked, self._patient = False, patient
             if not isinstance(self._state, (Idle, Lost)):
                 self._state = Idle()  # what an earlier release or acquisition that failed has left
             self._applied = None
@@ -317,9 +263,7 @@ class Lock:
             except BaseException:
                 self._back_out()
                 raise
-        if isinstance(answer, Busy):
-            return answer
-        return None
+        return Tried(answer if isinstance(answer, Busy) else None, self._looked)
 
     def _back_out(self) -> None:
         """After a failed try; what landed, or lands yet, is recognised as ours at the next one."""
@@ -348,7 +292,7 @@ class Lock:
     def step_aside(self) -> None:
         """Whatever we held is over: other clients of this process need not wait for us."""
         state = self._state
-        self._party.freed(self.held, state if isinstance(state, Idle) else Idle(), self._known)
+        self._party.freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- what the lease and its heartbeat ask for ------------------------------------------------------------------
 
@@ -513,7 +457,7 @@ class Lock:
         state, meanwhile = self._state, self._meanwhile
         if meanwhile is None or not (isinstance(state, Writing) and state.purpose == "take"):
             return
-        seen = self._known
+        seen = self.known
         released = seen is not None and seen.version == effect.condition and seen.record.expired
         # Not if something is rolled forward first, nor if whoever had it let it lapse and may still be at work.
         if released and effect.record.pending is None:
@@ -523,24 +467,24 @@ class Lock:
 
     def _read(self) -> RecordSeen:
         """Read the record; while it has not changed, no body is moved."""
-        self._read_once = True
+        self._looked = True
         try:
             content = self._read_content()
         except ObjectNotFound:
-            self._known = None
+            self.known = None
             return RecordSeen(None, None, self._moment())
         if content is not None:
             record = LockRecord.decode(content.data)
-            self._known = Known(record, content.version, record.nonce != "" and record.encode() == content.data)
-        known = self._known
+            self.known = Known(record, content.version, record.nonce != "" and record.encode() == content.data)
+        known = self.known
         if known is None:
             return RecordSeen(None, None, self._moment())
         return RecordSeen(known.record, known.version, self._moment())
 
     def _read_content(self) -> Content | None:
-        if self._known is None:
+        if self.known is None:
             return self._records.read(self.path, timeout=self._request_s())
-        return self._records.read_if_changed(self.path, self._known.version, timeout=self._request_s())
+        return self._records.read_if_changed(self.path, self.known.version, timeout=self._request_s())
 
     def _put(self, effect: PutRecord) -> Event:
         try:
@@ -550,9 +494,10 @@ class Lock:
             raise
         self.metrics.wrote(self._state, outcome)
         if isinstance(outcome, Won):
-            self._known = Known(effect.record, outcome.version, understood=True)
+            self.known = Known(effect.record, outcome.version, understood=True)
             return PutWon(outcome.version)
-        return PutFailed()
+        outrun = self._patient and not isinstance(outcome, Unknown) and isinstance(effect.condition, Version)
+        return Outrun() if outrun and _takes(self._state) else PutFailed()
 
     def _send(self, effect: PutRecord) -> Outcome:
         data = effect.record.encode()
@@ -811,14 +756,9 @@ class Lease:
             self.release()
 
 
+def _takes(state: State) -> bool:
+    return isinstance(state, Writing) and state.purpose == "take"
+
+
 def _folder(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _not_acquired(path: str, busy: Busy) -> NotAcquired:
-    who = f" ({busy.holder.host}, pid {busy.holder.pid})" if busy.holder else ""
-    return NotAcquired(
-        f"{path!r} is held by {busy.owner}{who} until {busy.valid_until_ms} (epoch ms)",
-        owner=busy.owner,
-        valid_until_ms=busy.valid_until_ms,
-    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.lease import Busy, Passing
+from lockprovider.lease import Busy, Passing, ahead_of
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS
 
@@ -21,14 +21,19 @@ FIRST_S = 0.05
 EVERYONE = Passing(1 << 30)  # for a try that does not wait
 
 _DOUBLINGS = 10
-_LOOKS = 8  # of the first in the line, in the length of a turn
+_LOOKS = 6  # of the first in the line, in the length of a turn, once that should have ended
 _SLOWER = 4  # its next look in a turn that lasts long: after this share of how much longer it lasts
-_EARLY = 0.85  # of the time until the own turn is slept through: turns are not equally long
+_EARLY = 0.9  # of the time until the own turn is slept through: turns are not equally long
+_WAYS = 1.5  # to the store, that a look is earlier still: it shall be there in time
+_GUEST_ROUND = 0.5  # of a round of the line is slept through by those who are not in it
+_OUTRUN_WAY_S = 0.02
+_OUTRUN_WAYS = 2  # to the store, until whoever was faster may have ended
 _SLACK_S = 0.1  # what the first in the line may be late by, besides its pace and its way to the store
 _SOONEST_S = 0.001
-_JOIN_AFTER = 2  # turns
-_JOIN_BURST = 10  # attempts in a row: against turns that are short, one in three or four succeeds
+_JOIN_BURST = 4  # attempts in a row: against turns that are short, one in three or four succeeds
 _JOIN_GROWTH = 1.5
+_QUIET_S = 0.15  # a turn that lasts for so long, and for several ways to the store, leaves room to join
+_QUIET_WAYS = 5
 _PACED_S = 0.5
 
 
@@ -85,8 +90,9 @@ def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pau
     Where writes are slow because the store paces them (GCS), attempts would take away what the holder needs.
     """
     after = replace(waiter, refused=waiter.refused + (1 if took_s < _PACED_S else _JOIN_BURST))
-    if after.refused % _JOIN_BURST and took_s < _PACED_S:
-        return after, Pause(draw * waiter.way_s / 2)
+    failed = after.refused % _JOIN_BURST
+    if failed and took_s < _PACED_S:
+        return after, Pause(draw * waiter.way_s * (1 << failed))
     return after, Pause(_slowing_s(after.refused, waiter.poll_s) * draw + waiter.way_s)
 
 
@@ -94,10 +100,10 @@ def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
     """Whom the next look may pass over.
 
     Those whose turn it was, if the lock is still free as it was. And all, for one that is not in the line and has
-    waited for longer than a round of it.
+    waited for longer than a round of it; where there is no line, there is nobody to pass.
     """
     line = sight.record.line
-    if waiter.party not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(sight):
+    if line and waiter.party not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(sight):
         return EVERYONE
     if waiter.free_since_s is None:
         return Passing()
@@ -125,15 +131,19 @@ def _noted(waiter: Waiter, sight: Sight) -> Waiter:
 
 
 def _should_join(waiter: Waiter, sight: Sight) -> bool:
-    """Whoever has just released stands at the end at once; a newcomer tries to get in by itself first."""
+    """Whoever has just released stands at the end at once; a newcomer tries to get in by itself for a round first.
+
+    To join is to write, against the holder and against all others who join: with many, that is what costs most.
+    """
     line = sight.record.line
-    turns_are_taken = line or sight.record.turn_ms  # else the lock is free between, for whoever looks
-    if not sight.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line:
+    # Else the lock is free between, for whoever looks, and its record is never left alone for long enough.
+    turns_are_taken = line or sight.record.turn_ms or _lasts_s(sight) > max(_QUIET_S, _QUIET_WAYS * waiter.way_s)
+    if not sight.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line or sight.busy.outrun:
         return False
     if sight.took_s is None and not waiter.refused:
         return True
-    turns = _JOIN_AFTER * _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
-    return _waited_s(waiter, sight.monotonic_s) > turns * _turn_s(sight)
+    rounds = _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
+    return _waited_s(waiter, sight.monotonic_s) > rounds * (len(line) + 1) * (sight.record.turn_ms / 1000 or FIRST_S)
 
 
 def _waited_s(waiter: Waiter, monotonic_s: float) -> float:
@@ -141,11 +151,23 @@ def _waited_s(waiter: Waiter, monotonic_s: float) -> float:
 
 
 def _pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
-    if waiter.party not in sight.record.line:
-        return _slowing_s(waiter.looks - 1, waiter.poll_s) * (1 + draw) / 2
-    if sight.busy.ahead == 0:
-        return _pace_s(waiter, sight) * (1 - draw / 2)
-    return max(sight.busy.ahead * _turn_s(sight) * _EARLY, _pace_s(waiter, sight)) * (1 - draw / 10)
+    line, turn_s = sight.record.line, _turn_s(sight)
+    if waiter.party not in line:
+        return _guests_pause_s(waiter, sight, draw)
+    ahead = ahead_of(waiter.party, line)
+    left_s = 0.0 if sight.busy.free else min(turn_s, max(0.0, turn_s - _lasts_s(sight)))  # of this turn
+    own_in_s = (ahead * turn_s + left_s - _WAYS * waiter.way_s) * _EARLY
+    if ahead == 0:
+        return max(own_in_s, _pace_s(waiter, sight) * (1 - draw / 2))
+    return max(own_in_s, _pace_s(waiter, sight)) * (1 - draw / 10)
+
+
+def _guests_pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
+    slowing_s = _slowing_s(waiter.looks - 1, waiter.poll_s)
+    if sight.busy.outrun:
+        soon_s = _OUTRUN_WAYS * max(waiter.way_s, _OUTRUN_WAY_S)
+        return min(waiter.poll_s, max(soon_s, slowing_s / 4) * (1 + draw))
+    return max(slowing_s, _GUEST_ROUND * len(sight.record.line) * _turn_s(sight)) * (1 + draw) / 2
 
 
 def _at_most_s(waiter: Waiter, sight: Sight, draw: float) -> float:
@@ -162,7 +184,15 @@ def _slowing_s(times: int, poll_s: float) -> float:
 
 
 def _turn_s(sight: Sight) -> float:
-    return sight.record.turn_ms / 1000 or FIRST_S
+    return sight.record.turn_ms / 1000 or max(FIRST_S, _lasts_s(sight))
+
+
+def _lasts_s(sight: Sight) -> float:
+    """How long the turn lasts by now; clocks may differ."""
+    holder = sight.record.holder
+    if holder is None or sight.busy.free or sight.busy.outrun:
+        return 0.0
+    return (sight.now_ms - holder.since_ms) / 1000
 
 
 def _pace_s(waiter: Waiter, sight: Sight) -> float:

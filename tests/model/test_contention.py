@@ -35,10 +35,37 @@ def test_four_processes_in_which_each_asks_once_are_all_served_for_few_requests(
     assert {run.acquisitions for run in found} == {4 * threads}
 
 
-def test_eight_processes_that_loop_alone_take_turns() -> None:
-    found = runs(Case(8, 1, rounds=0, lasts_s=40.0))
+@pytest.mark.parametrize(("processes", "lasts_s"), [(3, 40.0), (8, 40.0), (32, 60.0)])
+def test_processes_that_loop_alone_take_turns(processes: int, lasts_s: float) -> None:
+    found = runs(Case(processes, 1, rounds=0, lasts_s=lasts_s))
     assert mean(run.requests for run in found) <= 6
-    assert median(run.unfairness for run in found) <= 3
+    assert median(run.unfairness for run in found) <= 3.5
+    assert max(run.unserved for run in found) == 0
+
+
+def test_a_hundred_and_twenty_eight_processes_that_loop_alone_are_all_served_and_hand_over_as_fast() -> None:
+    """Until all of them stand in the line, that costs more than six requests."""
+    run = Simulation(Case(128, 1, rounds=0, lasts_s=120.0), 1).run()
+    assert run.requests <= 9
+    assert run.unfairness <= 3.5
+    assert run.unserved == 0
+    assert run.hand_over_ms < 90
+
+
+@pytest.mark.parametrize(("processes", "most"), [(8, 8), (32, 11.5)])
+def test_processes_that_ask_once_and_all_at_once_need_far_fewer_requests_than_with_plain_polling(
+    processes: int, most: float
+) -> None:
+    """Nobody knows how many there are, and to tell each other would cost more than to find out."""
+    found = runs(Case(processes, 1, lasts_s=1e9))
+    assert mean(run.requests for run in found) <= most
+    assert {run.acquisitions for run in found} == {processes}
+
+
+def test_turns_that_last_are_waited_for_with_few_looks() -> None:
+    found = runs(Case(16, 1, rounds=0, lasts_s=120.0, hold_s=0.5))
+    assert mean(run.requests for run in found) <= 7.5
+    assert mean(run.hand_over_ms for run in found) < 160
 
 
 def test_plain_polling_starves_where_this_does_not() -> None:
@@ -56,7 +83,7 @@ def test_a_hand_over_takes_about_as_long_as_with_plain_polling() -> None:
 def test_one_that_dies_while_it_waits_does_not_stall_the_others() -> None:
     whole = runs(Case(8, 1, rounds=0, lasts_s=40.0))
     for run, other in zip(runs(Case(8, 1, rounds=0, lasts_s=40.0, die=3)), whole, strict=True):
-        assert run.per_s > 0.9 * other.per_s
+        assert run.per_s > 0.8 * other.per_s
         assert run.wait_max_s < 5
 
 

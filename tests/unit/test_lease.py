@@ -21,6 +21,7 @@ from lockprovider.lease import (
     Lost,
     Me,
     Moment,
+    Outrun,
     Passing,
     PutFailed,
     PutRecord,
@@ -200,6 +201,14 @@ def test_any_other_record_means_that_the_lease_is_lost(event: object, seen: Lock
     state, effect = step(ME, checking, RecordSeen(seen, None if seen is None else V3, at("n3")))
     assert isinstance(state, Lost)
     assert isinstance(effect, Ended)
+
+
+def test_a_take_that_was_surely_outrun_is_over_without_a_look_and_nothing_else_is() -> None:
+    writing, _ = taking(None)
+    assert step(ME, writing, Outrun()) == (Idle(), Busy("", 0, None, outrun=True))
+    renewing, _ = step(ME, held(), Renew(at("n2")))
+    with pytest.raises(ValueError, match="Outrun does not belong to Writing"):
+        step(ME, renewing, Outrun())
 
 
 def test_a_lost_take_is_judged_again() -> None:

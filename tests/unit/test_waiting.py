@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,10 +70,21 @@ def test_waiters_do_not_look_all_at_once() -> None:
 def test_whoever_is_in_the_line_sleeps_through_most_of_the_turns_before_and_never_through_its_own(
     draw, ahead, turn_ms
 ) -> None:
-    pause = pause_s(Waiter("p", 1.0), sight(in_line(ahead, turn_ms=turn_ms)), draw)
-    turn_s = turn_ms / 1000
-    assert ahead * turn_s * 0.75 <= pause
-    assert pause <= max(ahead * turn_s, 0.25)
+    lasts_ms = turn_ms // 2
+    record = in_line(ahead, turn_ms=turn_ms, holder=Holder("h", 1, NOW_MS - lasts_ms))
+    pause = pause_s(Waiter("p", 1.0), sight(record), draw)
+    own_in_s = (ahead * turn_ms + turn_ms - lasts_ms) / 1000
+    assert pause <= max(own_in_s, 0.25)
+    assert pause >= (own_in_s - 1.5 * 0.01) * 0.8
+
+
+@given(draws, st.integers(min_value=100, max_value=5000))
+def test_the_first_in_the_line_sleeps_until_the_turn_before_should_end(draw, turn_ms) -> None:
+    for lasts_ms in (0, turn_ms // 2, turn_ms - 50):
+        record = in_line(0, turn_ms=turn_ms, holder=Holder("h", 1, NOW_MS - lasts_ms))
+        pause = pause_s(Waiter("p", 1.0), sight(record), draw)
+        assert pause <= max((turn_ms - lasts_ms) / 1000, turn_ms / 6000) * 1.001
+        assert pause >= (turn_ms - lasts_ms - 15) / 1000 * 0.89
 
 
 @given(draws, st.integers(min_value=1, max_value=10**6))
@@ -80,7 +92,7 @@ def test_the_first_in_the_line_looks_the_more_seldom_the_longer_the_turn_lasts(d
     record = in_line(0, holder=Holder("h", 1, NOW_MS - lasts_ms), turn_ms=1)
     pause = pause_s(Waiter("p", 1.0), sight(record), draw)
     longer_s = (lasts_ms - 1) / 1000
-    least_s = max(longer_s / 4, 0.001 / 8)
+    least_s = max(longer_s / 4, 0.001 / 6)
     assert least_s / 2.001 <= pause <= least_s * 1.001 or 0.5 <= pause <= 1.0
 
 
@@ -114,21 +126,51 @@ def test_the_patience_begins_anew_with_every_record() -> None:
 def first_join(record: LockRecord, *, joinable: bool = True, looks: int = 50, step_s: float = 0.05) -> int | None:
     waiter = Waiter("p", 1.0)
     for n in range(looks):
-        waiter, what = looked(waiter, replace(sight(record, s=n * step_s), joinable=joinable), 0.5)
+        seen = replace(sight(record, s=n * step_s), joinable=joinable, now_ms=NOW_MS)  # the holders come and go
+        waiter, what = looked(waiter, seen, 0.5)
         if isinstance(what, Join):
             return n
     return None
 
 
-def test_a_newcomer_joins_a_line_after_two_turns() -> None:
+def test_a_newcomer_joins_a_line_after_a_round_of_it() -> None:
     assert first_join(replace(HELD, line=("a",), turn_ms=100)) == 5
-    assert first_join(replace(HELD, turn_ms=100)) == 5, "the one party of the line holds it now"
+    assert first_join(replace(HELD, line=("a", "b"), turn_ms=100)) == 7
+    assert first_join(replace(HELD, turn_ms=100)) == 3, "the one party of the line holds it now"
 
 
 def test_nobody_joins_where_there_is_no_line_or_where_the_record_is_not_understood() -> None:
     assert first_join(HELD) is None
     assert first_join(replace(HELD, line=("a",)), joinable=False) is None
     assert first_join(in_line(3)) is None
+
+
+def test_a_line_begins_where_a_turn_lasts_long_enough_to_join_beside_it() -> None:
+    lasting = replace(HELD, holder=Holder("h", 1, NOW_MS - 200))
+    assert first_join(lasting) == 2
+    waiter = Waiter("p", 1.0, looks=3, way_s=1.0, began_s=-9.0)
+    assert isinstance(looked(waiter, sight(lasting), 0.5)[1], Pause), "not if the store is slower than that"
+
+
+# -- outrun ------------------------------------------------------------------------------------------------------------
+
+
+@given(draws, st.integers(min_value=0, max_value=30))
+def test_one_that_was_outrun_comes_back_when_the_faster_one_may_have_ended(draw, looks) -> None:
+    free = replace(HELD, expired=True)
+    seen = replace(sight(free), busy=Busy("", 0, None, outrun=True))
+    pause = pause_s(Waiter("p", 1.0, looks=looks), seen, draw)
+    assert 0.04 <= pause <= 1.0
+    assert looks or pause <= 0.08
+
+
+def test_one_in_the_line_that_was_outrun_lets_a_turn_go_by() -> None:
+    seen = replace(sight(replace(in_line(0, turn_ms=100), expired=True)), busy=Busy("", 0, None, outrun=True))
+    assert 0.07 <= pause_s(Waiter("p", 1.0), seen) <= 0.1
+    assert passing(Waiter("p", 1.0), seen, 100.0) == Passing()
+
+
+# -- the line's own rules ----------------------------------------------------------------------------------------------
 
 
 def test_whoever_has_just_released_joins_at_once() -> None:
@@ -142,8 +184,10 @@ def test_attempts_to_join_come_in_bursts_that_are_further_and_further_apart() ->
     for _ in range(40):
         waiter, pause = join_failed(waiter, 0.5, 0.02)
         pauses.append(pause.seconds)
-    long = [n for n, seconds in enumerate(pauses) if seconds > 0.01]
-    assert long == [9, 19, 29, 39]
+    assert pauses[:3] == pytest.approx([0.01, 0.02, 0.04]), "each over twice the time of the one before"
+    long = [n for n, seconds in enumerate(pauses) if seconds > 0.05]
+    assert long == [3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
+    assert [pauses[n] for n in long] == sorted(pauses[n] for n in long)
 
 
 def test_a_guest_that_has_waited_for_a_round_of_the_line_passes_all() -> None:
@@ -151,6 +195,8 @@ def test_a_guest_that_has_waited_for_a_round_of_the_line_passes_all() -> None:
     waiter, _ = looked(Waiter("p", 1.0), seen, 0.5)
     assert passing(waiter, seen, 0.2) == Passing()
     assert passing(waiter, seen, 0.4) == EVERYONE
+    nobody = sight(replace(HELD, turn_ms=100))
+    assert passing(looked(Waiter("p", 1.0), nobody, 0.5)[0], nobody, 9.0) == Passing(), "nobody is there to be passed"
 
 
 def test_where_the_store_paces_writes_attempts_to_join_do_not_come_in_bursts() -> None:

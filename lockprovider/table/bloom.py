@@ -62,6 +62,20 @@ def encode(keys: Any, known: Known | None = None) -> str:
     return base64.b64encode(b"".join((header, counts, *bodies))).decode()
 
 
+def hashes(keys: Any) -> NDArray[np.uint32]:
+    """One 32-bit hash of each key, in their order; the same in all processes."""
+    data, offsets = _utf8(keys)
+    out = np.empty(len(offsets) - 1, dtype=np.uint32)
+    for start in range(0, len(out), _SLICE):
+        ends = offsets[start : min(start + _SLICE, len(out)) + 1]
+        lengths = np.diff(ends)
+        order = np.argsort(lengths, kind="stable")
+        h: NDArray[np.uint32] = np.zeros(len(lengths), dtype=np.uint32)
+        _blocks(data, ends[:-1][order], lengths[order]).hash(h, np.empty_like(h))
+        out[start : start + len(h)][order] = h
+    return out
+
+
 def _add(rows: NDArray[np.bool_], keys: Any, first: int) -> None:
     """Set the bits of keys, the first of which is number `first` of the file."""
     data, offsets = _utf8(keys)

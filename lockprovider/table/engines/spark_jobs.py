@@ -15,13 +15,14 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines import sql_where
 from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.sketch import Sketch
 from lockprovider.table.engines.spark_buckets import with_groups as in_buckets
 from lockprovider.table.engines.spark_errors import typed_errors
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.transaction import Transaction
 
-BROADCAST_KEYS = 500_000  # about 50 MB in each executor, and in the driver's JVM
+SKETCHED_KEYS = 4_000_000  # 16 MB of hashes in the driver, and of bits in each of Spark's Python processes
 _NO_COLUMNS = pa.schema([])
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
 
@@ -43,12 +44,19 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter)
     if not numbered.old:
         return keyed.withColumn(tasks.GROUP, fresh)
     on = [tasks.KEY, tasks.PARTITION]
-    index = over(keyed.sparkSession, list(numbered.old.items()), tasks.locator(writer.place, _NO_COLUMNS), tasks.KEYS)
-    if numbered.changes <= BROADCAST_KEYS:
-        # So the keys of the table, of which there are many more, are not shuffled.
-        index = index.join(F.broadcast(keyed.select(*on)), on, "left_semi")
+    # With a sketch the other keys of the table, of which there are many more, are not sent to Spark.
+    sketch = _sketch(keyed) if numbered.changes <= SKETCHED_KEYS else None
+    locate = tasks.locator(writer.place, _NO_COLUMNS, sketch)
+    index = over(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
     tagged = keyed.join(index, on, "left")
     return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
+
+
+def _sketch(keyed: DataFrame) -> Sketch:
+    """Of the keys of all changes; to the driver come four bytes a key."""
+    hashed = keyed.select(tasks.KEY).mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
+    with typed_errors():
+        return Sketch.of([row[0] for row in hashed.collect()])
 
 
 def put(txn: Transaction, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered) -> None:

@@ -18,10 +18,12 @@ from pyspark import TaskContext
 
 from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.bloom import hashes
 from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.bucket_groups import groups
 from lockprovider.table.engines.base import GroupWriter, Place, group_id
 from lockprovider.table.engines.bucketed import new_group
+from lockprovider.table.engines.sketch import Sketch
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import conform
 from lockprovider.table.history import Part
@@ -35,6 +37,7 @@ NEW = "+"  # what the group of a row begins with that no file group has yet; els
 MOST_TASKS = 200
 KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
 PARTITIONS = pa.schema([(PARTITION, pa.string())])
+HASHES = pa.schema([("hashes", pa.binary())])
 STATS = pa.schema(
     [
         ("file_id", pa.string()),
@@ -96,12 +99,19 @@ def comparer(place: Place) -> Callable[[Part], pa.Table]:
     return rows
 
 
-def locator(place: Place, schema: pa.Schema) -> Callable[[tuple[str, FileSlice]], pa.Table]:
-    """The rows of a numbered file slice (no columns: just their keys), and where they are: of `grouped_schema`."""
+def locator(
+    place: Place, schema: pa.Schema, sketch: Sketch | None = None
+) -> Callable[[tuple[str, FileSlice]], pa.Table]:
+    """The rows of a numbered file slice (no columns: just their keys), and where they are: of `grouped_schema`.
+
+    With a sketch, those that it may have.
+    """
 
     def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
         number, one = numbered
         found = conform(place.read(one.path, [hudi_schema.RECORD_KEY, *schema.names]), _with_key(schema))
+        if sketch is not None:
+            found = found.filter(sketch.may_have(found.column(0)))
         partition, group = (pa.repeat(pa.scalar(text), found.num_rows) for text in (one.partition, number))
         return pa.table([*found.columns[1:], found.column(0), partition, group], schema=grouped_schema(schema))
 
@@ -126,6 +136,12 @@ def keyer(writer: GroupWriter, *, delete: bool) -> Callable[[Batches], Batches]:
             yield from pa.table(columns, schema=schema).to_batches()
 
     return run
+
+
+def hasher(batches: Batches) -> Batches:
+    """The hashes of keys, in one binary a batch, for `Sketch.of`."""
+    for batch in batches:
+        yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
 
 
 def tagger(writer: GroupWriter, named: Sequence[str]) -> Callable[[Batches], Batches]:

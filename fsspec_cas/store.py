@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas.answer import (
@@ -280,7 +280,7 @@ class AsyncStore:
         token: str | None = None
         while True:
             page = await self._page(full, after, token, timeout)
-            found += [replace(entry, path=self._relative(entry.path)) for entry in page.entries]
+            found += [Entry(self._relative(one.path), one.size, one.modified_ms) for one in page.entries]
             token = page.token
             if token is None or (stop_at is not None and found and found[-1].path >= stop_at):
                 kept = (entry for entry in found if stop_at is None or entry.path < stop_at)

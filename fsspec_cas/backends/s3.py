@@ -32,18 +32,17 @@ from s3fs import S3FileSystem
 from fsspec_cas.answer import (
     Applied,
     Denied,
-    Entry,
     ListAnswer,
     Missing,
     NoAnswer,
     NotNow,
-    Page,
     ReadAnswer,
     Seen,
     Unchanged,
     WriteAnswer,
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
+from fsspec_cas.backends.s3_listing import EVENT, page_of, read_listing
 from fsspec_cas.backends.s3_uploads import S3Uploads
 from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, sends_once
 from fsspec_cas.capability import Capabilities
@@ -211,10 +210,7 @@ class S3Backend:
 
         async def send(client: Any) -> ListAnswer:
             answer = await client.list_objects_v2(Bucket=bucket, Prefix=key_prefix, **start, **self._given.req_kw)
-            return Page(
-                tuple(_entry(bucket, item) for item in answer.get("Contents", ())),
-                answer.get("NextContinuationToken"),
-            )
+            return page_of(bucket, answer)
 
         return await self._ask(prefix, send, _never, timeout_s)
 
@@ -262,6 +258,7 @@ class S3Backend:
         }
         fs = S3FileSystem(*given.storage_args, **options)
         client = await fs.set_session()
+        client.meta.events.register(EVENT, read_listing)
         return _Connection(client, fs._s3creator)  # noqa: SLF001 - there is no public way to close a client
 
     async def _ask(
@@ -300,10 +297,6 @@ def _without_connection(error: BotoCoreError) -> NotNow | NoAnswer:
 def _key(path: str) -> dict[str, str]:
     bucket, _, key = path.partition("/")
     return {"Bucket": bucket, "Key": key}
-
-
-def _entry(bucket: str, item: dict[str, Any]) -> Entry:
-    return Entry(f"{bucket}/{item['Key']}", item["Size"], int(item["LastModified"].timestamp() * 1000))
 
 
 def _dialect(*, quoted: bool) -> str:

@@ -1,0 +1,110 @@
+"""What properties say of a bucket index, and how it changes the conflict check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lockprovider.table import Corrupt, UnsupportedTable
+from lockprovider.table.bucket import BucketIndex, file_id
+from lockprovider.table.bucket_groups import groups, look_like_buckets
+from lockprovider.table.conflict import Operation, by_bucket, by_file_group, by_partition, prefer_writer
+from lockprovider.table.instant import Action, Instant, State, format_ms
+from lockprovider.table.properties import TableConfig, check_readable, check_writable, encode, parse
+from lockprovider.table.view import FileSlice
+
+A, B = format_ms(1_000), format_ms(2_000)
+CONFIG = TableConfig("t", ("id", "day"), bucket_index=BucketIndex(8, ("id",)))
+MINE, THEIRS = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6-0", "a81d4fae-0000-11d0-a765-00a0c91e6bf6-0"
+
+
+def reworded(old: str, new: str) -> TableConfig:
+    text = encode(CONFIG).decode()
+    assert old in text
+    return parse(text.replace(old, new).encode())
+
+
+def operation(*ids: str, state: State = State.COMPLETED, name: str = "UPSERT", part: str = "p") -> Operation:
+    instant = Instant(A, Action.COMMIT, state, B if state is State.COMPLETED else None)
+    return Operation(instant, name, frozenset((part, one) for one in ids))
+
+
+def test_an_index_is_written_as_jvm_writers_read_it_and_read_back() -> None:
+    lines = encode(CONFIG).decode().splitlines()
+    assert [line for line in lines if "index" in line] == [
+        "hoodie.bucket.index.hash.field=id",
+        "hoodie.bucket.index.num.buckets=8",
+        "hoodie.index.bucket.engine=SIMPLE",
+        "hoodie.index.type=BUCKET",
+    ]
+    found = parse(encode(CONFIG))
+    assert found.bucket_index == CONFIG.bucket_index
+    assert parse(encode(replace(found, metadata_partitions=("files",)))).bucket_index == CONFIG.bucket_index
+    check_writable(found)
+
+
+def test_what_is_not_said_is_hudis_default() -> None:
+    assert reworded("hoodie.bucket.index.num.buckets=8\n", "").bucket_index == BucketIndex(256, ("id",))
+    assert reworded("hoodie.bucket.index.hash.field=id\n", "").bucket_index == BucketIndex(8, ("id", "day"))
+    assert reworded("hoodie.index.type=BUCKET", "hoodie.index.type=BLOOM").bucket_index is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("engine=SIMPLE", "engine=CONSISTENT_HASHING", "engine=CONSISTENT_HASHING cannot be written"),
+        ("hash.field=id", "hash.field=id,other", r"has \['other'\], which are not in"),
+        ("hoodie.index.type", "hoodie.bucket.index.partition.expressions=a,1\nhoodie.index.type", "expressions=a,1"),
+    ],
+)
+def test_an_index_that_cannot_be_kept_is_read_but_not_written(old: str, new: str, said: str) -> None:
+    config = reworded(old, new)
+    check_readable(config)
+    with pytest.raises(UnsupportedTable, match=said):
+        check_writable(config)
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "100000000", "many"])
+def test_an_impossible_number_of_buckets_is_a_damaged_file(count: str) -> None:
+    with pytest.raises(Corrupt, match=f"num.buckets='?{count}"):
+        reworded("num.buckets=8", f"num.buckets={count}")
+
+
+@pytest.mark.parametrize("resolution", [by_file_group, prefer_writer])
+def test_two_file_groups_of_one_bucket_overlap_and_of_two_do_not(resolution: object) -> None:
+    judge = by_bucket(resolution)  # type: ignore[arg-type]
+    mine = operation(file_id(3, MINE), state=State.INFLIGHT)
+    theirs = operation(file_id(3, THEIRS), file_id(4, THEIRS))
+    overlap = judge(mine, [operation(file_id(4, MINE)), theirs])
+    assert overlap is not None
+    assert overlap.file_groups == (("p", file_id(3, THEIRS)),)
+    assert judge(mine, [operation(file_id(3, THEIRS), part="q"), operation(file_id(4, THEIRS))]) is None
+    assert resolution(mine, [theirs]) is None  # type: ignore[operator]
+
+
+def test_a_partition_that_is_enough_is_enough_with_buckets_too() -> None:
+    theirs = operation(file_id(1, THEIRS), file_id(2, THEIRS))
+    overlap = by_bucket(by_partition)(operation(file_id(3, MINE), state=State.INFLIGHT), [theirs])
+    assert overlap is not None
+    assert overlap.file_groups == (("p", file_id(1, THEIRS)), ("p", file_id(2, THEIRS)))
+
+
+def test_a_planned_service_of_no_bucket_stands_for_itself() -> None:
+    planned = operation(MINE, state=State.REQUESTED, name="CLUSTER")
+    assert by_bucket(by_file_group)(operation(file_id(3, MINE), state=State.INFLIGHT), [planned]) is None
+    assert by_bucket(by_file_group)(operation(MINE, state=State.INFLIGHT), [planned]) is not None
+
+
+def test_file_groups_are_told_apart_by_their_bucket() -> None:
+    def at(name: str, part: str = "p") -> FileSlice:
+        return FileSlice(part, name, A, f"{part}/{name}_0-0-0_{A}.parquet", 1)
+
+    first, second = at(file_id(1, MINE)), at(file_id(1, MINE), "q")
+    assert groups([first, second]) == {("p", 1): first, ("q", 1): second}
+    with pytest.raises(Corrupt, match="the second one of bucket 1"):
+        groups([first, at(file_id(1, THEIRS))])
+    with pytest.raises(Corrupt, match="of no bucket"):
+        groups([first, at(MINE)])
+    assert look_like_buckets([file_id(1, MINE), file_id(65_535, MINE)])
+    assert not look_like_buckets([file_id(1, MINE), "12345678-7dec-11d0-a765-00a0c91e6bf6-0"])

@@ -67,13 +67,14 @@ Resolution = Callable[[Operation, Sequence[Operation]], Overlap | None]
 
 def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
     """The writes that completed after my snapshot, in the order of their completion."""
-    return tuple(instant for instant in now.writes if instant.file_name not in mine.written)
+    seen = mine.written
+    return tuple(instant for instant in now.writes if instant.file_name not in seen)
 
 
 def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
     """The writes of my snapshot that a restore has taken back; archived ones are not meant."""
-    first = now.first_active
-    return tuple(i for i in mine.writes if i.file_name not in now.written and i.begin >= first)
+    first, there = now.first_active, now.written
+    return tuple(i for i in mine.writes if i.file_name not in there and i.begin >= first)
 
 
 def archived_since(mine: Timeline, now: Timeline) -> bool:

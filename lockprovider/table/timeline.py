@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from lockprovider.table.instant import Action, Instant, State, after, format_ms, parse
 
 _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline:
-    """All instants of one listing, ordered by their file names."""
+    """All instants of one listing, ordered by their file names. What is found out of them is kept."""
 
     instants: tuple[Instant, ...] = ()
 
@@ -21,30 +22,30 @@ class Timeline:
         """Read the file names below the timeline folder; names that are not instants are passed over."""
         return cls(tuple(found for name in sorted(names) if (found := parse(name)) is not None))
 
-    @property
+    @cached_property
     def writes(self) -> tuple[Instant, ...]:
         """Completed instants that change rows, in the order of their completion."""
         done = (instant for instant in self.instants if instant.is_completed and instant.changes_rows)
         return tuple(sorted(done, key=lambda instant: instant.completion or ""))
 
-    @property
+    @cached_property
     def written(self) -> frozenset[str]:
         """The file names of `writes`: what a snapshot is made of."""
         return frozenset(instant.file_name for instant in self.writes)
 
-    @property
+    @cached_property
     def latest_time(self) -> str:
         """The largest time on the timeline, begin or completion; empty on an empty timeline."""
         times = (time for instant in self.instants for time in (instant.begin, instant.completion) if time)
         return max(times, default="")
 
-    @property
+    @cached_property
     def latest_completed_time(self) -> str:
         """The largest time of a completed instant; empty if there is none."""
         done = (instant for instant in self.instants if instant.is_completed)
         return max((time for i in done for time in (i.begin, i.completion) if time), default="")
 
-    @property
+    @cached_property
     def first_active(self) -> str:
         """The begin time before which an instant that is not here was archived, and so completed.
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.instant import format_ms, parse
+from lockprovider.table.conflict import archived_since, completed_since, undone_since
+from lockprovider.table.instant import Instant, format_ms, parse
 from lockprovider.table.timeline import Timeline
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
@@ -82,3 +84,23 @@ def test_the_next_time_exceeds_all_times(times: list[int], now_ms: int) -> None:
     assert timeline.next_time(now_ms) > max(format_ms(ms) for ms in times)
     assert timeline.next_time(now_ms) >= format_ms(now_ms)
     assert parse(f"{timeline.next_time(now_ms)}.inflight") is not None
+
+
+def test_comparing_two_long_timelines_looks_at_each_instant_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    plain = Instant.is_completed.fget
+
+    def counted(self: Instant) -> bool:
+        nonlocal looks
+        looks += 1
+        return plain(self)
+
+    monkeypatch.setattr(Instant, "is_completed", property(counted))
+    begins = [format_ms(1_700_000_000_000 + 100 * n) for n in range(1000)]
+    names = [name for t in begins for name in (f"{t}.commit.requested", f"{t}.inflight", f"{t}_{t}.commit")]
+    mine, now = Timeline.of(names[:-3]), Timeline.of(names)
+    assert [instant.begin for instant in completed_since(mine, now)] == begins[-1:]
+    assert undone_since(mine, now) == ()
+    assert not archived_since(mine, now)
+    assert now.next_time(0) > begins[-1]
+    assert looks < 20 * len(names)

@@ -8,7 +8,7 @@ Each partition is for one promise:
     gone      rows come and are deleted
     scratch   is overwritten as a whole: all its rows are of one generation
 
-What each does is in `trades`; what of it was committed is noted here.
+What each does is in `trades` and `readers`; what of it was committed is noted here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from table.test_histories import History
 
+from fsspec_cas import Machine
 from lockprovider import LockSettings
-from lockprovider.table import Aborted, HeartbeatSettings, KeepHours, Table, TableSettings, TableSpec
+from lockprovider.table import Aborted, HeartbeatSettings, Table, TableSettings, TableSpec
 from lockprovider.table.engines import hudi_cas
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ BEAT_S, MISSES, PATIENCE_S = 5, 4, 300
 SETTINGS = TableSettings(
     lock=LockSettings(timeout_s=PATIENCE_S),
     heartbeat=HeartbeatSettings(interval_s=BEAT_S, misses=MISSES),
-    retention=KeepHours(3 / 60),  # a stream that was killed must find what it has not seen
 )
 HUDI = {
     "hoodie.client.heartbeat.interval_in_ms": str(BEAT_S * 1000),
@@ -80,6 +80,7 @@ class Market:
         self.scratch: list[tuple[str, str]] = []  # completion, generation
         self.happened: Counter[str] = Counter()
         self.failures: list[str] = []
+        self.followers_ms: Callable[[], int | None] = Machine().now_ms  # up to when streams have seen everything
         self.over = threading.Event()
         self._names = itertools.count(1)
         self._guard = threading.Lock()

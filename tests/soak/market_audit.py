@@ -63,7 +63,7 @@ def _left(table: Table, options: dict[str, object]) -> Wrong:
     pending = [f"{action.value} {begin}" for action in Action for begin in now.pending(action)]
     bad = [finding.what for _, _, findings in diagnose(table) for finding in findings if finding.state == "wrong"]
     read = proof.read(table.url, options)
-    read = read.select(table.schema().names) if before else read
+    read = read.select(table.schema().names) if before else table.schema().empty_table()
     return {
         "pending": [*pending, *(entry.path for entry in table.store.list(".hoodie/.heartbeat/"))],
         "doctor": bad,

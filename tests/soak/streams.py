@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockprovider.table import Table
+from lockprovider.table.instant import to_ms
 from soak.market import SETTINGS, SPEC
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).with_name("stream_child.py")
 GOES_ON_S = 10.0  # at most, from the first batch after a start to the kill -9
 FINISH_S = 600.0
+STREAMS = ("mirror", "copy")
 
 
 class Streams:
@@ -51,8 +53,8 @@ class Streams:
         """Run and kill them until then; each time they get on by a batch at least, else they would never catch up."""
         while not over.is_set():
             with self._started() as child:
-                before = self._batches()
-                while not over.wait(0.2) and child.poll() is None and self._batches() == before:
+                before = self._last_batch()
+                while not over.wait(0.2) and child.poll() is None and self._last_batch() == before:
                     pass
                 over.wait(self._dice.uniform(0, GOES_ON_S))
                 if child.poll() is not None:
@@ -73,9 +75,23 @@ class Streams:
         if code != 0:
             self.died.append(self._last_words(code))
 
-    def _batches(self) -> int:
-        """How many of the mirror are done."""
-        return sum(path.name.isdigit() for path in (self._checkpoints / "mirror" / "commits").glob("*"))
+    def seen_until_ms(self) -> int | None:
+        """The completion time up to which both have seen everything; None if one has not begun."""
+        reached = [self._reached(name) for name in STREAMS]
+        known = [at_ms for at_ms in reached if at_ms is not None]
+        return min(known) if len(known) == len(reached) else None
+
+    def _reached(self, name: str) -> int | None:
+        last = self._last_batch(name)
+        if last < 0:
+            return None
+        offset = (self._checkpoints / name / "offsets" / str(last)).read_text().splitlines()[-1]
+        return to_ms(json.loads(offset)["completion"])
+
+    def _last_batch(self, name: str = "mirror") -> int:
+        """The last one that Spark knows to be done; below zero if there is none."""
+        commits = (self._checkpoints / name / "commits").glob("*")
+        return max((int(path.name) for path in commits if path.name.isdigit()), default=-1)
 
     def _started(self, *more: str) -> subprocess.Popen[bytes]:
         path = os.pathsep.join([str(SCRIPT.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])

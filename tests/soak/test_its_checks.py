@@ -8,7 +8,7 @@ from lockprovider.table.events import Event, Kind
 from soak.market import LISTS, Row, lists, rows
 from soak.market_audit import differ, once, ordering
 from soak.metrics import Metrics
-from soak.trades import check_moment
+from soak.readers import check_moment
 
 GOOD: list[Row] = [(LISTS[0], LISTS[0], 1, "e1"), ("log-1", "log", 1, ""), ("scratch-0", "scratch", 1, "g1 of 1")]
 

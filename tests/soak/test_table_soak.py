@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from soak import readers
 from soak import trades as do
 from soak.leaks import Footprint
 from soak.market import Market
@@ -55,10 +56,11 @@ def test_the_test_plan_of_the_storage_lock_on_a_table(
     seed = request.config.getoption("--seed") or int(time.time())
     metrics = Metrics()
     market = Market(seaweedfs, spark, metrics, seed)
-    everybody = [*WRITERS, do.serve, do.Reader(), do.read_by_sql, do.read_by_hudi_rs]
+    everybody = [*WRITERS, do.serve, readers.Reader(), readers.read_by_sql, readers.read_by_hudi_rs]
     market.live(min(WARM_S, seconds / 4), everybody)  # what is opened, and loaded, once is there now
     assert market.failures == [], "\n".join(market.failures)
     streams, before, began_s = Streams(seaweedfs, market, tmp_path), Footprint.settled(), time.monotonic()
+    market.followers_ms = streams.seen_until_ms
     following = threading.Thread(target=streams.live_until, args=(market.over,))
     market.over.clear()
     following.start()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lockprovider.demo import proof
-from lockprovider.table import HistoryGone, Table, Transaction
+from lockprovider.table import HistoryGone, KeepHours, Table, Transaction
 from lockprovider.table import rollback as rollbacks
 from lockprovider.table.engines import arrow, hudi_cas
 from lockprovider.table.engines import spark as engine
@@ -22,7 +19,8 @@ if TYPE_CHECKING:
 TRIES = 1000
 LATE = 200  # how far values of the ordering field come out of order
 THINKS_S = 0.1
-SPARK_RESTS_S, READS_EVERY_S = 6.0, 3.0  # else readers and Spark leave no core for commits
+KEPT_MS, HOUR_MS = 20_000, 3_600_000
+SPARK_RESTS_S = 6.0  # else Spark leaves no core for commits
 
 
 # -- writers -----------------------------------------------------------------------------------------------------------
@@ -160,8 +158,10 @@ def vanish(market: Market, table: Table, dice: random.Random) -> None:
 
 
 def serve(market: Market, table: Table, dice: random.Random) -> None:
-    """Clean, keep and free a savepoint, sweep."""
-    for done in table.clean():
+    """Clean, keep and free a savepoint, sweep. What a stream has not seen yet, however slow it is, is kept."""
+    seen_ms = market.followers_ms()
+    kept_ms = KEPT_MS + (0 if seen_ms is None else table.world.now_ms() - seen_ms)
+    for done in table.clean(KeepHours(kept_ms / HOUR_MS)) if seen_ms is not None else ():
         market.note("cleans")
         market.happened.update(files_cleaned=sum(map(len, done.files.values())))
     if dice.random() < 0.3:
@@ -175,83 +175,3 @@ def serve(market: Market, table: Table, dice: random.Random) -> None:
     if dice.random() < 0.2:
         market.happened.update(swept=len(rollbacks.sweep(table)))
     market.over.wait(dice.uniform(0.2, 2))
-
-
-# -- readers -----------------------------------------------------------------------------------------------------------
-
-
-class Reader:
-    """Sees one moment after the other; nothing of a later one may be older than in an earlier one."""
-
-    __name__ = "reader"
-
-    def __init__(self) -> None:
-        self.lists: dict[str, list[str]] = {}
-        self.rated: dict[str, int] = {}
-        self.log: set[str] = set()
-
-    def __call__(self, market: Market, table: Table, dice: random.Random) -> None:
-        market.over.wait(dice.uniform(0, READS_EVERY_S))
-        if dice.random() < 0.3:
-            self.look_back(market, table, dice)
-            return
-        found = table.to_arrow()
-        check_moment(found)
-        seen = lists(found)
-        assert all(seen[name][: len(entries)] == entries for name, entries in self.lists.items()), "entries are gone"
-        rated = {row["id"]: row["seq"] for row in found.to_pylist() if row["part"] == "rated"}
-        assert all(rated[key] >= seq for key, seq in self.rated.items()), "an older row is back"
-        log_ = {row["id"] for row in found.to_pylist() if row["part"] == "log"}
-        assert self.log <= log_, f"rows are gone: {sorted(self.log - log_)}"
-        self.lists, self.rated, self.log = seen, rated, log_
-        market.note("read")
-
-    def look_back(self, market: Market, table: Table, dice: random.Random) -> None:
-        """The past is of one moment too, as long as it can be read."""
-        commit = dice.choice(table.timeline().writes)
-        try:
-            check_moment(table.to_arrow(as_of=commit.completion))
-        except HistoryGone:
-            market.note("read of a past that is gone")
-        else:
-            market.note("read of the past")
-
-
-def check_moment(found: pa.Table) -> None:
-    """What is true of the table at every moment."""
-    ids = Counter(zip(found["part"].to_pylist(), found["id"].to_pylist(), strict=True))
-    assert max(ids.values(), default=1) == 1, f"twice: {[key for key, times in ids.items() if times > 1]}"
-    generations = Counter(found.filter(pc.equal(found["part"], "scratch"))["value"].to_pylist())
-    assert len(generations) <= 1, f"half an overwrite: {generations}"
-    for generation, count in generations.items():
-        assert generation.endswith(f" of {count}"), f"{count} rows of {generation}"
-    assert not any(name.startswith("ghost") for name in found["id"].to_pylist()), "a row that nobody committed"
-
-
-def read_by_sql(market: Market, table: Table, dice: random.Random) -> None:
-    """Through a temporary view."""
-    del table
-    market.over.wait(dice.uniform(0, 2 * READS_EVERY_S))
-    view = f"market_{market.name()}"
-    options = market.source_options()
-    market.spark.read.format(hudi_cas.NAME).options(**options).load(market.url).createOrReplaceTempView(view)
-    query = f"select part, count(*) n, count(distinct id) d from {view} group by part"  # noqa: S608 - the view is ours
-    counted = market.spark.sql(query).collect()
-    market.spark.catalog.dropTempView(view)
-    assert all(row["n"] == row["d"] for row in counted), f"rows are there twice: {counted}"
-    assert {*LISTS, "rated"} <= {row["part"] for row in counted}
-    market.note("read by SQL")
-
-
-def read_by_hudi_rs(market: Market, table: Table, dice: random.Random) -> None:
-    """By the independent reader."""
-    del table
-    check_moment(by_hudi_rs(market))
-    market.note("read by hudi-rs")
-    market.over.wait(dice.uniform(0, 2 * READS_EVERY_S))
-
-
-def by_hudi_rs(market: Market) -> pa.Table:
-    """All rows."""
-    found: Any = proof.read(market.url, market.options)
-    return found

@@ -6,7 +6,7 @@ the lock between that look and the write: so what was read meanwhile is what wou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 _MOST = 8  # requests at a time
 
 
-def at_once(store: Store, calls: list[Callable[[], T]]) -> list[T]:
+def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     """The answers of all calls; where a request does not wait for a network they are made one after the other."""
     if store.backend.blocking or len(calls) < 2:  # noqa: PLR2004
         return [call() for call in calls]

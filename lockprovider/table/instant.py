@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from functools import lru_cache
 
 from lockprovider.table.errors import Corrupt
 
@@ -88,6 +89,7 @@ class Instant:
         return f"{self.begin}.{self.action.value}.{self.state.value}"
 
 
+@lru_cache(maxsize=1 << 15)
 def parse(name: str) -> Instant | None:
     """Read a file name on the timeline; None for names that are not instants."""
     if done := _COMPLETED.fullmatch(name):

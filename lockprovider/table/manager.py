@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from fsspec_cas.retry import delay_s
 from lockprovider import AuditLog, Lock
 from lockprovider.table import adopt, clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.ahead import at_once
 from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.clean import CleanResult
 from lockprovider.table.errors import HistoryGone, InvalidRecords, TableExists, TableNotFound
@@ -52,6 +54,8 @@ from lockprovider.table.view import AsOf, Snapshot, snapshot
 _OVERTAKEN = 10  # how often a reader begins again because files were removed while it listed them
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
+_SEEKING = ("s3", "gcs")
+_PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
 _LOOKS_FOR_DEAD = 6  # in the interval of a heartbeat
 _REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
 
@@ -250,10 +254,16 @@ class Table:
         return hudi_schema.from_avro(config.schema_json)
 
     def timeline(self) -> Timeline:
-        """The timeline, listed now."""
+        """The timeline, listed now.
+
+        Where a store can begin anywhere, as many pages as there were the last time are asked for at once.
+        """
         prefix = f"{TIMELINE}/"
-        entries = self.store.list(prefix)
-        self.last_seen = Timeline.of(entry.path.removeprefix(prefix) for entry in entries)
+        cuts = self.last_seen.cuts(_PAGE) if self.store.kind in _SEEKING else ()
+        bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), None]
+        parts = [partial(self.store.list, prefix, start_after=a, stop_at=b) for a, b in pairwise(bounds)]
+        names = (entry.path.removeprefix(prefix) for part in at_once(self.store, parts) for entry in part)
+        self.last_seen = Timeline.of(names)
         return self.last_seen
 
     def may_look_for_dead(self) -> bool:

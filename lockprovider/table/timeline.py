@@ -22,6 +22,14 @@ class Timeline:
         """Read the file names below the timeline folder; names that are not instants are passed over."""
         return cls(tuple(found for name in sorted(names) if (found := parse(name)) is not None))
 
+    def cuts(self, size: int) -> tuple[str, ...]:
+        """Begin times at which this many file names, or a few more, have come before, each: to list parts at once.
+
+        No file is named by a begin time alone, so that parts before and after one are all there is.
+        """
+        begins = [instant.begin for instant in self.instants[size::size]]
+        return tuple(dict.fromkeys(begins))
+
     @cached_property
     def writes(self) -> tuple[Instant, ...]:
         """Completed instants that change rows, in the order of their completion."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,19 @@ def test_a_column_that_another_writer_added_is_known_at_once(tmp_path: Path) -> 
         {"id": 1, "more": None},
         {"id": 2, "more": "x"},
     ]
+
+
+def test_a_long_timeline_is_listed_in_parts_and_nothing_is_missed(place: tuple[str, dict[str, Any] | None]) -> None:
+    url, options = place
+    table, asked = counted(Table.create(url, SPEC, storage_options=options, settings=SETTINGS), SETTINGS)
+    names = {f"20200101{number:09d}_20200101{number:09d}.clean" for number in range(2500)}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: table.store.put_if_absent(f".hoodie/timeline/{name}", b""), names))
+    whole = table.timeline()
+    assert {instant.file_name for instant in whole.instants} >= names
+    asked.names.clear()
+    late = "20200101000000900_20200101000009999.clean"  # where two parts meet
+    table.store.put_if_absent(f".hoodie/timeline/{late}", b"")
+    again = table.timeline()
+    assert {i.file_name for i in again.instants} - {i.file_name for i in whole.instants} == {late}
+    assert asked.names.count("list_page timeline") == (3 if options else 1)

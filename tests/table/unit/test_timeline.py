@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import groupby, pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,3 +106,18 @@ def test_comparing_two_long_timelines_looks_at_each_instant_a_few_times(monkeypa
     assert not archived_since(mine, now)
     assert now.next_time(0) > begins[-1]
     assert looks < 20 * len(names)
+
+
+@given(st.lists(st.integers(0, 30), max_size=60), st.integers(1, 7))
+def test_the_parts_between_the_cuts_are_the_whole_and_none_is_long(moments: list[int], size: int) -> None:
+    """Whatever is there when the parts are listed: the cuts are of an earlier listing."""
+    endings = (".commit.requested", ".inflight", f"_{D}.commit", f"_{D}.savepoint", ".savepoint.inflight")
+    names = sorted({f"{format_ms(one)}{endings[number % len(endings)]}" for number, one in enumerate(moments)})
+    cuts = Timeline.of(names[: len(names) // 2]).cuts(size)
+    assert list(cuts) == sorted(set(cuts))
+    bounds = ["", *cuts, "~"]
+    parts = [[name for name in names if start < name < stop] for start, stop in pairwise(bounds)]
+    assert [name for part in parts for name in part] == names
+    longest = max((len(list(group)) for _, group in groupby(names, key=lambda name: name[:17])), default=0)
+    known = set(names[: len(names) // 2])
+    assert all(len([name for name in part if name in known]) <= size + longest for part in parts)

@@ -10,6 +10,7 @@ Source: `HoodieCommitMetadata.avsc`, `HoodieReplaceCommitMetadata.avsc`, `Hoodie
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -179,7 +180,7 @@ def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
                 for partition, stats in (record.get("partitionToWriteStats") or {}).items()
             },
             operation=record.get("operationType") or "UNKNOWN",
-            schema_json=schema or None,
+            schema_json=sys.intern(schema) if schema else None,  # thousands of commits say the same
             extra=extra,
             replaced={
                 partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()

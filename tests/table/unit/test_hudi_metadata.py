@@ -108,6 +108,13 @@ def test_commits_go_both_ways_with_equal_bytes(
     assert metadata.encode_commit(commit) == data
 
 
+def test_commits_that_are_kept_in_memory_share_their_schema() -> None:
+    commits = [CommitMetadata({}, "INSERT", '{"type": "record"}', {"n": str(n)}, {}) for n in range(2)]
+    first, second = (metadata.decode_commit(metadata.encode_commit(one), "n") for one in commits)
+    assert first.schema_json is second.schema_json
+    assert first.schema_json == '{"type": "record"}'
+
+
 def test_different_commits_have_different_sync_markers() -> None:
     one = metadata.encode_commit(CommitMetadata({}, "UPSERT"))
     other = metadata.encode_commit(CommitMetadata({}, "DELETE"))

@@ -17,7 +17,7 @@ from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.bucket_groups import groups, misplaced
 from lockprovider.table.errors import Aborted, Corrupt, TableNotFound, UnsupportedTable
 from lockprovider.table.keys import KeyFile
-from lockprovider.table.layout import PROPERTIES
+from lockprovider.table.layout import BUCKET_RULES, PROPERTIES
 from lockprovider.table.properties import BUCKETS, HASH_FIELD, TableConfig, check_writable, encode, parse
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ def adopt_bucket_index(table: Table, buckets: int, bucket_by: Sequence[str] = ()
         raise UnsupportedTable(f"table {config.name!r} has {config.bucket_index}, which cannot be changed to {index}")
     wanted = replace(config, bucket_index=index)
     check_writable(wanted)
+    if table.store.list(f"{BUCKET_RULES}/"):
+        raise UnsupportedTable(
+            f"table {config.name!r} has rules for its buckets below {BUCKET_RULES}; use its own engine"
+        )
     for _ in range(_TRIES):
         seen = table.timeline()
         _check_rows(table, seen, wanted)

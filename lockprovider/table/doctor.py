@@ -14,6 +14,7 @@ from lockprovider.table.health_facts import Facts, Finding
 from lockprovider.table.instant import Action, Instant, format_ms
 from lockprovider.table.keys import KeyFile
 from lockprovider.table.layout import (
+    BUCKET_RULES,
     HEARTBEATS,
     LOCK,
     MARKERS,
@@ -78,6 +79,7 @@ def look(table: Table) -> Facts:
         both=plain is not None and backup is not None,
         lock_fault=fault,
         lock_note=note,
+        bucket_rules=bool(store.list(f"{BUCKET_RULES}/")),
         slices=slices,
         misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from lockprovider.table.bucket import bucket_of
 from lockprovider.table.bucket_groups import look_like_buckets
 from lockprovider.table.health_facts import Facts, Finding, some
+from lockprovider.table.layout import BUCKET_RULES
 from lockprovider.table.properties import BUCKET, INDEX
 
 _RULE = "buckets"
@@ -15,6 +16,9 @@ _RULE = "buckets"
 
 def buckets(facts: Facts) -> Iterator[Finding]:
     """By the file groups of the latest snapshot, and by the keys in them."""
+    if facts.bucket_rules:
+        what = f"a JVM writer keeps rules for its buckets below {BUCKET_RULES} (consistent hashing, or by partition)"
+        yield Finding(_RULE, "wrong", what, "write this table with that writer only")
     if facts.config is None:
         return
     if facts.config.bucket_index is None:

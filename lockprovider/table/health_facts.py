@@ -39,6 +39,7 @@ class Facts:
         victims: begin times that completed rollbacks and restores name.
         dead: begin times of pending instants whose writer or executor is dead.
         lock: what is wrong with the lock record, or who holds it; empty if it is free.
+        bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
         slices: the latest snapshot, if it could be told.
         misplaced: in how many rows of a file the key is of another bucket, if there are buckets; not the files without.
     """
@@ -58,6 +59,7 @@ class Facts:
     lock_fault: str = ""
     lock_note: str = ""
     now_ms: int = 0
+    bucket_rules: bool = False
     slices: tuple[FileSlice, ...] = ()
     misplaced: Mapping[str, int] = field(default_factory=dict)
     bases: tuple[tuple[str, BaseFile, Entry], ...] = field(init=False)

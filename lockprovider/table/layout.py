@@ -24,6 +24,7 @@ PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
 MARKERS = ".hoodie/.temp"
 HEARTBEATS = ".hoodie/.heartbeat"
 METADATA_TABLE = ".hoodie/metadata"
+BUCKET_RULES = ".hoodie/.bucket_index"  # of the JVM's: buckets that are split, or of other numbers in each partition
 LOCK = ".hoodie/.locks/table_lock.json"
 PARTITION_METAFILE = ".hoodie_partition_metadata"
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"

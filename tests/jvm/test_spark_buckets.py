@@ -15,8 +15,9 @@ from jvm.shared_table import DDL, OPTIONS, SETTINGS, Triple, theirs
 from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_writes import Writing
 from lockprovider.demo.proof import reader_options
-from lockprovider.table import Table, TableSpec, UnsupportedTable, WriteConflict
+from lockprovider.table import Corrupt, Table, TableSpec, Transaction, UnsupportedTable, WriteConflict
 from lockprovider.table.bucket import BucketIndex, bucket_of
+from lockprovider.table.doctor import diagnose
 from lockprovider.table.engines import arrow as engine
 
 if TYPE_CHECKING:
@@ -158,6 +159,35 @@ def test_a_bucket_table_of_theirs_is_written_once_it_says_so(hudi: HudiSpark, se
     agreed(
         hudi, table, {(key, "a", key) for key in range(9) if key != 1} | {(1, "a", 10), (20, "a", 200), (21, "a", 21)}
     )
+
+
+def test_their_bulk_insert_is_good_for_a_first_load_only_and_a_second_one_is_noticed(
+    hudi: HudiSpark, table: Table
+) -> None:
+    bulk = OPTIONS | {"hoodie.datasource.write.operation": "bulk_insert"}
+    hudi.write(table.url, DDL, [(key, "a", key) for key in range(6)], bulk)
+    before = groups(table)
+    upsert(table, (1, "a", 10), (6, "a", 6))
+    assert groups(table) == before
+    expected = {(key, "a", key) for key in range(7) if key != 1} | {(1, "a", 10)}
+    agreed(hudi, table, expected)
+    hudi.write(table.url, DDL, [(7, "a", 7)], bulk)
+    with pytest.raises(Corrupt, match="is the second one of bucket"):
+        upsert(table, (7, "a", 70))
+    with pytest.raises(HudiError, match="belong to the same bucket id"):
+        hudi.write(table.url, DDL, [(7, "a", 70)], OPTIONS)
+    found = [finding for rule, _, findings in diagnose(table) if rule == "buckets" for finding in findings]
+    assert [finding.state for finding in found] == ["wrong"]
+    whole = table.to_arrow()
+
+    def mend(txn: Transaction) -> None:
+        txn.overwrite(["a"])
+        engine.insert(txn, whole)
+
+    table.transact(mend)
+    hudi.write(table.url, DDL, [(7, "a", 70)], OPTIONS)
+    assert groups(table)
+    agreed(hudi, table, expected | {(7, "a", 70)})
 
 
 def test_keys_of_other_types_and_several_columns_meet_in_one_file_group(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:

@@ -46,6 +46,9 @@ class Writing:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         until("their instant begins", lambda: self._begun(before) or not self._thread.is_alive())
+        # Only when it reads its rows has it looked which commits there are: what is committed now it has not seen.
+        reached = self.gate.with_name(f"{self.gate.name}.reached")
+        until("their rows are read", lambda: reached.exists() or not self._thread.is_alive())
         return self
 
     def __exit__(self, *_: object) -> None:

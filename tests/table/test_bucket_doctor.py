@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from table.tables import SETTINGS, rows, upsert
 from table.test_bucket_tables import SPEC, overwrite
 from table.test_doctor import findings, reword
 
-from lockprovider.table import Corrupt, Table
+from lockprovider.table import Corrupt, Table, UnsupportedTable
 from lockprovider.table.engines import arrow as engine
 
 
@@ -64,6 +65,18 @@ def test_file_groups_of_no_bucket_are_found(table: Table, monkeypatch: pytest.Mo
     monkeypatch.setattr("lockprovider.table.transaction.check_written", lambda config, stats: None)
     table.transact(lambda txn: overwritten(txn, ["b"], (1, "b", 1)))
     assert any("1 file groups are of none of the 4 buckets" in sentence for _, sentence in said(table))
+
+
+def test_rules_for_buckets_that_are_unknown_here_are_found_and_not_adopted(tmp_path: Path) -> None:
+    plain = Table.create(str(tmp_path / "p"), replace(SPEC, buckets=None), settings=SETTINGS)
+    upsert(plain, (1, "a", 1))
+    path = tmp_path / "p" / ".hoodie" / ".bucket_index" / "consistent_hashing_metadata" / "a" / "0.hashing_meta"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    ((rule, sentence),) = said(plain)
+    assert (rule, "rules for its buckets" in sentence) == ("buckets", True)
+    with pytest.raises(UnsupportedTable, match="has rules for its buckets"):
+        plain.adopt_bucket_index(4)
 
 
 def test_buckets_that_the_properties_do_not_tell_of_are_noted(table: Table) -> None:

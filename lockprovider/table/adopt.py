@@ -52,16 +52,16 @@ def adopt_bucket_index(table: Table, buckets: int, bucket_by: Sequence[str] = ()
         )
     for _ in range(_TRIES):
         seen = table.timeline()
-        _check_rows(table, seen, wanted)
+        _check_rows(table, seen, wanted, index)
         if _written(table, seen, index):
             return
     raise Aborted("others committed each time while the table's keys were read; try again when less is written")
 
 
-def _check_rows(table: Table, seen: Timeline, wanted: TableConfig) -> None:
+def _check_rows(table: Table, seen: Timeline, wanted: TableConfig, index: BucketIndex) -> None:
     slices = table.snapshot(seen).slices
     try:
-        groups(slices)
+        groups(slices, index)
     except Corrupt as error:
         raise UnsupportedTable(f"table {wanted.name!r} has no buckets: {error}") from error
     for one in slices:

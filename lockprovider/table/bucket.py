@@ -62,6 +62,11 @@ class BucketIndex:
             raise InvalidRecords(f"{self.buckets} buckets cannot be had: give 1 to {MOST_BUCKETS}")
         return self
 
+    def named_by(self, file_id: str) -> int | None:
+        """The bucket of a file group, if it is one of these."""
+        bucket = bucket_of(file_id)
+        return bucket if bucket is not None and bucket < self.buckets else None
+
     def of(self, keys: pa.Array, key_fields: Sequence[str]) -> pa.Array:
         """Each record key's bucket, as int32; `key_fields` are the columns that the record keys are made of."""
         hashes = np.empty(len(keys), dtype=np.uint32)

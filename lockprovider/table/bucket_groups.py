@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from lockprovider.table.bucket import bucket_of
+from lockprovider.table.bucket import BucketIndex, bucket_of
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.properties import BUCKET, BUCKETS, INDEX, TableConfig
@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 _LIKELY = 65_536  # a file id that begins with 8 digits below this is of a bucket: chance makes 2 of 100,000 look so
 
 
-def of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
-    """Each key's bucket, in a table that has a bucket index."""
+def index_of(config: TableConfig) -> BucketIndex:
+    """The index of a table that has one."""
     if config.bucket_index is None:
         raise RuntimeError("a table without a bucket index has no buckets")
-    return config.bucket_index.of(keys, config.record_keys)
+    return config.bucket_index
+
+
+def of_keys(config: TableConfig, keys: pa.Array) -> pa.Array:
+    """Each key's bucket, in a table that has a bucket index."""
+    return index_of(config).of(keys, config.record_keys)
 
 
 def misplaced(config: TableConfig, there: FileSlice, keys: pa.Array) -> int:
@@ -37,7 +42,7 @@ def misplaced(config: TableConfig, there: FileSlice, keys: pa.Array) -> int:
     return len(keys) if bucket is None else pc.sum(pc.not_equal(of_keys(config, keys), bucket)).as_py() or 0
 
 
-def groups(slices: Iterable[FileSlice]) -> dict[tuple[str, int], FileSlice]:
+def groups(slices: Iterable[FileSlice], index: BucketIndex) -> dict[tuple[str, int], FileSlice]:
     """The file group of each (partition, bucket).
 
     Raises:
@@ -45,7 +50,7 @@ def groups(slices: Iterable[FileSlice]) -> dict[tuple[str, int], FileSlice]:
     """
     found: dict[tuple[str, int], FileSlice] = {}
     for one in slices:
-        bucket = bucket_of(one.file_id)
+        bucket = index.named_by(one.file_id)
         if bucket is None or (one.partition, bucket) in found:
             what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
             raise Corrupt(f"file group {one.path!r} {what}: a writer without the bucket index was here; see the doctor")
@@ -59,9 +64,12 @@ def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
     Raises:
         InvalidRecords: naming such a file.
     """
-    seen: set[tuple[str, int | None]] = set()
-    for stat in stats if config.bucket_index is not None else ():
-        bucket = bucket_of(stat.file_id)
+    index = config.bucket_index
+    if index is None:
+        return
+    seen: set[tuple[str, int]] = set()
+    for stat in stats:
+        bucket = index.named_by(stat.file_id)
         if bucket is None or (stat.partition, bucket) in seen:
             what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
             raise InvalidRecords(f"file {stat.path!r} {what} of the table; write by the functions of an engine")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table import bucket as buckets
-from lockprovider.table.bucket_groups import groups, of_keys
+from lockprovider.table.bucket_groups import groups, index_of, of_keys
 from lockprovider.table.engines.base import GroupWriter, group_id
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.view import FileSlice
@@ -32,7 +32,7 @@ def rewrite(
 ) -> Iterator[WriteStat]:
     """Write the next file of each bucket of one partition that the changes (rows, their keys, deleted keys) are for."""
     rows, keys, deletes = changes
-    old = groups(slices)
+    old = groups(slices, index_of(writer.config))
     kept = pc.invert(pc.is_in(keys, value_set=deletes))
     rows, keys = rows.filter(kept), keys.filter(kept)
     theirs, gone = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))

@@ -188,7 +188,7 @@ class Numbered:
         """Number `slices`, then the new groups of the partitions that `counts` has changes of."""
         buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
         if index is not None:
-            groups(slices)  # looked at before anything is written
+            groups(slices, index)  # looked at before anything is written
         new = {partition: len(slices) + place * buckets for place, partition in enumerate(sorted(counts))}
         old = {str(number): one for number, one in enumerate(slices)}
         return cls(old, new, buckets, sum(counts.values()))

@@ -101,10 +101,13 @@ def test_file_groups_are_told_apart_by_their_bucket() -> None:
         return FileSlice(part, name, A, f"{part}/{name}_0-0-0_{A}.parquet", 1)
 
     first, second = at(file_id(1, MINE)), at(file_id(1, MINE), "q")
-    assert groups([first, second]) == {("p", 1): first, ("q", 1): second}
+    index = BucketIndex(4, ("id",))
+    assert groups([first, second], index) == {("p", 1): first, ("q", 1): second}
     with pytest.raises(Corrupt, match="the second one of bucket 1"):
-        groups([first, at(file_id(1, THEIRS))])
+        groups([first, at(file_id(1, THEIRS))], index)
     with pytest.raises(Corrupt, match="of no bucket"):
-        groups([first, at(MINE)])
+        groups([first, at(MINE)], index)
+    with pytest.raises(Corrupt, match="of no bucket"):
+        groups([at(file_id(4, MINE))], index)
     assert look_like_buckets([file_id(1, MINE), file_id(65_535, MINE)])
     assert not look_like_buckets([file_id(1, MINE), "12345678-7dec-11d0-a765-00a0c91e6bf6-0"])

@@ -39,7 +39,7 @@ from lockprovider.asking import Tried, ask
 from lockprovider.audit_log import AuditLog
 from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotAcquired, NotPicklable, PublishUnknown
 from lockprovider.fifo import Fifo
-from lockprovider.heartbeat import Heartbeat
+from lockprovider.heartbeat import Heartbeat, Pulse
 from lockprovider.lease import (
     AppliedPending,
     Apply,
@@ -162,6 +162,7 @@ class Lock:
         self._publishing = threading.RLock()  # one publish at a time; renewals go on meanwhile
         self._turn = Fifo()  # one thread of this client at a time wants or has the lock
         self._lease: Lease | None = None
+        self.pulse = Pulse()
 
     @property
     def owner(self) -> str:
@@ -539,7 +540,7 @@ class Lease:
         self._pid = os.getpid()
         self._lock = lock
         self._on_lost = on_lost
-        self._heartbeat = Heartbeat(self, lock.settings.renew_s)
+        self._heartbeat = Heartbeat(self, lock.settings.renew_s, lock.pulse)
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fsspec_cas import Unavailable
-from lockprovider.heartbeat import Heartbeat
+from lockprovider.heartbeat import Heartbeat, Pulse
 
 SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
 
@@ -45,7 +45,7 @@ def test_it_renews_again_and_again_until_it_is_stopped() -> None:
     for _ in range(3):
         assert lease.beats.acquire(timeout=SOON_S)
     heartbeat.stop()
-    assert not heartbeat._thread.is_alive()
+    assert ended(heartbeat)
     assert lease.abandoned == [], "a release is no loss"
 
 
@@ -120,3 +120,85 @@ def test_it_can_be_stopped_from_its_own_thread() -> None:
     lease._renew = lambda: heartbeat.stop() is None
     heartbeat.start()
     assert ended(heartbeat)
+
+
+# -- one thread for many leases ----------------------------------------------------------------------------------------
+
+
+def test_a_client_that_takes_its_lock_once_leaves_no_thread_behind() -> None:
+    heartbeat = Heartbeat(Beaten(), 1000.0)
+    heartbeat.start()
+    heartbeat.stop()
+    assert ended(heartbeat)
+
+
+def test_a_client_that_takes_its_lock_again_keeps_its_thread_for_an_interval() -> None:
+    pulse, used = Pulse(), []
+    for _ in range(5):
+        heartbeat = Heartbeat(Beaten(), 1000.0, pulse)
+        heartbeat.start()
+        used.append(pulse.thread)
+        heartbeat.stop()
+    assert used[0] is not used[1]
+    assert len(set(used[1:])) == 1
+    assert used[1].is_alive()
+    assert used[1].name == "parked-heartbeat"
+    pulse._end.set()
+    assert ended(heartbeat)
+    last = Pulse()
+    for _ in range(3):
+        heartbeat = Heartbeat(Beaten(), 0.01, last)
+        heartbeat.start()
+        heartbeat.stop()
+    assert ended(heartbeat), "nobody wants it any more"
+
+
+def test_a_lease_that_begins_while_the_thread_is_parked_is_beaten_for_and_the_one_before_is_not() -> None:
+    pulse, before, lease = Pulse(), Beaten(), Beaten()
+    for _ in range(2):
+        first = Heartbeat(before, 0.05, pulse)
+        first.start()
+        first.stop()
+    beats = 0
+    while before.beats.acquire(blocking=False):
+        beats += 1
+    second = Heartbeat(lease, 0.05, pulse)
+    second.start()
+    for _ in range(3):
+        assert lease.beats.acquire(timeout=SOON_S)
+    second.stop()
+    assert not before.beats.acquire(blocking=False)
+    assert lease.abandoned == before.abandoned == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_after_a_defect_the_next_lease_gets_a_thread_that_lives() -> None:
+    def breaks() -> bool:
+        raise ZeroDivisionError
+
+    pulse, bad, good = Pulse(), Beaten(breaks), Beaten()
+    broken = Heartbeat(bad, 0.001, pulse)
+    broken.start()
+    assert bad.told.wait(SOON_S)
+    broken.stop()
+    heartbeat = Heartbeat(good, 0.001, pulse)
+    heartbeat.start()
+    assert good.beats.acquire(timeout=SOON_S)
+    heartbeat.stop()
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_the_next_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulse, lease = Pulse(), Beaten()
+
+    class Full(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Full)
+        with pytest.raises(RuntimeError, match="can't start"):
+            Heartbeat(lease, 0.001, pulse).start()
+    heartbeat = Heartbeat(lease, 0.001, pulse)
+    heartbeat.start()
+    assert lease.beats.acquire(timeout=SOON_S)
+    heartbeat.stop()

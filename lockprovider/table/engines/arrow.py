@@ -186,7 +186,7 @@ def _into_buckets(txn: Transaction, writer: GroupWriter, rows: pa.Table | pa.Rec
     for partition, changes in found.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
     for partition, changes in found.items():
-        yield from rewrite_partition(writer, txn.remaining([partition]), partition, changes, _TASK)
+        yield from rewrite_partition(writer, txn.remaining([partition]), partition, changes, _TASK, limit=AT_ONCE)
 
 
 def insert_partition(
@@ -281,7 +281,9 @@ def rewrite_partition(
     to `limit` file groups are written at the same time.
     """
     if writer.config.bucket_index is not None:
-        yield from bucketed.rewrite(writer, slices, partition, (changes.rows, changes.keys, changes.deletes), task)
+        given = (changes.rows, changes.keys, changes.deletes)
+        jobs = bucketed.rewrites(writer, slices, partition, given, task)
+        yield from (stat for stat in at_once(jobs, limit) if stat is not None)
         return
     kept = pc.invert(pc.is_in(changes.keys, value_set=changes.deletes))
     rows, keys = files.dedupe(changes.rows.filter(kept), changes.keys.filter(kept), writer.config.ordering_field)

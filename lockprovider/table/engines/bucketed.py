@@ -5,7 +5,8 @@ A bucket has one file group. A row with a new key goes into it, too: its file is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +24,17 @@ def new_group(begin: str, bucket: int, *task: object) -> str:
     return buckets.file_id(bucket, group_id(begin, *task, bucket))
 
 
-def rewrite(
+def rewrites(
     writer: GroupWriter,
     slices: Iterable[FileSlice],
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Array],
     token: str,
-) -> Iterator[WriteStat]:
-    """Write the next file of each bucket of one partition that the changes (rows, their keys, deleted keys) are for."""
+) -> Iterator[Callable[[], WriteStat | None]]:
+    """What there is to do for changes (rows, their keys, deleted keys) of one partition, a call a bucket.
+
+    Each writes the bucket's next file; None if nothing in it changes.
+    """
     rows, keys, deletes = changes
     old = groups(slices, index_of(writer.config))
     kept = pc.invert(pc.is_in(keys, value_set=deletes))
@@ -41,12 +45,10 @@ def rewrite(
         part, ended = theirs.parts.get(bucket, slice(0, 0)), deletes[gone.parts.get(bucket, slice(0, 0))]
         there = old.get((partition, bucket))
         if there is not None:
-            stat = writer.rewrite(there, rows[part], keys[part], ended, token)
-            if stat is not None:
-                yield stat
+            yield partial(writer.rewrite, there, rows[part], keys[part], ended, token)
         elif part.stop > part.start:
             file_id = new_group(writer.begin, bucket, partition)
-            yield writer.insert(partition, rows[part], keys[part], token, file_id)
+            yield partial(writer.insert, partition, rows[part], keys[part], token, file_id)
 
 
 class _Split:

@@ -232,6 +232,8 @@ class Table:
     def _read_config(self) -> TableConfig:
         """While it has not changed, no body is moved."""
         known = self._config
+        if known is not None and known[0].backend != self.store.kind:
+            known = None
         content = self.store.read(PROPERTIES) if known is None else self.store.read_if_changed(PROPERTIES, known[0])
         if content is not None:
             known = self._config = (content.version, parse(content.data))

@@ -30,6 +30,7 @@ AVRO_KEY = "parquet.avro.schema"
 
 COMPRESSION = "zstd"
 ROW_GROUP_ROWS = 1 << 20
+_PROBED_ROWS = 1000
 
 
 # --- keys and partitions of rows ------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def write_base_file(
     count = rows.num_rows
     meta = (
         _constant(base_file.begin, count) if commit_times is None else pc.coalesce(commit_times, base_file.begin),
-        _or_else(seqnos, _seqnos(base_file, seqno_start, count)),
+        _numbered(seqnos, base_file, seqno_start, count),
         keys,
         _constant(partition, count),
         _constant(base_file.name, count),
@@ -162,7 +163,8 @@ def write_base_file(
     fields = (pa.field(name, column.type) for name, column in zip(schema.META_COLUMNS, meta, strict=True))
     full = pa.table([*meta, *rows.columns], schema=pa.schema([*fields, *rows.schema]))
     out = BytesIO()
-    with pq.ParquetWriter(out, full.schema, compression=COMPRESSION, store_schema=False) as writer:
+    settings = {"compression": COMPRESSION, "use_dictionary": _repetitive(full), "store_schema": False}
+    with pq.ParquetWriter(out, full.schema, **settings) as writer:
         writer.write_table(full, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata(_footer(schema.with_meta(rows.schema), keys, table_name, known))
     return out.getvalue()
@@ -173,14 +175,24 @@ def _constant(text: str, count: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
 
 
-def _or_else(kept: pa.Array | None, fresh: pa.Array) -> pa.Array:
-    return fresh if kept is None else pc.coalesce(kept, fresh)
+def _repetitive(full: pa.Table) -> bool | list[str]:
+    """The columns worth a dictionary: those that repeat a value near their beginning; all if some are nested."""
+    if any(types.is_nested(column.type) for column in full.schema):
+        return True  # their parts have names of their own
+    return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
 
 
-def _seqnos(base_file: BaseFile, start: int, count: int) -> pa.Array:
-    numbers = pa.array(np.arange(start, start + count)).cast(pa.string())
+def _repeats(values: pa.ChunkedArray) -> bool:
+    return bool(types.is_dictionary(values.type)) or len(values.unique()) < len(values)
+
+
+def _numbered(kept: pa.Array | None, base_file: BaseFile, start: int, count: int) -> pa.Array:
+    """The sequence numbers of all rows: new ones, by place, where there is none to keep."""
+    places = np.arange(count) if kept is None else np.flatnonzero(kept.is_null().to_numpy(zero_copy_only=False))
     task = base_file.write_token.split("-", 1)[0]
-    return pc.binary_join_element_wise(f"{base_file.begin}_{task}", numbers, "_")
+    numbers = pa.array(places + start).cast(pa.string())
+    fresh = pc.binary_join_element_wise(f"{base_file.begin}_{task}", numbers, "_")
+    return fresh if kept is None else pc.replace_with_mask(kept, kept.is_null(), fresh)
 
 
 def _footer(full: pa.Schema, keys: pa.Array, table_name: str, known: bloom.Known | None) -> dict[str, str]:

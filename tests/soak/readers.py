@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 
 from lockprovider.demo import proof
 from lockprovider.table import HistoryGone, Table
 from lockprovider.table.engines import hudi_cas
+from lockprovider.table.overtaken import misses_file
 from soak.market import LISTS, Market, lists
 
 if TYPE_CHECKING:
@@ -75,8 +77,15 @@ def read_by_sql(market: Market, table: Table, dice: random.Random) -> None:
     options = market.source_options()
     market.spark.read.format(hudi_cas.NAME).options(**options).load(market.url).createOrReplaceTempView(view)
     query = f"select part, count(*) n, count(distinct id) d from {view} group by part"  # noqa: S608 - the view is ours
-    counted = market.spark.sql(query).collect()
-    market.spark.catalog.dropTempView(view)
+    try:
+        counted = market.spark.sql(query).collect()
+    except PySparkException as error:
+        if not misses_file(error):
+            raise
+        market.note("read by SQL of what is gone")  # a view is of the moment of its making
+        return
+    finally:
+        market.spark.catalog.dropTempView(view)
     assert all(row["n"] == row["d"] for row in counted), f"rows are there twice: {counted}"
     assert {*LISTS, "rated"} <= {row["part"] for row in counted}
     market.note("read by SQL")
@@ -85,7 +94,14 @@ def read_by_sql(market: Market, table: Table, dice: random.Random) -> None:
 def read_by_hudi_rs(market: Market, table: Table, dice: random.Random) -> None:
     """By the independent reader."""
     del table
-    check_moment(by_hudi_rs(market))
+    try:
+        found = by_hudi_rs(market)
+    except Exception as error:
+        if "not found" not in str(error).lower():
+            raise
+        market.note("read by hudi-rs of what is gone")
+        return
+    check_moment(found)
     market.note("read by hudi-rs")
     market.over.wait(dice.uniform(0, 2 * READS_EVERY_S))
 

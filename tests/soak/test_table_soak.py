@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.soak
 WARM_S = 30.0
+ALONE = 1 / 3  # of the time
 WEIGHED = 10  # times
 
 WRITERS = (
@@ -45,6 +46,7 @@ EXPECTED = (
     "ratings by Spark",
     "went",
     "overwrites",
+    "cleans",
     "read",
 )
 
@@ -58,16 +60,18 @@ def test_the_test_plan_of_the_storage_lock_on_a_table(
     market = Market(seaweedfs, spark, metrics, seed)
     everybody = [*WRITERS, do.serve, readers.Reader(), readers.read_by_sql, readers.read_by_hudi_rs]
     market.live(min(WARM_S, seconds / 4), everybody)  # what is opened, and loaded, once is there now
+    began_s = time.monotonic()
+    market.live(seconds * ALONE, everybody)  # nobody follows: what is replaced is cleaned soon
     assert market.failures == [], "\n".join(market.failures)
-    streams, before, began_s = Streams(seaweedfs, market, tmp_path), Footprint.settled(), time.monotonic()
+    streams, before = Streams(seaweedfs, market, tmp_path), Footprint.settled()
     market.followers_ms = streams.seen_until_ms
     following = threading.Thread(target=streams.live_until, args=(market.over,))
     market.over.clear()
     following.start()
     resident_mb: list[int] = []
-    weighing = threading.Thread(target=weigh, args=(market.over, seconds / WEIGHED, resident_mb))
+    weighing = threading.Thread(target=weigh, args=(market.over, seconds * (1 - ALONE) / WEIGHED, resident_mb))
     weighing.start()
-    market.live(seconds, everybody)
+    market.live(seconds * (1 - ALONE), everybody)
     following.join()
     weighing.join()
     took_s, after = time.monotonic() - began_s, Footprint.at_rest(before)

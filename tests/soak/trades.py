@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TRIES = 1000
 LATE = 200  # how far values of the ordering field come out of order
 THINKS_S = 0.1
-KEPT_MS, HOUR_MS = 20_000, 3_600_000
+KEPT_MS, HOUR_MS = 40_000, 3_600_000
 SPARK_RESTS_S = 6.0  # else Spark leaves no core for commits
 
 

@@ -341,6 +341,7 @@ def session(name: str, work: Work, options: dict[str, Any] | None, places: Itera
         if number == 0:
             for operation in OPERATIONS:
                 small.do(operation, f"{place}-warm", small.rows(operation))
+            remove(f"{place}-warm", options)
         costs = {}
         for operation in OPERATIONS:
             rows = client.rows(operation)

@@ -8,25 +8,21 @@ server is `benchmarks.shaped_s3`: without delay, where only the client's CPU cou
 the same region. Contenders are threads in four processes, each with a `Lock` of its own, that hold the lock for 2 ms.
 The same by simulation, on more machines than one has: `benchmarks.contention`.
 
-redis-py's lock is measured too where `redis-server` is found and `redis` installed (`apt-get install redis-server`,
-`pip install redis`; neither is needed else). ZooKeeper and etcd are not.
+The locks of redis, ZooKeeper and etcd are measured too, where their servers are found (`benchmarks.lock_peers`).
 
-Not to be fooled: redis keeps the lock in the memory of one process; with more contenders than cores their own CPU is
-part of it. Requests are counted by the server.
+Not to be fooled: those are one process each, without a quorum, and redis keeps the lock in memory only; ZooKeeper's and
+etcd's syncs cost what the disk makes of them; with more contenders than cores their own CPU is part of it. Requests are
+counted by the server.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
-import importlib.util
 import itertools
 import json
 import os
 import random
-import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -38,6 +34,7 @@ from typing import Any
 
 from benchmarks.contention import Case, pooled
 from benchmarks.contention import row as simulated_row
+from benchmarks.lock_peers import serving, there
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import ROOT, running
 
@@ -101,32 +98,14 @@ def measure_cycles(rounds: int, count: int, rng: random.Random) -> dict[str, Any
     return found
 
 
-def measure_redis(rounds: int, count: int) -> list[Any]:
-    """Its cycles, without delay; nothing where it cannot be had."""
-    server = shutil.which("redis-server")
-    if server is None or importlib.util.find_spec("redis") is None:
-        print("redis is not measured: redis-server or the package redis is missing", file=sys.stderr)
-        return []
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen([server, "--port", str(port), "--save", ""], stdout=subprocess.DEVNULL)
-    try:
-        wait_for(port)
-        site = Site(f"redis://127.0.0.1:{port}", "", "", "", "", "")
-        task = {"kind": "cycles", "client": "redis", "cold": False, "count": count}
-        return [figures(child(site, task)) for _ in range(rounds)]
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def wait_for(port: int) -> None:
-    """Until it listens, for half a minute at most."""
-    for _ in range(300):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.1)
-    raise SystemExit("redis-server does not listen")
+def measure_peers(rounds: int, count: int) -> dict[str, list[Any]]:
+    """The cycles of other locks, without delay, where their servers can be had."""
+    found: dict[str, list[Any]] = {}
+    for peer in there():
+        with serving(peer) as site:
+            task = {"kind": "cycles", "client": peer.name, "cold": False, "count": count}
+            found[peer.name] = [figures(child(site, task)) for _ in range(rounds)]
+    return found
 
 
 def cycle_table(found: dict[str, Any]) -> Iterator[str]:
@@ -243,8 +222,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     cycles = measure_cycles(arguments.rounds, arguments.count, random.Random(arguments.seed))
-    if peers := measure_redis(arguments.rounds, arguments.count):
-        cycles["no delay, 2 requests"]["redis"] = peers
+    cycles["no delay, 2 requests"] |= measure_peers(arguments.rounds, arguments.count)
     with running(*SHAPES["GET 15 ms, PUT 30 ms"]) as site:
         runs = [
             contend(site, contenders, policy, drain=drain, seconds=arguments.seconds)

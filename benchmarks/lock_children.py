@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gc
+import http.client
 import json
 import random
 import sys
@@ -76,9 +78,43 @@ def _redis(site: Site, task: dict[str, Any]) -> Watch:
     return watch
 
 
+def _zookeeper(site: Site, task: dict[str, Any]) -> Watch:
+    """Kazoo's own lock: a queue of ephemeral nodes."""
+    from kazoo.client import KazooClient
+
+    watch = Watch()
+    client = KazooClient(site.endpoint.removeprefix("zookeeper://"))
+    client.start(timeout=60)
+    lock = client.Lock("/lock")
+    for _ in range(WARM_UP + task["count"]):
+        with watch:
+            lock.acquire()
+            lock.release()
+    client.stop()
+    return watch
+
+
+def _etcd(site: Site, task: dict[str, Any]) -> Watch:
+    """Etcd's own lock service, through its JSON gateway; the lease is granted once."""
+    connection = http.client.HTTPConnection(site.endpoint.removeprefix("etcd://"))
+
+    def ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        connection.request("POST", path, json.dumps(body))
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        return answer
+
+    watch = Watch()
+    lease = ask("/v3/lease/grant", {"TTL": 300})["ID"]
+    for _ in range(WARM_UP + task["count"]):
+        with watch:
+            key = ask("/v3/lock/lock", {"name": base64.b64encode(b"lock").decode(), "lease": lease})["key"]
+            ask("/v3/lock/unlock", {"key": key})
+    return watch
+
+
 def cycles(site: Site, task: dict[str, Any]) -> dict[str, list[float]]:
     """Milliseconds of each cycle, of the clock and of this process's CPU."""
-    kinds = {"lockprovider": _ours, "obstore": _obstore, "redis": _redis}
+    kinds = {"lockprovider": _ours, "obstore": _obstore, "redis": _redis, "zookeeper": _zookeeper, "etcd": _etcd}
     if task["client"] == "aiobotocore":
         found = asyncio.run(_aiobotocore(site, task))
     else:

@@ -23,7 +23,8 @@ from lockprovider.errors import (
     NotPicklable,
     PublishUnknown,
 )
-from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.holding import Lease, OnLost
+from lockprovider.lock import Lock
 from lockprovider.metrics import Counters, Measure, OnMetric
 from lockprovider.provider import LockProvider, locate, open_lock
 from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord, Pending

@@ -29,7 +29,8 @@ from typing import Any, NoReturn, TypeVar
 from fsspec_cas import CasError, Machine, Store, World
 from lockprovider.audit_log import AuditLog
 from lockprovider.errors import LeaseLost, NotAcquired, NotPicklable
-from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.holding import Lease, OnLost
+from lockprovider.lock import Lock
 from lockprovider.metrics import OnMetric
 from lockprovider.record import HUDI_LOCK_PATH, Pending
 from lockprovider.settings import LockSettings

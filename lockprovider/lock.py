@@ -1,4 +1,4 @@
-"""`Lock` and `Lease`: the lease machine driven against a store, with a heartbeat.
+"""`Lock`: the lease machine driven against a store.
 
     with Lock(store).acquire(timeout_s=30) as lease:
         lease.check()                      # raises LeaseLost as soon as it is known
@@ -9,18 +9,14 @@ Not promised: that nobody else acts while you hold the lease and the process was
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable
 from datetime import datetime, timezone
-from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from fsspec_cas import (
-    AlreadyExists,
     CasError,
     Content,
     Machine,
@@ -37,9 +33,10 @@ from lockprovider import lease as machine
 from lockprovider import publish
 from lockprovider.asking import Tried, ask
 from lockprovider.audit_log import AuditLog
-from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotAcquired, NotPicklable, PublishUnknown
+from lockprovider.errors import LockError, NotAcquired, NotPicklable
 from lockprovider.fifo import Fifo
-from lockprovider.heartbeat import Heartbeat, Pulse
+from lockprovider.heartbeat import Pulse
+from lockprovider.holding import Lease, OnLost
 from lockprovider.lease import (
     AppliedPending,
     Apply,
@@ -78,8 +75,6 @@ from lockprovider.record import HUDI_LOCK_PATH, LockRecord, Pending
 from lockprovider.settings import LockSettings
 
 _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
-
-OnLost = Callable[[str], None]
 
 
 class Meanwhile(Protocol):
@@ -518,243 +513,6 @@ class Lock:
         # The monotonic clock first: a pause between the two readings then only shortens our own belief.
         monotonic_s = self._world.monotonic_s()
         return Moment(self._world.now_ms(), monotonic_s, self._world.new_id())
-
-
-class Lease:
-    """A held lock. Leave it (`with`, or `release()`) to give the lock back.
-
-    It belongs to the process that took it: a forked child finds it lost, does not renew it and cannot release it.
-    """
-
-    def __init__(self, lock: Lock, on_lost: OnLost | None) -> None:
-        held = lock.held()
-        assert held is not None  # noqa: S101 - only made by Lock.acquire
-        self.epoch = held.record.epoch
-        self.owner = lock.owner
-        self.thread = threading.current_thread()
-        self.lost = threading.Event()
-        self._why = ""
-        self._telling = threading.Lock()
-        self._told_too: list[OnLost] = []
-        self._depth = 1
-        self._pid = os.getpid()
-        self._lock = lock
-        self._on_lost = on_lost
-        self._heartbeat = Heartbeat(self, lock.settings.renew_s, lock.pulse)
-
-    def __getstate__(self) -> NoReturn:
-        raise NotPicklable(
-            f"the lease on {self._lock.path!r} belongs to this process and cannot be pickled or copied: "
-            "acquire the lock where it is needed"
-        )
-
-    @property
-    def deadline_s(self) -> float:
-        """When this process stops believing in the lease, on `time.monotonic`'s clock."""
-        held = self._lock.held()
-        return 0.0 if held is None else held.deadline_s
-
-    @property
-    def deadline(self) -> datetime | None:
-        """The same as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
-        held = self._lock.held()
-        return None if held is None else self._lock.time_of(held.deadline_s)
-
-    def check(self) -> None:
-        """Return if the lease is held as far as this process can know, without a request.
-
-        Raises:
-            LeaseLost: it lapsed, was taken over, broken or released.
-        """
-        if self._pid != os.getpid():
-            raise self._lost("it belongs to the process that this one was forked from")
-        if self.lost.is_set() or self._lapsed():
-            raise self._lost(self._why)
-        if self._depth < 1:
-            raise self._lost("it was released")
-
-    def publish(self, path: str, data: bytes) -> None:
-        """Create `path` with `data`, if and only if this lease still is the newest.
-
-        Once this returns, `path` is there. No clock is involved: see `lockprovider.publish`.
-
-        Raises:
-            LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
-            AlreadyExists: `path` is there with other bytes; nothing was written.
-            PublishUnknown: neither could be found out; read `path` after the next acquisition.
-        """
-        self.publish_staged(self._lock.stage(path, data))
-
-    def publish_staged(self, pending: Pending) -> None:
-        """The second half of `publish`: commit and apply."""
-        self._publish(pending, None)
-        self._discard(pending)
-
-    def publish_new(self, pending: Pending, data: bytes) -> None:
-        """As `publish_staged`, when the caller knows that nothing is at the path and `data` was staged: no looks.
-
-        A staged copy is left to the caller to remove (`Lock.unstage`), once the lock is released.
-
-        Raises:
-            LeaseLost, PublishUnknown: as `publish`.
-        """
-        self._publish(pending, data)
-
-    def _publish(self, pending: Pending, data: bytes | None) -> None:
-        try:
-            self._decide(pending, data)
-        except (AlreadyExists, LeaseLost):
-            raise
-        except (CasError, MalformedRecord) as error:
-            if not self._lock.tried(pending):
-                if self._lapsed():
-                    self.check()  # the better reason
-                raise
-            raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
-
-    def _decide(self, pending: Pending, data: bytes | None) -> None:
-        while True:
-            self._must_be_open()
-            answer = self._lock.commit(pending, data)
-            if isinstance(answer, Told) and answer.what == "committed":
-                return
-            if isinstance(answer, Ended) or answer is None:
-                self._settle(pending, answer)
-                return
-            if self._lapsed():  # a copy of the commit may be on its way still
-                raise PublishUnknown(f"the publish of {pending.path!r} was not answered while the lease lived")
-
-    def renew(self) -> bool:
-        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known."""
-        if self._closed:
-            return False
-        answer = None
-        try:
-            answer = self._lock.renew()
-        finally:  # the store may be out of reach, and the lease lapses all the same
-            self._learn(answer if isinstance(answer, Ended) else self._lock.tick())
-        return isinstance(answer, Told) and answer.what == "renewed"
-
-    def release(self) -> None:
-        """Give the lock back; an inner release of a lock acquired twice only counts down.
-
-        Again, or in a process that was forked from the holder's, it does nothing.
-
-        Raises:
-            CasError: the store could not be reached; the lease lapses by itself.
-        """
-        if self._closed:
-            return
-        self._depth -= 1
-        if self._depth > 0:
-            return
-        atexit.unregister(self._at_exit)
-        self._heartbeat.stop()
-        try:
-            with self._lock.metrics.release():
-                self._lock.give_back()
-        finally:
-            self._lock.end(self)
-
-    def abandon(self, why: str) -> None:
-        """The heartbeat has stopped by itself: the lease is as good as lost."""
-        self._learn(Ended(why))
-        if not self.thread.is_alive():  # nobody is left to release it
-            self._depth = 0
-            atexit.unregister(self._at_exit)
-            self._lock.end(self)
-
-    def when_lost(self, call: OnLost) -> None:
-        """Call it once the lease is lost, from whatever thread finds out; at once if that is known already."""
-        with self._telling:
-            if not self.lost.is_set():
-                self._told_too.append(call)
-                return
-        call(self._why)
-
-    def again(self) -> Lease:
-        """The same lease for an inner `acquire` of the same thread.
-
-        Raises:
-            LeaseLost: there is nothing left to share.
-        """
-        self.check()
-        self._depth += 1
-        return self
-
-    def start(self) -> None:
-        """Start the heartbeat; called once by `Lock.acquire`."""
-        self._heartbeat.start()
-        atexit.register(self._at_exit)
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return self.release()
-        with contextlib.suppress(CasError):  # the error on its way is the news
-            self.release()
-        return None
-
-    @property
-    def released(self) -> bool:
-        """Whether it was given back, or belongs to another process: then `release` does nothing."""
-        return self._closed
-
-    @property
-    def _closed(self) -> bool:
-        """Released, or not of this process: the lock's machine is not ours to move."""
-        return self._depth < 1 or self._pid != os.getpid()
-
-    def _must_be_open(self) -> None:
-        if self._closed:
-            self.check()
-
-    def _lapsed(self) -> bool:
-        if not self._closed:
-            self._learn(self._lock.tick())
-        return self.lost.is_set()
-
-    def _settle(self, pending: Pending, answer: Ended | None) -> None:
-        self._learn(answer or Ended("it had ended before"))
-        if not self._lock.tried(pending):
-            self.check()
-        match self._lock.settle(pending, self.epoch):
-            case "committed":
-                return
-            case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it
-                raise PublishUnknown(f"{pending.path!r} was decided, and the next holder puts it there")
-            case "not_committed":
-                self.check()
-            case "unknown":
-                raise PublishUnknown(f"a commit of {pending.path!r} may still be on its way, and the lease has lapsed")
-
-    def _discard(self, pending: Pending) -> None:
-        with contextlib.suppress(CasError):  # an orphan, not an error
-            self._lock.unstage(pending)
-
-    def _lost(self, why: str) -> LeaseLost:
-        return LeaseLost(f"the lease of {self.owner} on {self._lock.path!r} (epoch {self.epoch}) is lost: {why}")
-
-    def _learn(self, ended: Ended | None) -> None:
-        with self._telling:
-            if ended is None or self.lost.is_set():
-                return
-            self._why = ended.why
-            self.lost.set()
-            self._lock.note_end(held=False)
-            self._lock.step_aside()
-        for call in (self._on_lost, *self._told_too):
-            if call is not None:
-                call(ended.why)
-
-    def _at_exit(self) -> None:
-        with contextlib.suppress(CasError, LockError):
-            self._depth = min(self._depth, 1)
-            self.release()
 
 
 def _takes(state: State) -> bool:

@@ -24,7 +24,8 @@ from typing import Any, TypeVar
 from fsspec_cas import Store
 from lockprovider.audit_log import AuditLog
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired
-from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.holding import Lease, OnLost
+from lockprovider.lock import Lock
 from lockprovider.metrics import OnMetric
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.settings import LockSettings, Options, from_config, from_url

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from fsspec_cas import CasError, World
 from lockprovider.errors import LockError
-from lockprovider.lock import Lease, Lock, OnLost
+from lockprovider.holding import Lease, OnLost
+from lockprovider.lock import Lock
 
 T = TypeVar("T")
 

@@ -542,7 +542,7 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hudi's heartbeat may die or only log; the holder goes on."""
-    monkeypatch.setattr(import_module("lockprovider.lock"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005))
+    monkeypatch.setattr(import_module("lockprovider.holding"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005))
     told: list[str] = []
     client = town.client(on_lost=told.append)
     beats: list[str] = []

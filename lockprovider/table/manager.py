@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from importlib import import_module
@@ -31,9 +31,8 @@ from lockprovider import AuditLog, Lock
 from lockprovider.table import adopt, clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import at_once
-from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.clean import CleanResult
-from lockprovider.table.errors import HistoryGone, InvalidRecords, TableExists, TableNotFound
+from lockprovider.table.errors import HistoryGone, TableExists, TableNotFound
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
@@ -42,11 +41,12 @@ from lockprovider.table.instant import Action, Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.metadata import CommitMetadata, decode_commit
 from lockprovider.table.overtaken import is_overtaken
-from lockprovider.table.properties import BUCKET, DEFAULT_BUCKETS, TableConfig, check_readable, encode, parse
+from lockprovider.table.properties import TableConfig, check_readable, encode, parse
 from lockprovider.table.restore import RestoreResult
 from lockprovider.table.retention import Policy
 from lockprovider.table.service_metadata import Savepoint
 from lockprovider.table.settings import TableSettings
+from lockprovider.table.spec import TableSpec
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, Snapshot, snapshot
@@ -58,56 +58,6 @@ _SEEKING = ("s3", "gcs")
 _PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
 _LOOKS_FOR_DEAD = 6  # in the interval of a heartbeat
 _REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
-
-
-@dataclass(frozen=True, slots=True)
-class TableSpec:
-    """What a new table is.
-
-    Attributes:
-        name: the table's name, for people and catalogs.
-        schema: its columns, without Hudi's meta columns.
-        record_keys: the columns that together name a row.
-        partition_by: the columns whose values make the folders; empty for none.
-        ordering: of two rows with one key the one with the higher value here wins; None: the later commit.
-        hive_style: `month=1` instead of `1` as folder name.
-        buckets: how many file groups each partition has; a row's key tells its own (Hudi's bucket index). Then nothing
-            is looked up, and two writers that insert the same new key conflict. It cannot be changed later. None: a
-            new key goes into a new file group, and keys are looked up.
-        bucket_by: the columns of the record key that tell the bucket; empty for all.
-    """
-
-    name: str
-    schema: pa.Schema
-    record_keys: tuple[str, ...]
-    partition_by: tuple[str, ...] = ()
-    ordering: str | None = None
-    hive_style: bool = False
-    buckets: int | None = None
-    bucket_by: tuple[str, ...] = ()
-
-    def config(self) -> TableConfig:
-        """The table's properties.
-
-        Raises:
-            UnsupportedSchema: a column's type cannot be stored.
-            InvalidRecords: a named column is not in the schema.
-        """
-        schema = hudi_schema.canonical(self.schema)
-        named = (*self.record_keys, *self.partition_by, *((self.ordering,) if self.ordering else ()))
-        missing = [column for column in named if column not in schema.names]
-        if missing or not self.record_keys:
-            raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
-        index = None if self.buckets is None else BucketIndex(self.buckets, self.bucket_by or self.record_keys)
-        return TableConfig(
-            name=self.name,
-            record_keys=self.record_keys,
-            partition_fields=self.partition_by,
-            ordering_fields=(self.ordering,) if self.ordering else (),
-            hive_style=self.hive_style,
-            schema_json=hudi_schema.to_avro(schema, self.name),
-            bucket_index=None if index is None else index.checked(self.record_keys),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +127,7 @@ class Table:
             InvalidSettings: they name another index than the spec; nothing was written.
         """
         settings = settings or TableSettings()
-        config = _told(spec, settings).config()
+        config = spec.told(settings.index).config()
         if settings.index is not None:
             settings.index.check(config)
         data = encode(config)
@@ -606,14 +556,6 @@ class Table:
                 for partition, file_ids in self.metadata_of(instant).replaced.items():
                     retired[partition] = retired.get(partition, frozenset()) | frozenset(file_ids)
         return retired
-
-
-def _told(spec: TableSpec, settings: TableSettings) -> TableSpec:
-    """The spec, with a bucket index if only the settings have one, as for a JVM writer."""
-    index = settings.index
-    if spec.buckets is not None or index is None or index.kind != BUCKET:
-        return spec
-    return replace(spec, buckets=index.buckets or DEFAULT_BUCKETS, bucket_by=index.fields)
 
 
 def _arrow_engine() -> Any:

@@ -1,0 +1,69 @@
+"""`TableSpec`: what a new table is, said by who makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from lockprovider.table import schema as hudi_schema
+from lockprovider.table.bucket import BucketIndex
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.properties import BUCKET, DEFAULT_BUCKETS, TableConfig
+from lockprovider.table.settings import IndexSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What a new table is.
+
+    Attributes:
+        name: the table's name, for people and catalogs.
+        schema: its columns, without Hudi's meta columns.
+        record_keys: the columns that together name a row.
+        partition_by: the columns whose values make the folders; empty for none.
+        ordering: of two rows with one key the one with the higher value here wins; None: the later commit.
+        hive_style: `month=1` instead of `1` as folder name.
+        buckets: how many file groups each partition has; a row's key tells its own (Hudi's bucket index). Then nothing
+            is looked up, and two writers that insert the same new key conflict. It cannot be changed later. None: a
+            new key goes into a new file group, and keys are looked up.
+        bucket_by: the columns of the record key that tell the bucket; empty for all.
+    """
+
+    name: str
+    schema: pa.Schema
+    record_keys: tuple[str, ...]
+    partition_by: tuple[str, ...] = ()
+    ordering: str | None = None
+    hive_style: bool = False
+    buckets: int | None = None
+    bucket_by: tuple[str, ...] = ()
+
+    def told(self, index: IndexSettings | None) -> TableSpec:
+        """With a bucket index if only the settings have one, as for a JVM writer."""
+        if self.buckets is not None or index is None or index.kind != BUCKET:
+            return self
+        return replace(self, buckets=index.buckets or DEFAULT_BUCKETS, bucket_by=index.fields)
+
+    def config(self) -> TableConfig:
+        """The table's properties.
+
+        Raises:
+            UnsupportedSchema: a column's type cannot be stored.
+            InvalidRecords: a named column is not in the schema.
+        """
+        schema = hudi_schema.canonical(self.schema)
+        named = (*self.record_keys, *self.partition_by, *((self.ordering,) if self.ordering else ()))
+        missing = [column for column in named if column not in schema.names]
+        if missing or not self.record_keys:
+            raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
+        index = None if self.buckets is None else BucketIndex(self.buckets, self.bucket_by or self.record_keys)
+        return TableConfig(
+            name=self.name,
+            record_keys=self.record_keys,
+            partition_fields=self.partition_by,
+            ordering_fields=(self.ordering,) if self.ordering else (),
+            hive_style=self.hive_style,
+            schema_json=hudi_schema.to_avro(schema, self.name),
+            bucket_index=None if index is None else index.checked(self.record_keys),
+        )

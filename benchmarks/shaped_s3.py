@@ -181,9 +181,12 @@ class Server:
             del self.names[bisect_left(self.names, key)]
 
     def _delete_all(self, bucket: str, body: bytes) -> Answer:
-        for name in re.findall(r"<Key>(.*?)</Key>", body.decode(), re.DOTALL):
+        names = re.findall(r"<Key>(.*?)</Key>", body.decode(), re.DOTALL)
+        for name in names:
             self._delete(f"/{bucket}/{unescape(name, {'&quot;': chr(34), '&apos;': chr(39)})}")
-        return Answer(200, body=b"<DeleteResult></DeleteResult>")
+        told = [] if b"<Quiet>true</Quiet>" in body else names
+        done = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in told)
+        return Answer(200, body=f"<DeleteResult>{done}</DeleteResult>".encode())
 
     def _list(self, bucket: str, query: dict[str, str]) -> Answer:
         """ListObjectsV2."""

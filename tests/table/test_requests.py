@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table.requests import Asked, counted
+from table.asked_for import Asked, counted
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
 from lockprovider.table import InvalidRecords, Table, WriteConflict

@@ -66,7 +66,7 @@ def test_waiters_do_not_look_all_at_once() -> None:
 # -- in the line -------------------------------------------------------------------------------------------------------
 
 
-@given(draws, st.integers(min_value=1, max_value=15), st.integers(min_value=1, max_value=5000))
+@given(draws, st.integers(min_value=1, max_value=15), st.integers(min_value=1, max_value=4000))
 def test_whoever_is_in_the_line_sleeps_through_most_of_the_turns_before_and_never_through_its_own(
     draw, ahead, turn_ms
 ) -> None:

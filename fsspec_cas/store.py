@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -546,6 +547,24 @@ class Store:
         On whatever thread the request runs; what it raises fails the call.
         """
         return Store(self.backend, self.root, world=self._world, on_throttled=on_throttled)
+
+    def beside(self, call: Callable[[], T]) -> Future[T]:
+        """Begin a call that asks this store, and go on; where requests wait for no network, it is over on return.
+
+        It has a thread of its own, and goes on if nobody waits for it.
+        """
+        if self.backend.blocking:
+            answer: Future[T] = Future()
+            try:
+                answer.set_result(call())
+            except Exception as error:  # noqa: BLE001 - for whoever asks for the answer
+                answer.set_exception(error)
+            return answer
+        pool = ThreadPoolExecutor(1, "beside")
+        try:
+            return pool.submit(call)
+        finally:
+            pool.shutdown(wait=False)
 
     @property
     def backend(self) -> Backend:

@@ -25,9 +25,12 @@ from lockprovider.errors import (
 )
 from lockprovider.holding import Lease, OnLost
 from lockprovider.lock import Lock
+from lockprovider.log import Entry as LogEntry
+from lockprovider.log import Log
 from lockprovider.metrics import Counters, Measure, OnMetric
+from lockprovider.pending import Pending
 from lockprovider.provider import LockProvider, locate, open_lock
-from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord, Pending
+from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord
 from lockprovider.settings import LockSettings
 
 __all__ = [
@@ -45,6 +48,8 @@ __all__ = [
     "LockProvider",
     "LockRecord",
     "LockSettings",
+    "Log",
+    "LogEntry",
     "MalformedRecord",
     "Measure",
     "NotAcquired",

@@ -32,7 +32,8 @@ from lockprovider.errors import LeaseLost, NotAcquired, NotPicklable
 from lockprovider.holding import Lease, OnLost
 from lockprovider.lock import Lock
 from lockprovider.metrics import OnMetric
-from lockprovider.record import HUDI_LOCK_PATH, Pending
+from lockprovider.pending import Pending
+from lockprovider.record import HUDI_LOCK_PATH
 from lockprovider.settings import LockSettings
 from lockprovider.threads import Attempt, Stoppable, finish, on_loop
 from lockprovider.turn import Turn

@@ -18,7 +18,8 @@ from fsspec_cas import AlreadyExists, CasError
 from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotPicklable, PublishUnknown
 from lockprovider.heartbeat import Heartbeat
 from lockprovider.lease import Ended, Told
-from lockprovider.record import Pending
+from lockprovider.pending import Pending
+from lockprovider.record import LockRecord
 
 if TYPE_CHECKING:
     from lockprovider.lock import Lock
@@ -53,6 +54,18 @@ class Lease:
             f"the lease on {self._lock.path!r} belongs to this process and cannot be pickled or copied: "
             "acquire the lock where it is needed"
         )
+
+    @property
+    def record(self) -> LockRecord:
+        """The lock record as this lease last wrote it, or found that others have joined its line.
+
+        Raises:
+            LeaseLost: there is none of this lease any more.
+        """
+        held = None if self._closed else self._lock.held()
+        if held is None:
+            raise self._lost(self._why or "it was released")
+        return held.record
 
     @property
     def deadline_s(self) -> float:
@@ -106,10 +119,29 @@ class Lease:
         """
         self._publish(pending, data)
 
-    def _publish(self, pending: Pending, data: bytes | None) -> None:
+    def publish_last(self, pending: Pending, data: bytes) -> None:
+        """As `publish_new`, and then `release`: nothing else may be done under this lease.
+
+        While others of ours wait, both are one write, and `path` is there a moment later: before this returns, and
+        before the next holder begins. A JVM writer does not get the lock until then.
+
+        Raises:
+            LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release.
+        """
+        if self._depth == 1 and self._lock.others_wait:
+            self._publish(pending, data, hands_over=True)
+        else:
+            self.publish_new(pending, data)
+            with contextlib.suppress(CasError):  # a lock that is not released lapses; the publish stands
+                self.release()
+
+    def _publish(self, pending: Pending, data: bytes | None, *, hands_over: bool = False) -> None:
         try:
-            self._decide(pending, data)
-        except (AlreadyExists, LeaseLost):
+            if hands_over and data is not None:
+                self._hand_over(pending, data)
+            else:
+                self._decide(lambda: self._lock.commit(pending, data), pending)
+        except (AlreadyExists, LeaseLost, PublishUnknown):
             raise
         except (CasError, MalformedRecord) as error:
             if not self._lock.tried(pending):
@@ -118,15 +150,30 @@ class Lease:
                 raise
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
 
-    def _decide(self, pending: Pending, data: bytes | None) -> None:
+    def _hand_over(self, pending: Pending, data: bytes) -> None:
+        began_s = self._lock.world.monotonic_s()
+        if self._decide(lambda: self._lock.hand_over(pending), pending):
+            with self._lock.metrics.release():
+                self._stop()
+                self._lock.note_end(held=True)
+                self._lock.end(self)
+            try:
+                self._lock.apply_late(pending, data, began_s)
+            except CasError as error:
+                raise PublishUnknown(
+                    f"{pending.path!r} was decided, and the next holder puts it there: {error}"
+                ) from error
+
+    def _decide(self, send: Callable[[], Told | Ended | None], pending: Pending) -> bool:
+        """Whether it was decided by this very answer; else it had to be found out, after the end of the lease."""
         while True:
             self._must_be_open()
-            answer = self._lock.commit(pending, data)
-            if isinstance(answer, Told) and answer.what == "committed":
-                return
+            answer = send()
+            if isinstance(answer, Told) and answer.what in ("committed", "handed_over"):
+                return True
             if isinstance(answer, Ended) or answer is None:
                 self._settle(pending, answer)
-                return
+                return False
             if self._lapsed():  # a copy of the commit may be on its way still
                 raise PublishUnknown(f"the publish of {pending.path!r} was not answered while the lease lived")
 
@@ -151,16 +198,20 @@ class Lease:
         """
         if self._closed:
             return
-        self._depth -= 1
-        if self._depth > 0:
+        if self._depth > 1:
+            self._depth -= 1
             return
-        atexit.unregister(self._at_exit)
-        self._heartbeat.stop()
         try:
             with self._lock.metrics.release():
+                self._stop()
                 self._lock.give_back()
         finally:
             self._lock.end(self)
+
+    def _stop(self) -> None:
+        self._depth = 0
+        atexit.unregister(self._at_exit)
+        self._heartbeat.stop()
 
     def abandon(self, why: str) -> None:
         """The heartbeat has stopped by itself: the lease is as good as lost."""
@@ -178,13 +229,18 @@ class Lease:
                 return
         call(self._why)
 
-    def again(self) -> Lease:
+    def again(self, *, keeps_log: bool) -> Lease:
         """The same lease for an inner `acquire` of the same thread.
 
         Raises:
             LeaseLost: there is nothing left to share.
+            LockError: the outer one keeps the log, and the inner one does not.
         """
         self.check()
+        if self.record.log is not None and not keeps_log:
+            raise LockError(
+                f"the lease on {self._lock.path!r} keeps a log, an inner one must keep it too, or come later"
+            )
         self._depth += 1
         return self
 

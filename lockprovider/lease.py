@@ -18,17 +18,20 @@ by less than the grace plus the margin.
                 won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
                 won, committed            Rolling     Apply (the commit point was passed just now)
                 won, released             Idle        Released
+                won, handed over          Idle        HandedOver: it is decided; apply it, and do nothing else
                 lost, unknown             Checking    ReadRecord
     Checking    my nonce is there         as if won
                 mine, another nonce       Held        not written (or an older write of mine landed late); with a
                                                       `pending` Rolling, for that may be undone work
                 took: anything else       as Reading
+                the same, handed over     Idle        HandedOver (an older copy of the write)
                 renewed, committed: else  Lost        Ended; whether a commit was decided, `settle_commit` says
                 released: else            Idle        Released (it is not ours any more)
     Checking    Look                      Checking    ReadRecord (the look before failed)
     Rolling     AppliedPending            Held        Acquired, Committed, not written
     Rolling     Renew, Release            Writing     PutRecord if match, `pending` kept
     Held        Renew, Commit, Release    Writing     PutRecord if match, `pending` cleared
+                HandOver                  Writing     PutRecord if match, `handed` and `pending` set
     any held    Tick, Renew past deadline Lost        Ended
 
 What is applied may be large and the store slow. So the lease is renewed meanwhile: the one who applies does not keep
@@ -38,6 +41,13 @@ The deadline counts from BEFORE the request was sent, on the monotonic clock: co
 appear. A lapsed lease is `Lost` for its holder even if nobody took it yet. A renewal follows the wall clock forward but
 never back: `validUntil` stays as far ahead as the monotonic clock says since the acquisition, so a step back of the
 holder's own clock does not make its lease look lapsed to others while it believes in it.
+
+To hand over is to commit and to release in one write, for a holder that has others waiting. They may take the lock at
+once, and apply what is pending as after any take-over. Whoever knows nothing of `pending` sees a lease that lives for
+`HAND_OVER_S` more, and the one who handed over applies within that time, or not at all.
+
+A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
+One that does not keep it drops it with its take.
 
 `line` in the record says whose turn is next. It is politeness: who does not see it, or passes over it, takes the lock
 as safely as anybody. So waiters may write it too: while the lock is held, one adds itself under the version it has read
@@ -50,11 +60,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fsspec_cas import ABSENT, Condition, Version
-from lockprovider.record import Holder, LockRecord, Pending
-from lockprovider.settings import GRACE_MS, LockSettings
+from lockprovider.log import Log
+from lockprovider.pending import Pending
+from lockprovider.record import Holder, LockRecord
+from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 
-Purpose = Literal["take", "renew", "commit", "release"]
-What = Literal["acquired", "renewed", "committed", "released", "not_written"]
+Purpose = Literal["take", "renew", "commit", "hand_over", "release"]
+What = Literal["acquired", "renewed", "committed", "handed_over", "released", "not_written"]
 Verdict = Literal["committed", "apply", "not_committed", "unknown"]
 
 
@@ -95,10 +107,11 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class TryLock:
-    """Take the lock if it is free and nobody else's turn."""
+    """Take the lock if it is free and nobody else's turn. `keeps_log`: only publishes will be done under it."""
 
     at: Moment
     passing: Passing = Passing()
+    keeps_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +161,15 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """Pass the commit point of a publish and give the lock back, in one. `again`: as of `Release`."""
+
+    pending: Pending
+    at: Moment
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Give the lock back. `again`: this party will come back, so it stays in the line, at its end."""
 
@@ -167,7 +189,20 @@ class Tick:
     monotonic_s: float
 
 
-Event = TryLock | RecordSeen | PutWon | PutFailed | Outrun | AppliedPending | Renew | Commit | Release | Look | Tick
+Event = (
+    TryLock
+    | RecordSeen
+    | PutWon
+    | PutFailed
+    | Outrun
+    | AppliedPending
+    | Renew
+    | Commit
+    | HandOver
+    | Release
+    | Look
+    | Tick
+)
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -240,6 +275,7 @@ class Reading:
     """Waiting for the record, to take the lock."""
 
     passing: Passing = Passing()
+    keeps_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +301,7 @@ class Writing:
     clocks_ms: int
     before: Held | None
     passing: Passing = Passing()  # of a take: holds for the next judgement too
+    keeps_log: bool = False  # of a take, too
     then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
 
 
@@ -316,12 +353,12 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 def _outside(me: Me, state: Idle | Lost | Reading, event: Event) -> Step:
     match state, event:
-        case Idle((record, version)), TryLock(at, passing):
-            return _judge(me, record, version, at, passing)
-        case ((Idle() | Lost()), TryLock(_, passing)):
-            return Reading(passing), ReadRecord()
-        case Reading(passing), RecordSeen(record, version, at):
-            return _judge(me, record, version, at, passing)
+        case Idle((record, version)), TryLock(at) as wish:
+            return _judge(me, record, version, at, wish)
+        case ((Idle() | Lost()), TryLock(_, passing, keeps_log)):
+            return Reading(passing, keeps_log), ReadRecord()
+        case Reading() as wish, RecordSeen(record, version, at):
+            return _judge(me, record, version, at, wish)
         case _:
             raise _misplaced(state, event)
 
@@ -344,7 +381,9 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
             released = replace(held.record, expired=True, pending=kept, nonce=at.nonce, line=line, freed_ms=freed_ms)
             return _write("release", held, released, at)
         case Held(), Commit(pending, at):
-            return _write("commit", held, _prolonged(me, held, at, pending), at)
+            return _write("commit", held, _decided(_prolonged(me, held, at, None), pending), at)
+        case Held(), HandOver(pending, at, again):
+            return _write("hand_over", held, _handed(me, held, at, pending, again=again), at)
         case _:
             raise _misplaced(state, event)
 
@@ -369,16 +408,18 @@ def _misplaced(state: State, event: Event) -> ValueError:
     return ValueError(f"{type(event).__name__} does not belong to {type(state).__name__}")
 
 
-def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment, passing: Passing) -> Step:
+def _judge(
+    me: Me, record: LockRecord | None, version: Version | None, at: Moment, wish: TryLock | Reading | Writing
+) -> Step:
     """May I take the lock that I see?"""
     if record is None or version is None:
-        return _take(me, None, ABSENT, at, passing)
-    free = record.expired or at.now_ms > record.valid_until_ms + GRACE_MS
+        return _take(me, None, ABSENT, at, wish)
+    free = record.given or at.now_ms > record.valid_until_ms + GRACE_MS
     ahead = 0 if _left(me, record, at) else ahead_of(me.party, record.line)
-    over = passing.over if passing.version in (None, version) else 0
+    over = wish.passing.over if wish.passing.version in (None, version) else 0
     # A valid record of mine while I hold nothing: an older write of mine landed late.
-    if (free and ahead <= over) or (record.owner == me.owner and not record.expired):
-        return _take(me, record, version, at, passing)
+    if (free and ahead <= over) or (record.owner == me.owner and not record.given):
+        return _take(me, record, version, at, wish)
     return Idle(), Busy(record.owner, record.valid_until_ms, record.holder, ahead, free)
 
 
@@ -405,8 +446,8 @@ def joined(record: LockRecord, party: str) -> LockRecord:
     return record if party in record.line else replace(record, line=(*record.line, party))
 
 
-def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, passing: Passing) -> Step:
-    no_shows = _no_shows(me, seen, at, passing) if seen else 0
+def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: TryLock | Reading | Writing) -> Step:
+    no_shows = _no_shows(me, seen, at, wish.passing) if seen else 0
     record = LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -417,8 +458,17 @@ def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, pas
         holder=Holder(me.host, me.pid, at.now_ms),
         line=tuple(party for party in seen.line[no_shows:] if party != me.party) if seen else (),
         turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
+        late_ms=_late_ms(seen, at.now_ms) if seen else 0,
+        log=((seen.log if seen else None) or Log(at.nonce)) if wish.keeps_log else None,
     )
-    return Writing("take", record, at.monotonic_s, _clocks_ms(at), None, passing), PutRecord(record, condition)
+    write = Writing("take", record, at.monotonic_s, _clocks_ms(at), None, wish.passing, wish.keeps_log)
+    return write, PutRecord(record, condition)
+
+
+def _late_ms(seen: LockRecord, now_ms: int) -> int:
+    """Until when one of those that handed the lock over may still apply."""
+    late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed else 0)
+    return late_ms if now_ms <= late_ms + GRACE_MS else 0
 
 
 def _turn_ms(seen: LockRecord, now_ms: int) -> int:
@@ -439,9 +489,28 @@ def _write(purpose: Purpose, held: Held, record: LockRecord, at: Moment, then: W
 
 
 def _prolonged(me: Me, held: Held, at: Moment, pending: Pending | None) -> LockRecord:
-    not_back_ms = round(at.monotonic_s * 1000) + held.clocks_ms
-    valid_until_ms = max(at.now_ms, not_back_ms) + _validity_ms(me)
+    valid_until_ms = _not_back_ms(held, at) + _validity_ms(me)
     return replace(held.record, valid_until_ms=valid_until_ms, nonce=at.nonce, pending=pending)
+
+
+def _not_back_ms(held: Held, at: Moment) -> int:
+    return max(at.now_ms, round(at.monotonic_s * 1000) + held.clocks_ms)
+
+
+def _decided(record: LockRecord, pending: Pending) -> LockRecord:
+    return replace(record, pending=pending, log=None if record.log is None else record.log.plus(pending))
+
+
+def _handed(me: Me, held: Held, at: Moment, pending: Pending, *, again: bool) -> LockRecord:
+    record = joined(held.record, me.party) if again else held.record
+    until_ms = _not_back_ms(held, at) + round(hand_over_s(me.settings) * 1000)
+    record = replace(record, valid_until_ms=until_ms, handed=True, freed_ms=at.now_ms, nonce=at.nonce)
+    return _decided(record, pending)
+
+
+def hand_over_s(settings: LockSettings) -> float:
+    """How long those who know nothing of `pending` are kept away by a lock that was handed over, in seconds."""
+    return min(settings.validity_s, HAND_OVER_S)
 
 
 def _clocks_ms(at: Moment) -> int:
@@ -460,6 +529,8 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
     match write.purpose:
         case "release":
             return Idle((write.record, version)), Told("released")
+        case "hand_over":
+            return Idle((write.record, version)), Told("handed_over")
         case "renew":
             return _still(held, write.then), Told("renewed")
         case "take":
@@ -478,13 +549,15 @@ def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version
     if record is not None and version is not None:
         if record.nonce == write.record.nonce and record.owner == me.owner:
             return _written(me, replace(write, record=record), version)  # somebody may have joined the line
-        mine = record.owner == me.owner and record.epoch == write.record.epoch and not record.expired
-        if write.before is not None and mine:
+        mine = record.owner == me.owner and record.epoch == write.record.epoch
+        if mine and record.handed and write.purpose == "hand_over" and record.pending == write.record.pending:
+            return _written(me, replace(write, record=record), version)  # an older copy of the same
+        if mine and write.before is not None and not record.given:
             # The record from before, or an older write of mine that landed late: still the holder, not written yet.
             held = replace(write.before, record=record, version=version)
             return _still(held, write.then), Told("not_written")
     if write.purpose == "take":
-        return _judge(me, record, version, at, write.passing)
+        return _judge(me, record, version, at, write)
     if write.purpose == "release":
         return Idle(), Told("released")
     why = f"the lock was released or taken over: {_said(me, record)}"
@@ -494,6 +567,8 @@ def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version
 def _said(me: Me, record: LockRecord | None) -> str:
     if record is None:
         return "its record is gone"
+    if record.handed:
+        return f"{record.owner} had it and handed it over, epoch {record.epoch}"
     if record.expired:
         who = "somebody broke it" if record.owner == me.owner else f"{record.owner} had it and gave it back"
         return f"{who}, epoch {record.epoch}"
@@ -513,13 +588,13 @@ def _tick(state: State, monotonic_s: float) -> Step:
 
 
 def belief(state: State) -> Held | None:
-    """What the client holds as far as it knows, whatever is on its way; nothing, once it asked to release."""
+    """What the client holds as far as it knows, whatever is on its way; nothing, once it asked to give it back."""
     match state:
         case Held():
             return state
         case Rolling(held):
             return held
-        case Writing(purpose="release") | Checking(Writing(purpose="release")):
+        case Writing(purpose="release" | "hand_over") | Checking(Writing(purpose="release" | "hand_over")):
             return None
         case Writing(before=before) | Checking(Writing(before=before)):
             return before
@@ -544,5 +619,7 @@ def settle_commit(
         return "not_committed"
     if seen.pending == pending:
         return "apply"
-    still = (seen.owner, seen.epoch) == (owner, epoch) and not seen.expired
+    if seen.log is not None and seen.log.has(pending):
+        return "committed"
+    still = (seen.owner, seen.epoch) == (owner, epoch) and not seen.given
     return "unknown" if still else "not_committed"

@@ -13,7 +13,9 @@ import contextlib
 import os
 import socket
 import threading
+from concurrent.futures import Future
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Protocol
 
 from fsspec_cas import (
@@ -45,6 +47,7 @@ from lockprovider.lease import (
     Commit,
     Ended,
     Event,
+    HandOver,
     Held,
     Idle,
     Look,
@@ -67,13 +70,16 @@ from lockprovider.lease import (
     TryLock,
     Verdict,
     Writing,
+    hand_over_s,
     settle_commit,
 )
 from lockprovider.metrics import OnMetric, Recorder, Step
 from lockprovider.party import Known, Party
-from lockprovider.record import HUDI_LOCK_PATH, LockRecord, Pending
-from lockprovider.settings import LockSettings
+from lockprovider.pending import Pending
+from lockprovider.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.settings import GRACE_MS, LockSettings
 
+_HAND_OVERS = 8  # one publish of so many is followed by a release
 _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 
 
@@ -84,8 +90,11 @@ class Meanwhile(Protocol):
     lock since; what was begun with the last `start` is as good as begun under the lock, if no `drop` came after it.
     """
 
-    def start(self) -> None:
-        """The lock was seen free and is about to be taken: read, from the start. Should not keep the caller."""
+    def start(self, seen: LockRecord) -> None:
+        """The lock was seen free, as `seen`, and is about to be taken: read, from the start. Shall not keep the caller.
+
+        What is pending in `seen` is decided, and may not be applied yet.
+        """
 
     def drop(self) -> None:
         """What was read is not to be relied on; read again once the lock is there."""
@@ -148,6 +157,8 @@ class Lock:
         self._patient = False
         self._tried: set[Pending] = set()  # commits that were sent under this lease
         self._meanwhile: Meanwhile | None = None
+        self._keeps_log = False
+        self._ahead: tuple[Pending, Future[None]] | None = None  # what is being applied before the lock is there
         self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
         self._applied: Pending | None = None
         self.metrics = Recorder(self._on_metric, self._world)
@@ -160,14 +171,22 @@ class Lock:
         self.pulse = Pulse()
 
     @property
+    def world(self) -> World:
+        """Where its time, randomness and ids come from."""
+        return self._world
+
+    @property
     def owner(self) -> str:
         """This client's UUID, as it stands in the lock record."""
         return self._me.owner
 
-    def acquire(self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None) -> Lease:
+    def acquire(
+        self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None, keeps_log: bool = False
+    ) -> Lease:
         """Wait for the lock, at most `timeout_s` seconds (default: the settings').
 
-        `meanwhile` is told when the lock is about to be taken: see `Meanwhile`.
+        `meanwhile` is told when the lock is about to be taken: see `Meanwhile`. `keeps_log` is a promise: that what the
+        lock protects is changed by the publishes of this lease, and by nothing else; see `lockprovider.log`.
 
         Raises:
             NotAcquired: it was held by others until the timeout; says by whom.
@@ -178,16 +197,17 @@ class Lock:
             self._be_new()  # forked: with the parent's owner id each would take the other's lock for its own
         mine = self._lease
         if mine is not None and mine.thread is threading.current_thread():
-            return mine.again()
+            return mine.again(keeps_log=keeps_log)
         with self.metrics.acquisition():
-            return self._acquire(self.settings.timeout_s if timeout_s is None else timeout_s, meanwhile)
+            timeout_s = self.settings.timeout_s if timeout_s is None else timeout_s
+            return self._acquire(timeout_s, meanwhile, keeps_log=keeps_log)
 
-    def _acquire(self, timeout_s: float, meanwhile: Meanwhile | None) -> Lease:
+    def _acquire(self, timeout_s: float, meanwhile: Meanwhile | None, *, keeps_log: bool) -> Lease:
         deadline = self._world.monotonic_s() + timeout_s
         if not self._turn.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
             raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
         try:
-            self._meanwhile = meanwhile
+            self._meanwhile, self._keeps_log = meanwhile, keeps_log
             self.require_safe_store()
             ask(self, self._party, self._world, deadline)
             return self._begin()
@@ -209,13 +229,28 @@ class Lock:
             require_safe_for_locks(self._records.below(folder) if (folder := _folder(self.path)) else self._records)
         self._store_is_safe = True
 
-    def stage(self, path: str, data: bytes) -> Pending:
-        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet."""
-        return publish.stage(self._store, _folder(self.path), self._world.new_id(), path, data)
+    def look(self) -> LockRecord | None:
+        """The lock record now, without wanting the lock; None if there is none. One request, and no body if unchanged.
 
-    def enclose(self, path: str, data: bytes) -> Pending:
+        Raises:
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+        """
+        with self._one_step:
+            record = self._read().record
+            self._party.saw(self.known)
+        return record
+
+    def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
+
+        `sole`: a promise that nobody ever writes anything else to `path`.
+        """
+        return publish.stage(self._store, _folder(self.path), self._world.new_id(), path, data, sole=sole)
+
+    def enclose(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """As `stage`; but what is small goes along in the lock record itself, and nothing is asked of the store."""
-        return publish.enclose(path, data) or self.stage(path, data)
+        return publish.enclose(path, data, sole=sole) or self.stage(path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
         """Remove bytes that were staged and will not be published after all."""
@@ -253,9 +288,9 @@ class Lock:
                 self._state = Idle()  # what an earlier release or acquisition that failed has left
             self._applied = None
             try:
-                answer = self._feed(TryLock(self._moment(), over))
+                answer = self._feed(TryLock(self._moment(), over, self._keeps_log))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
-                    self._apply(answer.pending)
+                    self._roll_forward(answer.pending)
             except BaseException:
                 self._back_out()
                 raise
@@ -377,6 +412,56 @@ class Lock:
                 return Told("committed")
             return self._final(effect)
 
+    def hand_over(self, pending: Pending) -> Told | Ended | None:
+        """Try once to pass the commit point and to give the lock back, in one write; None if nothing is held.
+
+        To be applied after that, see `apply_late`.
+        """
+        with self._publishing:
+            self._apply_left(self._left_s)
+            with self._one_step:
+                ended = self._finish_in_flight()
+                if not isinstance(self._state, Held):
+                    return Told("handed_over") if self._handed_over(pending) else ended
+                self._tried.add(pending)
+                return self._final(self._feed(HandOver(pending, self._moment(), self._party.again)))
+
+    def _handed_over(self, pending: Pending) -> bool:
+        """Whether that is what became of the last lease: the heartbeat may have been told, in the publisher's place."""
+        state = self._state
+        return isinstance(state, Idle) and state.released is not None and state.released[0].pending == pending
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether it is time for a holder to hand over: others are in the line, and it is not for a JVM's turn.
+
+        A lock that is only ever handed over is never free for a client that knows nothing of that.
+        """
+        held = self.held()
+        log = None if held is None else held.record.log
+        return held is not None and bool(held.record.line) and (log is None or log.next % _HAND_OVERS != 0)
+
+    def apply_late(self, pending: Pending, data: bytes, began_s: float) -> None:
+        """Apply what was handed over by a write that was sent after `began_s`; the next holder may be at it, too.
+
+        Raises:
+            Unavailable: the time for it is over; the next holder does it.
+            OutcomeUnknown, StoreError: as `publish.apply`.
+        """
+        until_s = began_s + hand_over_s(self.settings) / 2  # the other half is for clocks that differ
+        publish.apply(self._store, pending, data, lambda: until_s - self._world.monotonic_s())
+
+    def wait_for_late(self) -> None:
+        """Return once nobody puts anything there any more that was published under an earlier lease of this lock.
+
+        At most a little longer than `HAND_OVER_S` seconds, while clocks agree. To be called under the lock by whoever
+        is going to remove what was published.
+        """
+        held = self.held()
+        late_ms = 0 if held is None else held.record.late_ms
+        while late_ms and (left_ms := late_ms + GRACE_MS - self._world.now_ms()) > 0:
+            self._world.sleep(min(left_ms, GRACE_MS) / 1000)
+
     def tried(self, pending: Pending) -> bool:
         """Whether this lease ever sent the commit of `pending`."""
         return pending in self._tried
@@ -420,6 +505,27 @@ class Lock:
             self._applied = pending
             self._note_applied()
 
+    def _roll_forward(self, pending: Pending) -> None:
+        """What was decided under an earlier lease; it may be on its way already."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == pending and ahead[1].exception() is None:
+            self._applied = pending
+            self._note_applied()
+            return
+        self._apply(pending)
+
+    def _apply_ahead(self, effect: PutRecord) -> None:
+        """What a lock that was handed over still carries: its own writer is at it, and so are we, while we take it."""
+        pending, seen = effect.record.pending, self.known
+        self._ahead = None
+        if pending is None or seen is None or not seen.record.handed or self._store.backend.blocking:
+            return
+        now_s, for_s = self._world.monotonic_s(), (seen.record.valid_until_ms - self._world.now_ms()) / 1000
+        until_s = now_s + min(for_s, hand_over_s(self.settings))
+        if until_s > now_s:
+            call = partial(publish.apply, self._store, pending, None, lambda: until_s - self._world.monotonic_s())
+            self._ahead = pending, self._store.beside(call)
+
     def _note_applied(self) -> None:
         state = self._state
         if isinstance(state, Rolling) and state.held.record.pending == self._applied:
@@ -443,21 +549,22 @@ class Lock:
                 case ReadRecord():
                     event = self._read()
                 case PutRecord():
-                    self._tell_meanwhile(effect)
+                    if _takes(self._state):
+                        self._apply_ahead(effect)
+                        self._tell_meanwhile(effect)
                     event = self._put(effect)
                 case _:
                     self._note(effect)
                     return effect
 
     def _tell_meanwhile(self, effect: PutRecord) -> None:
-        state, meanwhile = self._state, self._meanwhile
-        if meanwhile is None or not (isinstance(state, Writing) and state.purpose == "take"):
+        meanwhile, seen = self._meanwhile, self.known
+        if meanwhile is None:
             return
-        seen = self.known
-        released = seen is not None and seen.version == effect.condition and seen.record.expired
-        # Not if something is rolled forward first, nor if whoever had it let it lapse and may still be at work.
-        if released and effect.record.pending is None:
-            meanwhile.start()
+        record = seen.record if seen is not None and seen.version == effect.condition else None
+        # Not if whoever had it let it lapse, or was made to, and may still be at work.
+        if record is not None and (record.handed or (record.expired and record.pending is None)):
+            meanwhile.start(record)
         else:
             meanwhile.drop()
 

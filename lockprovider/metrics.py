@@ -218,13 +218,13 @@ def measures(owner: str, now_ms: int, step: Step) -> tuple[Measure, ...]:
 
 def _counted(owner: str, step: Step) -> tuple[str, ...]:
     match step.before, step.event, step.effect:
-        case _, RecordSeen(record=LockRecord(expired=False, owner=holder)), PutRecord() if holder != owner:
+        case _, RecordSeen(record=LockRecord(given=False, owner=holder)), PutRecord() if holder != owner:
             return (DANGLING,)
         case Checking(), RecordSeen(), Ended():
             return (BY_OTHERS,)
         case Checking(), RecordSeen(record), Told("released") if step.after == Idle(None):
             return (BY_OTHERS, NOT_RELEASED) if record and record.owner != owner else (NOT_RELEASED,)
-        case _, _, Told("released"):
+        case _, _, Told("released" | "handed_over"):
             return (RELEASED,)
         case _:
             return ()

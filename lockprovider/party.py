@@ -75,6 +75,14 @@ class Party:
             idle, self._idle = self._idle, Idle()
             return idle, self._known
 
+    def saw(self, known: Known | None) -> None:
+        """This is what the record is now; if another has written it, what one of us released is not there any more."""
+        with self._guard:
+            self._known = known
+            released = self._idle.released
+            if released is not None and (known is None or known.version != released[1]):
+                self._idle = Idle()
+
     def took(self, holds: Callable[[], Held | None], known: Known | None) -> None:
         """One of us has the lock."""
         with self._guard:

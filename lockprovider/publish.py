@@ -6,11 +6,17 @@
     commit   put_if_match(lock record, {..., pending}, my tag)   the commit point (lease.py)
     apply    put_if_absent(path, data)                           "exists with the same digest" is success
 
-Whoever acquires a lock whose record carries `pending` applies it first. A holder that was paused before the commit
-point never commits; one that was paused after it has committed, in the order of the commit points.
+Whoever acquires a lock whose record carries `pending` applies it first, or while it acquires: what is decided may be
+applied by anybody who has read that, for as long as the lease lives under which it was decided. A holder that was
+paused before the commit point never commits; one that was paused after it has committed, in the order of the commit
+points.
+
+A holder that has others waiting may hand the lock over with its commit point, in one write, and apply after that. It
+has `HAND_OVER_S` for it, as long as the record keeps those away who know nothing of `pending`.
 
 Applying is bounded by the lease under which it is done: nothing is written after its end, and no write is waited for
-longer. So an object that was removed under a later lease does not come back from a roll-forward that was paused.
+longer. Whoever is going to remove what was published waits for those who handed over (`LockRecord.late_ms`). So an
+object that was removed under a later lease does not come back from a roll-forward that was paused.
 
 Not promised: that, of a write that was sent in time and is held up on its way until after the removal, or of a process
 that is stopped in the very moment of sending; nor that a publish whose answer was lost can tell a removed object from
@@ -22,17 +28,15 @@ Source: the fencing requirement of Hudi RFC-91, "Considerations".
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import zlib
 from collections.abc import Callable
 
 from fsspec_cas import AlreadyExists, Lost, ObjectNotFound, Store, Unavailable, Unknown, Won
 from lockprovider.errors import LockError
-from lockprovider.record import Pending
+from lockprovider.pending import Pending, digest
 
 _REQUEST_S = 60.0
-_ENCLOSED = 8192  # characters; everybody who waits for the lock reads them
+_ENCLOSED = 6144  # bytes, deflated; everybody who waits for the lock reads them
 
 Left = Callable[[], float]  # the seconds until the lease ends, by the own monotonic clock
 
@@ -42,37 +46,16 @@ def ample() -> float:
     return _REQUEST_S
 
 
-def digest(data: bytes) -> str:
-    """The identity of a published object's bytes."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def stage(store: Store, folder: str, write_id: str, path: str, data: bytes) -> Pending:
+def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, sole: bool = False) -> Pending:
     """Put `data` where only the lock record will point to it."""
     staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
     store.put_if_absent(staged, data, create_once=True).unwrap()
-    return Pending(path, staged, digest(data))
+    return Pending(path, staged, digest(data), sole=sole)
 
 
-def enclose(path: str, data: bytes) -> Pending | None:
+def enclose(path: str, data: bytes, *, sole: bool = False) -> Pending | None:
     """`data` in the record itself, which is then all that a roll-forward needs; None if there is too much of it."""
-    text = base64.b64encode(zlib.compress(data)).decode("ascii")
-    return Pending(path, "", digest(data), text) if len(text) <= _ENCLOSED else None
-
-
-def enclosed(pending: Pending) -> bytes:
-    """The bytes that the record carries.
-
-    Raises:
-        LockError: they are not the promised ones.
-    """
-    try:
-        data = zlib.decompress(base64.b64decode(pending.enclosed, validate=True))
-    except (ValueError, zlib.error):
-        data = b""
-    if digest(data) != pending.digest:
-        raise LockError(f"the bytes enclosed for {pending.path!r} are not those of digest {pending.digest}")
-    return data
+    return Pending(path, "", digest(data), data, sole) if len(zlib.compress(data)) <= _ENCLOSED else None
 
 
 def digest_at(store: Store, path: str, left_s: Left = ample) -> str | None:
@@ -98,8 +81,8 @@ def prepare(store: Store, pending: Pending, left_s: Left = ample) -> bytes:
             f"{pending.path!r} already exists with other bytes (digest {there}); it was not published",
             path=pending.path,
         )
-    if pending.enclosed:
-        return enclosed(pending)
+    if pending.data is not None:
+        return _enclosed(pending, pending.data)
     try:
         path = pending.path if there else pending.staged
         data = store.read(path, timeout=_look_s(left_s)).data
@@ -118,8 +101,8 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still says what to do.
     """
-    if data is None and pending.enclosed:
-        data = enclosed(pending)
+    if data is None and pending.data is not None:
+        data = _enclosed(pending, pending.data)
     if data is None:
         try:
             data = store.read(pending.staged, timeout=_timeout_s(pending.path, left_s)).data
@@ -131,12 +114,20 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     match outcome:
         case Won():
             return
+        case Lost() if pending.sole:
+            return
         case Lost():
             _must_be(pending, digest_at(store, pending.path, left_s))
         case Unknown() if digest_at(store, pending.path, left_s) != pending.digest:
             outcome.unwrap()
         case Unknown():
             return  # whosever copy it is
+
+
+def _enclosed(pending: Pending, data: bytes) -> bytes:
+    if digest(data) != pending.digest:
+        raise LockError(f"the bytes enclosed for {pending.path!r} are not those of digest {pending.digest}")
+    return data
 
 
 def _look_s(left_s: Left) -> float:

@@ -1,33 +1,25 @@
 """The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
 
-`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`, and while several wait `line`,
-`turnMs` and `freedMs`, are ours: JVM Hudi ignores them when it reads and drops them when it writes.
+`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`, while several wait `line`,
+`turnMs`, `freedMs`, `handed` and `lateUntil`, and for those who keep one `log`, are ours: JVM Hudi ignores them when it
+reads and drops them when it writes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lockprovider.errors import MalformedRecord
+from lockprovider.log import Log
+from lockprovider.pending import Pending
 
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A publish that has been decided and may not have been applied yet: create `path` from `staged`.
-
-    Or, where `staged` is empty, from `enclosed`: the bytes themselves, deflated, in base64.
-    """
-
-    path: str
-    staged: str
-    digest: str
-    enclosed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +46,10 @@ class LockRecord:
         line: who may take the lock next, in this order. Politeness, not safety: a take never depends on it.
         turn_ms: how long a turn took of late, from take to take; 0 if not known.
         freed_ms: when it was released to those in the line, epoch ms by the releaser's clock; else 0.
+        handed: the holder has ended with a publish and handed the lock over. Any of ours may take it; who knows nothing
+            of `pending` (a JVM writer) has to wait until `valid_until_ms`.
+        late_ms: until when one that handed the lock over may still put its publish there, epoch ms; 0 if nobody may.
+        log: the publishes of late, of holders that keep one; None as soon as anybody has held it who does not.
     """
 
     owner: str
@@ -66,6 +62,14 @@ class LockRecord:
     line: tuple[str, ...] = ()
     turn_ms: int = 0
     freed_ms: int = 0
+    handed: bool = False
+    late_ms: int = 0
+    log: Log | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether its holder has given the lock back, for those who know what is pending."""
+        return self.expired or self.handed
 
     def encode(self) -> bytes:
         """The record as UTF-8 JSON, Hudi's fields first."""
@@ -75,8 +79,8 @@ class LockRecord:
             "owner": self.owner,
             "epoch": self.epoch,
             "nonce": self.nonce,
-            "pending": None if self.pending is None else _fields(self.pending),
-            "holder": None if self.holder is None else _fields(self.holder),
+            "pending": None if self.pending is None else self._pending_fields(self.pending),
+            "holder": None if self.holder is None else {n: getattr(self.holder, n) for n in Holder.__slots__},
         }
         if self.line:
             fields["line"] = list(self.line)
@@ -84,7 +88,23 @@ class LockRecord:
             fields["turnMs"] = self.turn_ms
         if self.freed_ms:
             fields["freedMs"] = self.freed_ms
+        if self.handed:
+            fields["handed"] = True
+        if self.late_ms:
+            fields["lateUntil"] = self.late_ms
+        if self.log is not None:
+            fields["log"] = {"name": self.log.name, "first": self.log.first, "next": self.log.next}
+            fields["log"]["packed"] = base64.b64encode(self.log.packed).decode("ascii")
         return json.dumps(fields, separators=(",", ":")).encode()
+
+    def _pending_fields(self, pending: Pending) -> dict[str, Any]:
+        fields: dict[str, Any] = {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
+        logged = self.log is not None and self.log.ends_with(pending)
+        if pending.data is not None and not logged:
+            fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
+        if pending.sole:
+            fields["sole"] = True
+        return fields
 
     @classmethod
     def decode(cls, data: bytes) -> LockRecord:
@@ -95,26 +115,26 @@ class LockRecord:
         """
         try:
             fields = json.loads(data)
+            log = _log(fields.get("log"))
             return cls(
                 owner=_of(fields["owner"], str),
                 valid_until_ms=_of(fields["validUntil"], int),
                 expired=_of(fields["expired"], bool),
                 epoch=_of(fields.get("epoch") or 0, int),
                 nonce=_of(fields.get("nonce") or "", str),
-                pending=_pending(fields.get("pending")),
+                pending=_pending(fields.get("pending"), log),
                 holder=_holder(fields.get("holder")),
                 line=tuple(_of(party, str) for party in fields.get("line") or ()),
                 turn_ms=_of(fields.get("turnMs") or 0, int),
                 freed_ms=_of(fields.get("freedMs") or 0, int),
+                handed=_of(fields.get("handed") or False, bool),
+                late_ms=_of(fields.get("lateUntil") or 0, int),
+                log=log,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
             raise MalformedRecord(
                 f"not a lock record ({error!r}): {data[:80]!r}; if no writer is alive, remove the object by hand"
             ) from error
-
-
-def _fields(noun: Pending | Holder) -> dict[str, Any]:
-    return {name: value for name in noun.__slots__ if (value := getattr(noun, name)) or name != "enclosed"}
 
 
 def _of(value: Any, kind: type) -> Any:
@@ -124,11 +144,23 @@ def _of(value: Any, kind: type) -> Any:
     return value
 
 
-def _pending(value: Any) -> Pending | None:
+def _log(value: Any) -> Log | None:
     if value is None:
         return None
-    enclosed = _of(value.get("enclosed") or "", str)
-    return Pending(_of(value["path"], str), _of(value["staged"], str), _of(value["digest"], str), enclosed)
+    packed = base64.b64decode(_of(value["packed"], str), validate=True)
+    return Log(_of(value["name"], str), _of(value["first"], int), _of(value["next"], int), packed)
+
+
+def _pending(value: Any, log: Log | None) -> Pending | None:
+    if value is None:
+        return None
+    pending = Pending(_of(value["path"], str), _of(value["staged"], str), _of(value["digest"], str))
+    enclosed = value.get("enclosed")
+    if enclosed is not None:
+        data: bytes | None = zlib.decompress(base64.b64decode(_of(enclosed, str), validate=True))
+    else:
+        data = None if log is None else log.data_of(pending)
+    return replace(pending, data=data, sole=_of(value.get("sole") or False, bool))
 
 
 def _holder(value: Any) -> Holder | None:

@@ -17,6 +17,8 @@ from lockprovider.errors import InvalidSettings
 
 # Hudi grants this much after `validUntil` before it takes a lock over (StorageBasedLockProvider).
 GRACE_MS = 500
+# A lock that was handed over with a publish keeps JVM writers away for this long, in seconds, until that is applied.
+HAND_OVER_S = 10.0
 BASE_PATH = "hoodie.base.path"
 VALIDITY = "hoodie.write.lock.storage.validity.timeout.secs"
 RENEW = "hoodie.write.lock.storage.renew.interval.secs"

@@ -49,7 +49,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> State:
     """What a client whose clock says `now_ms` takes the record for."""
     if record is None:
         return "absent"
-    if record.expired:
+    if record.given:
         return "released"
     return "lapsed" if now_ms > record.valid_until_ms + GRACE_MS else "held"
 
@@ -71,9 +71,9 @@ def _change(before: LockRecord | None, after: LockRecord) -> What:
     if before is not None and replace(before, line=()) == replace(after, line=()):
         return "waiting"
     same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)
-    if after.expired:
-        return "rewritten" if same and before is not None and before.expired else "released"
-    if not same or before is None or before.expired:
+    if after.given:
+        return "rewritten" if same and before is not None and before.given else "released"
+    if not same or before is None or before.given:
         return "acquired"
     return "renewed" if after.valid_until_ms != before.valid_until_ms else "rewritten"
 
@@ -124,7 +124,7 @@ def lines(sight: Sight) -> list[str]:
         since_ms = record.holder.since_ms
         named.append(("holder", f"{record.holder.host}, pid {record.holder.pid}"))
         named.append(("since", f"{moment(since_ms)} ({span(now_ms - since_ms)} ago)"))
-    if not record.expired:
+    if not record.given:
         named.append(("until", f"{moment(record.valid_until_ms)} ({_distance(record.valid_until_ms - now_ms)})"))
     named.append(("epoch", str(record.epoch) if record.epoch else "none (written by JVM Hudi)"))
     if record.line:

@@ -27,6 +27,8 @@ PURE = {
     "fsspec_cas.resolve": set(),
     "fsspec_cas.retry": set(),
     "lockprovider.errors": set(),
+    "lockprovider.pending": set(),
+    "lockprovider.log": set(),
     "lockprovider.record": set(),
     "lockprovider.settings": set(),
     "lockprovider.phrases": set(),

@@ -122,7 +122,7 @@ def _give_back(lock: Lock, at: Place) -> None:
     """After an interrupted acquisition: what it may have taken all the same."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record
-        if record is not None and record.owner == lock.owner and not record.expired:
+        if record is not None and record.owner == lock.owner and not record.given:
             lock.acquire(0.0).release()
 
 

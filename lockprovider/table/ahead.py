@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Generic, TypeVar
 
 from fsspec_cas import Store
+from lockprovider import LockRecord
 
 T = TypeVar("T")
 _MOST = 8  # requests at a time
@@ -31,34 +33,28 @@ class Ahead(Generic[T]):
     not read along with that one.
     """
 
-    def __init__(self, store: Store, read: Callable[[], T], *, wary: bool) -> None:
+    def __init__(self, store: Store, read: Callable[[LockRecord], T], *, wary: bool) -> None:
         self.tries = 0
         self._store = store
         self._read = read
         self._wary = wary
         self._answer: Future[T] | None = None
 
-    def start(self) -> None:
+    def start(self, seen: LockRecord) -> None:
         """Begin to read, from the start."""
         self.tries += 1
         if self._wary and self.tries == 1:
             return
-        if self._store.backend.blocking:
-            self._answer = Future()
-            self._answer.set_result(self._read())
-            return
-        pool = ThreadPoolExecutor(1, "ahead")
-        self._answer = pool.submit(self._read)
-        pool.shutdown(wait=False)
+        self._answer = self._store.beside(partial(self._read, seen))
 
     def drop(self) -> None:
         """Forget what was read."""
         self._answer = None
 
-    def result(self) -> T:
-        """What was read; read now, if nothing was that can be relied on.
+    def result(self, held: LockRecord) -> T:
+        """What was read; read now, under the lock, if nothing was that can be relied on.
 
         Raises:
             whatever the read does.
         """
-        return self._read() if self._answer is None else self._answer.result()
+        return self._read(held) if self._answer is None else self._answer.result()

@@ -164,4 +164,4 @@ def _lock(table: Table) -> tuple[str, str]:
         return str(error), ""
     if record.pending is not None:
         return "", f"a commit was decided and is not applied yet ({record.pending.path}): the next holder does it"
-    return "", "" if record.expired else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
+    return "", "" if record.given else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"

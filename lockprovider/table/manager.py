@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Version, Won, World
 from fsspec_cas.retry import delay_s
-from lockprovider import AuditLog, Lock
+from lockprovider import AuditLog, Lock, LockRecord
 from lockprovider.table import adopt, clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import at_once
@@ -37,9 +37,10 @@ from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
 from lockprovider.table.incremental import Order
-from lockprovider.table.instant import Action, Instant
+from lockprovider.table.instant import Instant
 from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
-from lockprovider.table.metadata import CommitMetadata, decode_commit
+from lockprovider.table.memory import Memory
+from lockprovider.table.metadata import CommitMetadata
 from lockprovider.table.overtaken import is_overtaken
 from lockprovider.table.properties import TableConfig, check_readable, encode, parse
 from lockprovider.table.restore import RestoreResult
@@ -57,7 +58,19 @@ _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
 _PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
 _LOOKS_FOR_DEAD = 6  # in the interval of a heartbeat
-_REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The table at one moment. `log` is the name of the lock's log then; None if there was none.
+
+    Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
+    """
+
+    timeline: Timeline
+    config: TableConfig
+    log: str | None
+    listed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +114,8 @@ class Table:
         self.world = world or Machine()
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
-        self._metadata: dict[str, CommitMetadata] = {}  # completed files never change
         self._config: tuple[Version, TableConfig] | None = None
-        self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
-        self._looked_s: float | None = None
-        self.is_contended = False  # whether the last commit had to try for the lock more than once
-        self.last_seen = Timeline()  # as it was listed last: to start from, not to decide by
-        self.last_schema: pa.Schema | None = None
+        self.memory = Memory()
 
     @classmethod
     def create(
@@ -182,8 +190,6 @@ class Table:
     def _read_config(self) -> TableConfig:
         """While it has not changed, no body is moved."""
         known = self._config
-        if known is not None and known[0].backend != self.store.kind:
-            known = None
         content = self.store.read(PROPERTIES) if known is None else self.store.read_if_changed(PROPERTIES, known[0])
         if content is not None:
             known = self._config = (content.version, parse(content.data))
@@ -192,8 +198,8 @@ class Table:
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
         """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
-        self.last_schema = self._schema(timeline or self.timeline())
-        return self.last_schema
+        self.memory.schema = self._schema(timeline or self.timeline())
+        return self.memory.schema
 
     def _schema(self, timeline: Timeline) -> pa.Schema:
         for instant in reversed(timeline.writes):
@@ -211,27 +217,33 @@ class Table:
         Where a store can begin anywhere, as many pages as there were the last time are asked for at once.
         """
         prefix = f"{TIMELINE}/"
-        cuts = self.last_seen.cuts(_PAGE) if self.store.kind in _SEEKING else ()
+        cuts = self.memory.latest.cuts(_PAGE) if self.store.kind in _SEEKING else ()
         bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), None]
         parts = [partial(self.store.list, prefix, start_after=a, stop_at=b) for a, b in pairwise(bounds)]
         names = (entry.path.removeprefix(prefix) for part in at_once(self.store, parts) for entry in part)
-        self.last_seen = Timeline.of(names)
-        return self.last_seen
+        self.memory.latest = Timeline.of(names)
+        return self.memory.latest
+
+    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
+        """The table now: by the log in the lock record (`record`, if it was just read), else, or if `listed`, listed.
+
+        By a log it costs one request, and none that grows with the table.
+        """
+        record = record or self._lock.look()
+        log = None if record is None else record.log
+        seen = None if listed else self.memory.known(log)
+        if seen is not None:
+            return Now(seen.timeline, seen.config, seen.log, listed=False)
+        found: list[Timeline] = []
+        config, _ = at_once(self.store, [self.config, lambda: found.append(self.timeline())])
+        assert config is not None  # noqa: S101 - of the first call
+        timeline = self.memory.learn(log, found[0], config)
+        return Now(timeline, config, None if log is None else log.name, listed=True)
 
     def may_look_for_dead(self) -> bool:
         """Whether this writer looks for dead ones again: not at each of its commits."""
-        now_s, last_s = self.world.monotonic_s(), self._looked_s
-        if last_s is not None and now_s - last_s < self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD:
-            return False
-        self._looked_s = now_s
-        return True
-
-    def partitions_at(self, timeline: Timeline) -> set[str]:
-        """The partitions known to have a metafile, as long as nothing happened that may remove one; to be added to."""
-        removers = frozenset(i.file_name for i in timeline.instants if i.action in _REMOVERS)
-        if self._partitions[0] != removers:
-            self._partitions = (removers, set())
-        return self._partitions[1]
+        every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
+        return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
 
     def snapshot(
         self,
@@ -248,7 +260,10 @@ class Table:
         if timeline is not None or files is not None:
             return self._snapshot(timeline or self.timeline(), as_of, files)
         for _ in range(_OVERTAKEN):
-            now = self.timeline()
+            now = self.now().timeline if as_of is None else self.timeline()
+            known = self.memory.snapshot(now) if as_of is None else None
+            if known is not None:
+                return known
             try:
                 seen = self._snapshot(now, as_of, None)
             except HistoryGone as error:
@@ -256,7 +271,7 @@ class Table:
                     raise
             else:
                 if not clean.has_overtaken(self, now):
-                    return seen
+                    return seen if as_of is not None else self.memory.found(seen)
         raise HistoryGone(f"the table at {self.url!r} is cleaned faster than its files are listed; keep more commits")
 
     def to_arrow(
@@ -313,17 +328,14 @@ class Table:
             HistoryGone: it was archived or taken back since it was listed.
         """
         name = instant.file_name
-        if name not in self._metadata:
+        known = self.memory.metadata(name)
+        while known is None:
             try:
-                data = self.store.read(f"{TIMELINE}/{name}").data
+                self.memory.remember(name, self.store.read(f"{TIMELINE}/{name}").data)
             except ObjectNotFound as error:
                 raise HistoryGone(f"commit {name} was archived or taken back; list the timeline again") from error
-            self._metadata[name] = decode_commit(data, name)
-        return self._metadata[name]
-
-    def remember(self, name: str, data: bytes) -> None:
-        """The content of a completed write that this process has published itself."""
-        self._metadata[name] = decode_commit(data, name)
+            known = self.memory.metadata(name)
+        return known
 
     def changes(
         self,

@@ -114,6 +114,7 @@ def _check_savepoints(table: Table, now: Timeline, plan: RestorePlan) -> None:
 
 def _carry_out(table: Table, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
     started_s = table.world.monotonic_s()
+    table.lock.wait_for_late()
     files = _files_by_begin(table)
     now = table.timeline()
     for victim, _ in plan.victims:

@@ -39,10 +39,9 @@ def clean_dead(table: Table, timeline: Timeline, me: str) -> None:
 
     A cleaner that cannot get through leaves the work to the next one. With EAGER settings all of them count as dead.
     """
-    eager = table.settings.is_eager
     with contextlib.suppress(CasError, LockError):
-        if _suspects(timeline, {me}) and (eager or table.may_look_for_dead()):
-            _clean(table, timeline, {me}, eager=eager)
+        if _suspects(timeline, {me}):
+            _clean(table, timeline, {me}, eager=table.settings.is_eager)
 
 
 def sweep(table: Table) -> tuple[str, ...]:

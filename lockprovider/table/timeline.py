@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,15 @@ class Timeline:
     def of(cls, names: Iterable[str]) -> Timeline:
         """Read the file names below the timeline folder; names that are not instants are passed over."""
         return cls(tuple(found for name in sorted(names) if (found := parse(name)) is not None))
+
+    def plus(self, instants: Iterable[Instant]) -> Timeline:
+        """The same timeline with these instants, too."""
+        there = list(self.instants)
+        for instant in instants:
+            at = bisect_left(there, instant.file_name, key=lambda one: one.file_name)
+            if there[at : at + 1] != [instant]:
+                there.insert(at, instant)
+        return Timeline(tuple(there))
 
     def cuts(self, size: int) -> tuple[str, ...]:
         """Begin times at which this many file names, or a few more, have come before, each: to list parts at once.

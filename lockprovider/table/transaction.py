@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fsspec_cas import CasError, Won
-from lockprovider import Lease, LeaseLost, NotAcquired, Pending, PublishUnknown
+from lockprovider import Lease, LeaseLost, LockRecord, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import restore, rollback
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import Ahead, at_once
@@ -58,7 +58,7 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import FileSlice, Snapshot, lost
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.manager import Now, Table
 
 _LEASES = 5  # how often a commit may lose its lease before it gives up
 
@@ -89,7 +89,8 @@ class Transaction:
         self.table = table
         self.config: TableConfig = table.config()
         check_writable(self.config)
-        self._timeline: Timeline | None = table.timeline() if pinned else None
+        self._timeline: Timeline | None = table.now().timeline if pinned else None
+        self._log: str | None = None  # the lock's log when this instant was begun
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
         self._action = Action.COMMIT
@@ -143,7 +144,8 @@ class Transaction:
     def snapshot(self) -> Snapshot:
         """The rows this transaction reads; conflicts are judged against it."""
         if self._snapshot is None:
-            self._snapshot = self.table.snapshot(self.timeline)
+            known = self.table.memory.snapshot(self.timeline)
+            self._snapshot = known or self.table.memory.found(self.table.snapshot(self.timeline))
         return self._snapshot
 
     @property
@@ -163,7 +165,7 @@ class Transaction:
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
-        known = self._timeline or self.table.last_seen
+        known = self._timeline or self.table.memory.latest
         while not self._begin:
             known = self._take(known.next_time(self.table.world.now_ms()))
         self._timeline = self._timeline or known
@@ -171,7 +173,7 @@ class Transaction:
 
     def columns(self, check: Callable[[pa.Schema], object]) -> pa.Schema:
         """The table's schema, of a transaction that has started then; `check` refuses input, before it if possible."""
-        seen = self.table.last_schema
+        seen = self.table.memory.schema
         if self._timeline is None and seen is not None and _passes(check, seen):
             self.start()  # else it may have got a column since
         schema = self.table.schema(self.timeline)
@@ -182,7 +184,7 @@ class Transaction:
     @property
     def partitions(self) -> set[str]:
         """The partitions that are known to have a metafile; to be added to."""
-        return self.table.partitions_at(self.timeline)
+        return self.table.memory.partitions_at(self.timeline)
 
     def announce(self, marker: str) -> None:
         """A marker that this process is about to write."""
@@ -261,7 +263,7 @@ class Transaction:
         if self.check_keys:
             self._look_for_keys(self._stats)
         self._data = encode_commit(self._metadata(self._stats))
-        staged = self.table.lock.enclose(f"{TIMELINE}/{self._begin}", self._data)
+        staged = self.table.lock.enclose(f"{TIMELINE}/{self._begin}", self._data, sole=True)
         try:
             completion, waited_s = self._commit_under_lock(staged, self._stats)
         except (WriteConflict, Aborted, AlreadyCommitted):
@@ -302,15 +304,18 @@ class Transaction:
         if not self._create(requested, plan):
             heartbeat.stop()
             return table.timeline()
-        now = table.timeline()
+        looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
+        seen = table.now(listed=looks_for_dead)
+        now = seen.timeline
         if now.latest_completed_time >= begin or not now.is_alone(requested):
             table.store.delete(f"{TIMELINE}/{requested.file_name}")
             heartbeat.stop()
             return now
         self._create(Instant(begin, self._action, State.INFLIGHT), profile)
-        self._begin, self._heartbeat = begin, heartbeat
+        self._begin, self._heartbeat, self._log = begin, heartbeat, seen.log
         table.tell("begin", begin, snapshot=(self._timeline or now).latest_completed_time)
-        rollback.clean_dead(table, now, begin)
+        if looks_for_dead:
+            rollback.clean_dead(table, now, begin)
         return now
 
     def _create(self, instant: Instant, content: bytes) -> bool:
@@ -345,63 +350,64 @@ class Transaction:
         for _ in range(_LEASES):
             asked_s = table.world.monotonic_s()
             table.tell("lock_wait", self._begin)
-            ahead = Ahead(table.store, self._look, wary=table.is_contended)
-            lease = table.lock.acquire(meanwhile=ahead)
-            table.is_contended = ahead.tries > 1
+            ahead = Ahead(table.store, self._look, wary=table.memory.is_contended)
+            lease = table.lock.acquire(meanwhile=ahead, keeps_log=True)
+            table.memory.is_contended = ahead.tries > 1
             waited_s += table.world.monotonic_s() - asked_s
             table.tell("lock_held", self._begin, epoch=lease.epoch)
             try:
-                return self._publish(lease, staged, stats, ahead.result()), waited_s
+                seen = ahead.result(lease.record)
+                if not seen.timeline.pending(Action.RESTORE):
+                    return self._publish(lease, staged, stats, seen), waited_s
             except (LeaseLost, PublishUnknown):
                 continue  # the next holder (me, if I get it) sees what was decided
             finally:
                 with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
                     lease.release()
                 table.tell("lock_released", self._begin)
+            if not restore.finish_left(table, seen.timeline):
+                raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         raise Aborted(f"instant {self._begin} lost its lease {_LEASES} times before its commit; begin again")
 
-    def _look(self) -> tuple[Timeline, TableConfig]:
-        """The table now, with what the check is going to read of it at hand."""
-        table = self.table
-        listed: list[Timeline] = []
-        config, _ = at_once(table.store, [table.config, lambda: listed.append(table.timeline())])
-        assert config is not None  # noqa: S101 - of the first call
-        done = completed_since(self.timeline, listed[0])
+    def _look(self, record: LockRecord) -> Now:
+        """The table now, with what the check is going to read of it at hand.
+
+        If the log is the one of the begin, nobody has rolled this instant back.
+        """
+        table, log = self.table, record.log
+        seen = table.now(record, listed=log is None or log.name != self._log)
+        done = completed_since(self.timeline, seen.timeline)
         needed = done if self._may_overlap else done[-1:]
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])
-        return listed[0], config
+        return seen
 
-    def _publish(
-        self, lease: Lease, staged: Pending, stats: tuple[WriteStat, ...], seen: tuple[Timeline, TableConfig]
-    ) -> str:
-        now, config = seen
+    def _publish(self, lease: Lease, staged: Pending, stats: tuple[WriteStat, ...], seen: Now) -> str:
+        now = seen.timeline
         done = now.written_at(self._begin)
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
-        if restore.finish_left(self.table, now):
-            now, config = self._look()
-        self._check_alive(now, config)
+        if seen.listed:
+            self.table.memory.learn(lease.record.log, now, seen.config)
+        self._check_alive(seen)
         self._check_once(now)
         self._check_conflicts(now, stats)
         completion = now.next_time(self.table.world.now_ms())
         name = Instant(self._begin, self._action, State.COMPLETED, completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
-        lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}"), self._data)
-        self.table.remember(name, self._data)
+        lease.publish_last(replace(staged, path=f"{TIMELINE}/{name}"), self._data)
+        self.table.memory.remember(name, self._data)
         self.table.tell("committed", self._begin, completion=completion)
         return completion
 
-    def _check_alive(self, now: Timeline, config: TableConfig) -> None:
-        begin = self._begin
-        if not now.is_pending(begin):
+    def _check_alive(self, seen: Now) -> None:
+        begin, now = self._begin, seen.timeline
+        if seen.listed and not now.is_pending(begin):
             raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
         if self._heartbeat is None or not self._heartbeat.alive:
             raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
         if rollback.is_planned(self.table, now, begin):
             raise Aborted(f"a rollback of instant {begin} is planned; begin again")
-        if now.pending(Action.RESTORE):
-            raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
-        if config != self.config:
+        if seen.config != self.config:
             raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
     def _check_once(self, now: Timeline) -> None:

@@ -9,12 +9,15 @@ What may happen, each within a budget: a lease counts as lapsed for another clie
 own lease has lapsed at any moment; the answer to a request is lost; a write is late, and lands at any later moment at which
 its condition is true (a second copy of a write that landed never finds its condition true again, so "twice" is a late
 write that has lost); a request fails and was not done; a client stops for ever, with its write still on the way; one that
-waits writes itself into the line, that is into the record of the holder. All take as rudely as they can: the line is
+waits writes itself into the line, that is into the record of the holder; a holder hands the lock over with its commit.
+What was handed over is applied at any later moment by the one who did, and at any moment before its take by one that
+has read it. Those who keep the log go by it, instead of reading the entries, whenever they can. All take as rudely as they can: the line is
 politeness, and nothing may depend on it.
 
 Promises, checked at every step:
     fence     an entry that is decided names all entries that were decided before it
     keep      what was decided is in the store before the record forgets it
+    order     no entry is in the store before all that were decided before it
     epoch     every acquisition has a higher epoch than all before it
     truth     a publish that returns is in the store; one that ended in LeaseLost never is
     free      alone in the world, a newcomer gets a lock that was released or has lapsed, and what was decided is there
@@ -35,6 +38,7 @@ from lockprovider.lease import (
     Checking,
     Commit,
     Ended,
+    HandOver,
     Held,
     Idle,
     Look,
@@ -53,13 +57,15 @@ from lockprovider.lease import (
     Told,
     TryLock,
 )
-from lockprovider.record import LockRecord, Pending
+from lockprovider.pending import Pending
+from lockprovider.record import LockRecord
 from lockprovider.settings import LockSettings
 from lockprovider.waiting import EVERYONE
 from model.search import BrokenPromise
 
 ANY = object()  # a condition that is always true: what a plain put has
-PROMISES = frozenset({"fence", "keep", "epoch", "truth", "free"})
+PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free"})
+_MEMORY = 3
 _LONG_AGO_MS = -(10**9)
 _NAMES = "ABCZ"
 
@@ -74,6 +80,7 @@ class Budget(NamedTuple):
     crashes: int = 0
     renewals: int = 0
     joins: int = 0
+    hands: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,7 @@ class Client(NamedTuple):
     epoch: int = 0
     seen: int = 0
     applying: int = 0  # the apply that goes on while `op` is the heartbeat's
+    memory: int = 0  # a log, a place in it, and the entries there were then
 
 
 class World(NamedTuple):
@@ -125,6 +133,7 @@ class Publishing:
     transactions: int = 1
     budget: Budget = field(default_factory=Budget)
     rules: Rules = field(default_factory=Rules)
+    keepers: str = ""  # who keeps the log
     watch: frozenset[str] = PROMISES
     reached: set[str] = field(default_factory=set)  # so that a test can see that the search went where it matters
 
@@ -194,20 +203,17 @@ class Publishing:
             begins = client.entry > 0 or i == 0 or world.clients[i - 1].entry > 0
             if begins and client.entry < self.transactions:
                 ready = machine if isinstance(machine, (Idle, Lost)) else Idle()
-                fresh = Client(self._id(ready), entry=client.entry + 1)
+                fresh = Client(self._id(ready), entry=client.entry + 1, memory=client.memory)
                 yield self._feed(f"{name} tries to take the lock", world, i, fresh, "try")
             return
         yield from self._beside(world, i, machine)
         match client.phase, machine:
             case "fresh", _:
-                base = ",".join(sorted(world.objects))
-                yield (
-                    f"{name} reads the entries: [{base}]",
-                    _with(world, i, client._replace(phase="publish", base=base)),
-                )
+                yield self._learn(world, i, machine)
+            case "late", _:
+                yield from self._apply_late(world, i)
             case "publish", Held():
-                label = f"{name} sends the commit of {self._entry(i, client)} [{client.base}]"
-                yield self._feed(label, world, i, client._replace(tried=True), "commit")
+                yield from self._decide(world, i)
             case "publish" | "release", Checking():
                 yield self._feed(f"{name} looks again", world, i, client, "look")
             case "publish", Rolling(held):
@@ -223,6 +229,51 @@ class Publishing:
             case _:
                 raise AssertionError(f"{client.phase}, {machine}")
 
+    def _decide(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        client, name, hands = world.clients[i], _NAMES[i], world.budget.hands
+        what = f"{self._entry(i, client)} [{client.base}]"
+        tried = client._replace(tried=True)
+        if hands:
+            after = world._replace(budget=world.budget._replace(hands=hands - 1))
+            yield self._feed(f"{name} hands over with {what}", after, i, tried, "hand over")
+        yield self._feed(f"{name} sends the commit of {what}", world, i, tried, "commit")
+
+    def _learn(self, world: World, i: int, machine: Any) -> tuple[str, World]:
+        """Find out which entries there are."""
+        client = world.clients[i]
+        base = self._by_log(client, machine)
+        how = "reads the entries" if base is None else "goes by the log"
+        base = ",".join(sorted(world.objects)) if base is None else base
+        self.reached.add(how)
+        after = self._remembering(client._replace(phase="publish", base=base), machine)
+        return f"{_NAMES[i]} {how}: [{base}]", _with(world, i, after)
+
+    def _by_log(self, client: Client, machine: Any) -> str | None:
+        """The entries, as one that has seen the log before knows them without a look; None if it has to look."""
+        log, memory = _log(machine), self._all[client.memory]
+        since = None if log is None or memory is None or memory[0] != log.name else log.since(memory[1])
+        return (
+            None if since is None else ",".join(sorted({*filter(None, memory[2].split(",")), *(e.path for e in since)}))
+        )
+
+    def _remembering(self, client: Client, machine: Any) -> Client:
+        log = _log(machine)
+        return client if log is None else client._replace(memory=self._id((log.name, log.next, client.base)))
+
+    def _apply_late(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        """`Lock.apply_late`: after the lock was handed over, whoever may have it now."""
+        client, entry = world.clients[i], self._entry(i, world.clients[i])
+        self.reached.add("applied late")
+        label = f"{_NAMES[i]} applies {entry}, after it has handed over"
+        yield label, self._published(label, self._there(label, world, entry), i, client)
+        yield f"{_NAMES[i]} does not get to applying {entry}", self._over(world, i, client, "out")
+
+    def _there(self, label: str, world: World, path: str) -> World:
+        missing = [entry for entry in world.decided[: world.decided.index(path)] if entry not in world.objects]
+        if missing:
+            self._broken("order", label, f"{missing} were decided before, and are not there")
+        return world._replace(objects=world.objects | {path})
+
     def _beside(self, world: World, i: int, machine: Any) -> Iterator[tuple[str, World]]:
         """What the heartbeat and the clock may do at any time."""
         client, name, budget = world.clients[i], _NAMES[i], world.budget
@@ -230,8 +281,8 @@ class Publishing:
         if budget.renewals and isinstance(machine, Rolling) and client.phase != "publish":
             after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
             path = machine.held.record.pending.path
-            there = after._replace(objects=after.objects | {path})
-            yield self._feed(f"{name}'s heartbeat applies {path}", there, i, client, "applied")
+            label = f"{name}'s heartbeat applies {path}"
+            yield self._feed(label, self._there(label, after, path), i, client, "applied")
         if budget.lapses and isinstance(machine, (Held, Rolling)):
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
             yield self._feed(f"{name}'s own deadline passes", after, i, client, "tick")
@@ -248,7 +299,7 @@ class Publishing:
 
     def _join(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         name, record, budget = _NAMES[i], self._all[world.record], world.budget
-        waits = world.clients[i].phase == "out" and record is not None and not record.expired
+        waits = world.clients[i].phase == "out" and record is not None and not record.given
         if budget.joins and waits and name != record.owner and name not in record.line:
             put = PutRecord(self.rules.joined(record, name), self._version(world.record))
             after = world._replace(budget=budget._replace(joins=budget.joins - 1))
@@ -277,7 +328,7 @@ class Publishing:
         record = self._all[world.record]
         there = "no record" if record is None else f"{record.owner}'s record ({_what(record)})"
         yield self._feed(f"{name} reads {there}", world, i, client, "seen", world.record)
-        if budget.lapses and record is not None and record.owner != name and not record.expired:
+        if budget.lapses and record is not None and record.owner != name and not record.given:
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
             old = self._id(replace(record, valid_until_ms=_LONG_AGO_MS))
             yield self._feed(f"{name} reads {there}, lapsed by its clock", after, i, client, "seen", old)
@@ -289,6 +340,11 @@ class Publishing:
     def _put(self, world: World, i: int, put: PutRecord) -> Iterator[tuple[str, World]]:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         what = f"{name}'s write ({_what(put.record)})"
+        pending = put.record.pending
+        if put.record.late_ms and pending is not None and pending.path not in world.objects and client.phase == "out":
+            self.reached.add("applied ahead")
+            label = f"{name} applies {pending.path} while it takes the lock"
+            yield label, self._there(label, world, pending.path)
         if not self._true(world, put):
             yield self._feed(f"{what} is refused", world, i, client, "failed")
             return
@@ -311,7 +367,7 @@ class Publishing:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         self.reached.add("applied" if pending.path[0] == name.lower() else "rolled forward")
         label = f"{name} applies {pending.path}"
-        there = world._replace(objects=world.objects | {pending.path})
+        there = self._there(label, world, pending.path)
         machine = self._all[client.machine]
         if isinstance(machine, Rolling) and machine.held.record.pending == pending:
             yield self._feed(label, there, i, client, "applied")
@@ -377,8 +433,9 @@ class Publishing:
 
     def _feed(self, label: str, world: World, i: int, client: Client, kind: str, arg: int = 0) -> tuple[str, World]:
         """Feed one event to the real machine."""
-        nonce = self._fresh_nonce(world) if kind in ("try", "seen", "renew", "commit", "release") else 0
-        key = (i, client.machine, kind, arg, nonce, (client.base, client.entry) if kind == "commit" else None)
+        nonce = self._fresh_nonce(world) if kind in ("try", "seen", "renew", "commit", "hand over", "release") else 0
+        published = (client.base, client.entry) if kind in ("commit", "hand over") else None
+        key = (i, client.machine, kind, arg, nonce, published)
         if key not in self._fed:
             event = self._event(i, client, kind, arg, nonce)
             state, effect = self.rules.step(self._me[i], self._all[client.machine], event)
@@ -401,6 +458,8 @@ class Publishing:
                 return self._pruned(_with(world, i, client._replace(phase="fresh", epoch=epoch)))
             case Told("committed") if client.phase == "publish":
                 return self._pruned(self._published(label, world, i, client))
+            case Told("handed_over"):
+                return self._pruned(_with(world, i, client._replace(phase="late", seen=0, epoch=0)))
             case Told("released"):
                 return self._pruned(self._over(world, i, client, "out"))
             case Told():
@@ -421,7 +480,7 @@ class Publishing:
         entry = self._entry(i, client)
         if entry not in world.objects or entry not in world.decided:
             self._broken("truth", label, f"{_NAMES[i]} reports {entry} as published, and it is not there")
-        return self._over(world, i, client, "release")
+        return self._over(world, i, client, "out" if client.phase == "late" else "release")
 
     def _denied(self, label: str, world: World, i: int, client: Client) -> World:
         entry = self._entry(i, client)
@@ -433,7 +492,8 @@ class Publishing:
         """On to `phase`, without what is not needed any more: fewer states that differ in nothing."""
         retired = phase == "out" and client.entry >= self.transactions
         machine = self._id(Idle()) if retired else client.machine
-        return self._pruned(_with(world, i, Client(machine, client.op, phase, client.entry)))
+        memory = 0 if retired else client.memory
+        return self._pruned(_with(world, i, Client(machine, client.op, phase, client.entry, memory=memory)))
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
@@ -481,7 +541,7 @@ class Publishing:
         self._free.add(key)
         newcomer, record = len(_NAMES) - 1, self._all[world.record]
         state, effect = self.rules.step(self._me[newcomer], Idle(), TryLock(_at("new"), EVERYONE))
-        if record is not None and not record.expired:
+        if record is not None and not record.given:
             record = replace(record, valid_until_ms=_LONG_AGO_MS)
         objects = set(world.objects)
         for _ in range(4):
@@ -514,7 +574,7 @@ class Publishing:
         at = _at(str(nonce))
         match kind:
             case "try":
-                return TryLock(at, EVERYONE)
+                return TryLock(at, EVERYONE, _NAMES[i] in self.keepers)
             case "seen":
                 record = self._all[arg]
                 return RecordSeen(record, None if record is None else self._version(arg), at)
@@ -528,6 +588,8 @@ class Publishing:
                 return Renew(at)
             case "commit":
                 return Commit(self._pending(i, client), at)
+            case "hand over":
+                return HandOver(self._pending(i, client), at)
             case "release":
                 return Release(at)
             case "look":
@@ -553,7 +615,7 @@ class Publishing:
         """The smallest that occurs nowhere: a nonce that nobody remembers may come again."""
         live = set(self._nonces[world.record])
         for client in world.clients:
-            live |= self._nonces[client.machine] | self._nonces[client.op]
+            live |= self._nonces[client.machine] | self._nonces[client.op] | self._nonces[client.memory]
         for ghost in world.ghosts:
             live |= self._nonces[ghost]
         return next(n for n in range(1, 100) if n not in live)
@@ -567,10 +629,17 @@ def _at(nonce: str) -> Moment:
     return Moment(0, 0.0, nonce)
 
 
+def _log(machine: Any) -> Any:
+    held = real.belief(machine)
+    return None if held is None else held.record.log
+
+
 def _what(record: LockRecord) -> str:
     what = f"epoch {record.epoch}"
     if record.expired:
         what += ", released"
+    if record.handed:
+        what += ", handed over"
     return what if record.pending is None else f"{what}, pending {record.pending.path}"
 
 
@@ -580,6 +649,10 @@ def _nonces(thing: Any) -> Iterator[int]:
     elif isinstance(thing, LockRecord):
         if thing.nonce:
             yield int(thing.nonce)
+        if thing.log is not None:
+            yield int(thing.log.name)
+    elif isinstance(thing, tuple) and len(thing) == _MEMORY and isinstance(thing[0], str):
+        yield int(thing[0])
     elif isinstance(thing, tuple):
         for part in thing:
             yield from _nonces(part)

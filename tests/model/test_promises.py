@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from model.clocks import ALLOWANCE_S, TICK_S, Clocks
@@ -19,12 +21,23 @@ WORLDS = {
     "two clients, one joins the line": (2, 1, Budget(lapses=1, lost=1, joins=1)),
     "two clients, one joins, with renewals": (2, 1, Budget(lapses=1, failed=1, renewals=1, joins=1)),
     "three clients, one joins": (3, 1, Budget(lapses=1, joins=1)),
+    "two clients hand over, a lost answer": (2, 1, Budget(lapses=1, lost=1, hands=2)),
+    "two clients, a hand-over may be late, its answer lost": (2, 1, Budget(lapses=1, lost=1, late=1, hands=1)),
+    "two clients, a hand-over, renewals, and one joins": (2, 1, Budget(lapses=1, renewals=1, joins=1, hands=1)),
+    "two clients, a hand-over and a crash": (2, 1, Budget(lapses=1, lost=1, crashes=1, hands=1)),
+    "three clients hand over": (3, 1, Budget(lapses=1, hands=2)),
+    "two clients keep the log": (2, 2, Budget(lapses=1, hands=2), "AB"),
+    "one of two keeps the log": (2, 2, Budget(lapses=1, hands=2), "A"),
 }
 
 # Worlds in which some twin stumbles, small ones first.
 TRAPS = (
     Publishing(2, 1, Budget(lapses=1)),
     Publishing(2, 2, Budget()),
+    Publishing(2, 1, Budget(hands=1)),
+    Publishing(2, 1, Budget(lapses=1, hands=1)),
+    Publishing(2, 2, Budget(hands=1), keepers="AB"),
+    Publishing(2, 2, Budget(hands=1), keepers="A"),
     Publishing(2, 1, Budget(lapses=1, crashes=1)),
     Publishing(2, 1, Budget(lapses=1, lost=1)),
     Publishing(2, 1, Budget(lapses=1, failed=1)),
@@ -41,11 +54,14 @@ TRAPS = (
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_with_no_assumption_on_clocks_every_promise_of_publish_holds(world: str) -> None:
-    model = Publishing(*WORLDS[world])
+    *what, keepers = (*WORLDS[world], "")[:4]
+    model = Publishing(*what, keepers=keepers)
     found = explore(model.initial(), model.steps)
     assert not found.story, str(found)
     assert found.states > 500
     assert ("joined" in model.reached) == (model.budget.joins > 0)
+    assert ({"applied late", "applied ahead"} <= model.reached) == (model.budget.hands > 0)
+    assert ("goes by the log" in model.reached) == (keepers != "")
     assert ("renewed while applying" in model.reached) == (model.budget.renewals > 0)
 
 
@@ -53,7 +69,7 @@ def test_with_no_assumption_on_clocks_every_promise_of_publish_holds(world: str)
 def test_a_wrong_publish_is_caught(twin: str) -> None:
     promise, rules = PUBLISHING[twin]
     for trap in TRAPS:
-        model = Publishing(trap.clients, trap.transactions, trap.budget, rules, frozenset({promise}))
+        model = replace(trap, rules=rules, watch=frozenset({promise}), reached=set())
         found = explore(model.initial(), model.steps)
         if found.story:
             print(found)

@@ -12,7 +12,9 @@ from lockprovider.lease import (
     AppliedPending,
     Apply,
     Checking,
+    Commit,
     Ended,
+    HandOver,
     Held,
     Idle,
     Lost,
@@ -24,9 +26,11 @@ from lockprovider.lease import (
     Renew,
     Rolling,
     Told,
+    TryLock,
     Writing,
 )
-from lockprovider.record import LockRecord, Pending
+from lockprovider.pending import Pending
+from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS
 from model.publishing import ANY, Rules
 
@@ -138,6 +142,50 @@ def _a_join_ends_the_lease(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     return real.step(me, state, event)
 
 
+def _hand_over_is_a_plain_put(put: PutRecord) -> Any:
+    return ANY if put.record.handed else put.condition
+
+
+def _leaves_it_to_whoever_handed_over(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """The next holder begins without what was handed over: its writer is at it."""
+    after, effect = real.step(me, state, event)
+    if isinstance(after, Rolling) and isinstance(effect, Apply) and after.then == "acquired":
+        held = after.held
+        if held.record.late_ms:
+            return replace(held, record=replace(held.record, pending=None)), Told("acquired")
+    return after, effect
+
+
+def _handed_over_is_still_held(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    if isinstance(event, RecordSeen) and event.record is not None and event.record.handed:
+        event = replace(event, record=replace(event.record, handed=False))
+    return real.step(me, state, event)
+
+
+def _does_not_log(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    after, effect = real.step(me, state, event)
+    if isinstance(event, (Commit, HandOver)) and isinstance(effect, PutRecord):
+        record = replace(effect.record, log=state.record.log)
+        return replace(after, record=record), replace(effect, record=record)
+    return after, effect
+
+
+def _one_that_keeps_no_log_leaves_it_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    if me.owner == "A":
+        return real.step(me, state, event)
+    if isinstance(event, TryLock):
+        event = replace(event, keeps_log=True)
+    return _does_not_log(me, state, event)
+
+
+def _a_new_log_has_the_name_of_the_old(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    after, effect = real.step(me, state, event)
+    if isinstance(effect, PutRecord) and effect.record.log is not None and not effect.record.log.next:
+        record = replace(effect.record, log=replace(effect.record.log, name="1"))
+        return replace(after, record=record), replace(effect, record=record)
+    return after, effect
+
+
 PUBLISHING: dict[str, tuple[str, Rules]] = {
     "a take-over drops the pending publish": ("fence", Rules(step=_takeover_drops_pending)),
     "a take-over adopts without rolling forward": ("fence", Rules(step=_adopts_without_applying)),
@@ -156,6 +204,12 @@ PUBLISHING: dict[str, tuple[str, Rules]] = {
     "a waiter that joins forgets the epoch": ("epoch", Rules(joined=_join_keeps_only_what_jvm_hudi_knows)),
     "a waiter that joins forgets the pending publish": ("fence", Rules(joined=_join_drops_pending)),
     "a join ends the lease": ("truth", Rules(step=_a_join_ends_the_lease, settles=False)),
+    "a hand-over is a plain put": ("fence", Rules(condition=_hand_over_is_a_plain_put)),
+    "the next holder does not wait for what was handed over": ("order", Rules(step=_leaves_it_to_whoever_handed_over)),
+    "a lock that was handed over counts as held": ("free", Rules(step=_handed_over_is_still_held)),
+    "a publish is not written into the log": ("fence", Rules(step=_does_not_log)),
+    "one that keeps no log leaves it there": ("fence", Rules(step=_one_that_keeps_no_log_leaves_it_there)),
+    "a new log has the name of the old": ("fence", Rules(step=_a_new_log_has_the_name_of_the_old)),
     "a pending publish blocks the next holder": ("free", Rules(step=_unapplied_blocks_for_ever)),
 }
 

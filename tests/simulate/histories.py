@@ -33,6 +33,7 @@ from lockprovider import (
     LockError,
     LockRecord,
     LockSettings,
+    Log,
     NotAcquired,
     PublishUnknown,
 )
@@ -88,6 +89,8 @@ class Client:
     network: Network
     store: Store
     lock: Lock
+    keeps_log: bool = False
+    memory: tuple[Log, list[str]] | None = None
     inside: list[Lease] = field(default_factory=list)
 
     def believes(self) -> bool:
@@ -147,7 +150,8 @@ class History:
         process, clock = Process(name), Clock(self.scheduler, name, self._draw_skew_s())
         network = Network(self._memory, self.scheduler, self.weather, lambda *what: self._happens(name, *what))
         store = Store(network, self._root, world=clock)
-        return Client(process, clock, network, store, Lock(store, settings=SETTINGS, world=clock))
+        keeps_log = self.rng.random() < 0.7
+        return Client(process, clock, network, store, Lock(store, settings=SETTINGS, world=clock), keeps_log)
 
     def _draw_skew_s(self) -> float:
         within_s = (self.rng.random() - 0.5) * ALLOWANCE_S * 0.98
@@ -186,7 +190,7 @@ class History:
                 self._tell(client.process.name, f"goes without: {type(error).__name__}: {error}")
 
     def _transact(self, client: Client, path: str) -> None:
-        with client.lock.acquire() as lease:
+        with client.lock.acquire(keeps_log=client.keeps_log) as lease:
             client.inside.append(lease)
             try:
                 self._tell(client.process.name, f"holds it, epoch {lease.epoch}")
@@ -210,15 +214,37 @@ class History:
         finally:
             client.clock.jump_s = 0.0
 
+    def _by_log(self, client: Client, log: Log | None) -> list[str] | None:
+        """What has been published, by what this client has seen before and the log."""
+        if client.memory is None or log is None or client.memory[0].name != log.name:
+            return None
+        since = log.since(client.memory[0].next)
+        if since is None:
+            return None
+        self._tell(client.process.name, f"goes by the log, {len(since)} further")
+        return sorted({*client.memory[1], *(entry.path for entry in since)})
+
+    def _publish(self, client: Client, lease: Lease, path: str, data: bytes) -> None:
+        if self.rng.random() < 0.4:
+            lease.publish(path, data)
+            return
+        pending = client.lock.enclose(path, data, sole=True)
+        if client.lock.others_wait:
+            self._tell(client.process.name, f"is about to hand over with {path}")
+            client.clock.jump_s = 0.0  # which is for as long as it holds the lock, and other threads may take it now
+        lease.publish_last(pending, data)
+
     def _read_and_publish(self, client: Client, lease: Lease, path: str) -> None:
         known = {path for path, there in self.done.items() if there}
-        seen = sorted(entry.path for entry in client.store.list("tx/"))
+        log = lease.record.log
+        seen = self._by_log(client, log) or sorted(entry.path for entry in client.store.list("tx/"))
+        client.memory = None if log is None else (log, seen)
         if not known <= set(seen) and self._is_newest(lease):
             self.broken = self.broken or f"fence: {client.process.name} holds the lock and does not see {known}"
         client.clock.sleep(self.rng.choice((0.0, 0.5, 4.0, 12.0)) * self.rng.random())
         try:
             self.done[path] = None
-            lease.publish(path, json.dumps(seen).encode())
+            self._publish(client, lease, path, json.dumps(seen).encode())
         except PublishUnknown as error:
             self._tell(client.process.name, f"does not know what became of {path}: {error}")
         except (CasError, LeaseLost, LockError) as error:

@@ -13,7 +13,7 @@ from table.tables import SETTINGS, SPEC, content, rows, upsert
 
 from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import Lock
+from lockprovider import Lock, LockRecord
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.ahead import Ahead, at_once
 from lockprovider.table.engines import arrow as engine
@@ -68,9 +68,9 @@ def test_without_reading_again_an_update_is_lost(table: Table, monkeypatch: pyte
     """The wrong twin."""
     start = Ahead.start
 
-    def start_once(self: Ahead[Any]) -> None:
+    def start_once(self: Ahead[Any], seen: LockRecord) -> None:
         if self._answer is None:
-            start(self)
+            start(self, seen)
 
     monkeypatch.setattr(Ahead, "start", start_once)
     assert overtaken(table, lambda: upsert(table, (1, "a", 10))).updated == 1
@@ -102,7 +102,8 @@ def test_nothing_is_read_along_when_the_lock_is_taken_from_one_that_let_it_lapse
     heard: list[str] = []
 
     class Heard:
-        def start(self) -> None:
+        def start(self, seen: LockRecord) -> None:
+            assert seen.expired
             heard.append("start")
 
         def drop(self) -> None:

@@ -106,13 +106,13 @@ def test_whatever_the_last_request_was_the_table_is_whole(tmp_path: Path, applie
         assert now in (BEFORE, AFTER), f"a torn table after {backend.asked[-1]}"
         let_time_pass(folder)
         # Two transactions: the first takes the lock over (and rolls a decided commit forward) and cleans.
-        upsert(table, NEXT, retries=3)
+        upsert(Table.open(str(folder), settings=SETTINGS), NEXT, retries=3)
         later = by_hudi_rs(str(folder))
         assert later in (BEFORE | {NEXT}, AFTER | {NEXT}), f"not whole after {backend.asked[-1]} and the next writer"
         assert later >= now - {(2, "b", 2)} or now == BEFORE, f"a committed row went away after {backend.asked[-1]}"
         assert not (now == AFTER and later != AFTER | {NEXT}), "a visible commit went away"
         assert content(Table.open(str(folder))) == later
-        upsert(table, (9, "b", 10))
+        upsert(Table.open(str(folder), settings=SETTINGS), (9, "b", 10))
         assert table.timeline().pending_writes == ()
         assert table.timeline().pending_rollbacks == ()
         assert orphans(folder) == set(), f"orphans after {backend.asked[-1]}"

@@ -95,9 +95,9 @@ def test_a_commit_between_the_first_look_and_the_lock_is_compared_too(
     other = Table.open(table.url, settings=CHECKED)
     stage = table.lock.enclose
 
-    def late(path: str, data: bytes) -> object:
+    def late(path: str, data: bytes, *, sole: bool) -> object:
         upsert(other, (1, "a", 2))
-        return stage(path, data)
+        return stage(path, data, sole=sole)
 
     monkeypatch.setattr(table.lock, "enclose", late)
     with pytest.raises(WriteConflict, match="both inserted key '1'"):

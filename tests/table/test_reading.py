@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from hudi import HudiReadOptions, HudiTableBuilder
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
-from fsspec_cas import InvalidInput, Store
+from fsspec_cas import InvalidInput, Store, Version
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import AsOf, Corrupt, HistoryGone, KeepVersions, Table, TableSpec, reading
 from lockprovider.table.engines import arrow as engine
@@ -43,7 +44,7 @@ def then_by_hudi_rs(url: str, begin: str) -> Triples:
 class Watched(LocalBackend):
     """A store that notes which data files are read through it, and is not called local, so that all are."""
 
-    name = "memory"
+    name = "watched"
 
     def __init__(self, before_the_first: Callable[[], None] = lambda: None) -> None:
         self.before_the_first = before_the_first
@@ -54,7 +55,9 @@ class Watched(LocalBackend):
             self.seen.append(path.rsplit("/", 2)[1])
             if len(self.seen) == 1:
                 self.before_the_first()
-        return await super().get(path, *args, **kwargs)
+        answer = await super().get(path, *args, **kwargs)
+        named = getattr(answer, "version", None)
+        return answer if named is None else replace(answer, version=Version(self.name, named.token))
 
 
 def watched(table: Table) -> tuple[Table, list[str]]:

@@ -20,10 +20,11 @@ from lockprovider.table.metadata import RollbackPlan, encode_rollback_plan
 
 def plan_as_they_do(table: Table, victim: str) -> str:
     """The begin time of the rollback."""
-    planned = table.timeline().next_time(table.world.now_ms())
     plan = encode_rollback_plan(RollbackPlan(victim, "commit"))
-    table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.requested", plan).unwrap()
-    table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.inflight", b"").unwrap()
+    with table.lock.acquire():
+        planned = table.timeline().next_time(table.world.now_ms())
+        table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.requested", plan).unwrap()
+        table.store.put_if_absent(f"{TIMELINE}/{planned}.rollback.inflight", b"").unwrap()
     return planned
 
 

@@ -249,7 +249,7 @@ def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> N
     slow = table.transaction()
     engine.write(slow, upserts=rows((1, "a", 100)))
     slow._heartbeat.stop()  # as a paused process would: the file is gone, so it counts as dead
-    upsert(table, (2, "b", 2))
+    upsert(Table(table.store, table.url, settings=SETTINGS), (2, "b", 2))  # its first looks for dead ones
     with pytest.raises(Aborted, match="rolled back"):
         slow.commit()
     assert content(table) == {(1, "a", 1), (2, "b", 2)}
@@ -286,7 +286,8 @@ def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path) -> 
     txn = table.transaction()
     engine.write(txn, upserts=rows((1, "a", 1)))
     properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
-    properties.write_text(properties.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
+    with table.lock.acquire():  # as an upgrade by a JVM writer does
+        properties.write_text(properties.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
     with pytest.raises(Aborted, match="properties"):
         txn.commit()
     assert content(table) == set()

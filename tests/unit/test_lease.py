@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fsspec_cas import ABSENT, Version
-from lockprovider import Holder, LockRecord, LockSettings, Pending
+from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider.lease import (
     AppliedPending,
     Apply,
@@ -15,6 +15,7 @@ from lockprovider.lease import (
     Checking,
     Commit,
     Ended,
+    HandOver,
     Held,
     Idle,
     Look,
@@ -41,7 +42,7 @@ from lockprovider.lease import (
     settle_commit,
     step,
 )
-from lockprovider.settings import GRACE_MS
+from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 SETTINGS = LockSettings(validity_s=100, renew_s=10)  # so the margin is 10 s
 ME = Me("me", SETTINGS, "host", 7)
@@ -447,3 +448,123 @@ def test_the_length_of_a_turn_is_a_running_mean_over_turns_that_were_waited_for(
     assert looking(replace(took, line=(), turn_ms=16)).record.turn_ms == 0
     ahead_of_us = replace(took, turn_ms=16, holder=Holder("h", 1, NOW_MS + 10**9))
     assert looking(ahead_of_us).record.turn_ms >= 1
+
+
+# -- handing over ------------------------------------------------------------------------------------------------------
+
+WAITED_FOR = replace(OTHERS, owner="me", epoch=NOW_MS, line=("next",))
+
+
+def handing_over(*, again: bool = False) -> tuple[Writing, PutRecord]:
+    mine = Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000))
+    state, effect = step(ME, mine, HandOver(PENDING, at("n2"), again))
+    assert isinstance(state, Writing)
+    assert isinstance(effect, PutRecord)
+    return state, effect
+
+
+def test_to_hand_over_is_to_commit_and_to_release_in_one_write() -> None:
+    state, put = handing_over()
+    assert put.condition == V1
+    assert put.record.pending == PENDING
+    assert put.record.given
+    assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Told("handed_over"))
+
+
+def test_one_that_knows_nothing_of_it_sees_a_lease_until_it_is_surely_applied() -> None:
+    _, put = handing_over()
+    assert not put.record.expired
+    assert put.record.valid_until_ms == NOW_MS + 1000 * HAND_OVER_S
+
+
+def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applied_first() -> None:
+    _, put = handing_over()
+    them = Me("them", SETTINGS, party="next")
+    state, take = step(them, Reading(), RecordSeen(put.record, V2, at("n3")))
+    assert isinstance(take, PutRecord)
+    assert (take.record.owner, take.record.pending, take.record.handed) == ("them", PENDING, False)
+    assert step(them, state, PutWon(V3))[1] == Apply(PENDING)
+
+
+def test_until_when_it_may_still_be_applied_by_who_handed_over_is_not_forgotten_before() -> None:
+    _, put = handing_over()
+    until_ms = put.record.valid_until_ms
+    _, take = step(Me("them", SETTINGS, party="next"), Reading(), RecordSeen(put.record, V2, at("n3")))
+    assert isinstance(take, PutRecord)
+    assert take.record.late_ms == until_ms
+    freed = replace(take.record, expired=True, pending=None)
+    for ms, late_ms in ((GRACE_MS, until_ms), (GRACE_MS + 1, 0)):
+        later = at("n4", ms=until_ms - NOW_MS + ms)
+        _, again = step(Me("more", SETTINGS), Reading(), RecordSeen(freed, V3, later))
+        assert isinstance(again, PutRecord)
+        assert again.record.late_ms == late_ms
+
+
+def test_whoever_hands_over_and_comes_again_stands_at_the_end() -> None:
+    me = replace(ME, party="mine")
+    _, put = step(
+        me, Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000)), HandOver(PENDING, at("n2"), again=True)
+    )
+    assert isinstance(put, PutRecord)
+    assert put.record.line == ("next", "mine")
+    assert step(me, Idle((put.record, V2)), TryLock(at("n3")))[1] == Busy(
+        "me", put.record.valid_until_ms, None, 1, True
+    )
+
+
+def test_a_hand_over_that_was_not_answered_is_found_in_the_record_also_an_older_copy_of_it() -> None:
+    state, put = handing_over()
+    checking, _ = step(ME, state, PutFailed())
+    for nonce in ("n2", "n1"):
+        found = replace(put.record, nonce=nonce, line=("next", "joined since"))
+        after, told = step(ME, checking, RecordSeen(found, V3, at("n5")))
+        assert (after, told) == (Idle((found, V3)), Told("handed_over"))
+    other = replace(put.record, nonce="n1", pending=replace(PENDING, path="state/6"))
+    assert isinstance(step(ME, checking, RecordSeen(other, V3, at("n5")))[1], Ended)
+    assert step(ME, checking, RecordSeen(WAITED_FOR, V1, at("n5")))[1] == Told("not_written")
+
+
+def test_nothing_is_handed_over_while_something_is_not_applied() -> None:
+    with pytest.raises(ValueError, match="does not belong"):
+        step(ME, Rolling(held(PENDING), "acquired"), HandOver(PENDING, at()))
+
+
+def test_a_renewal_that_finds_the_lock_handed_over_ends_the_lease() -> None:
+    _, put = handing_over()
+    renewing, _ = step(ME, Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000)), Renew(at("n6")))
+    checking, _ = step(ME, renewing, PutFailed())
+    _, told = step(ME, checking, RecordSeen(put.record, V2, at("n7")))
+    assert isinstance(told, Ended)
+    assert "handed it over" in told.why
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def taken(seen: LockRecord | None, *, keeps_log: bool) -> LockRecord:
+    _, put = step(ME, Reading(keeps_log=keeps_log), RecordSeen(seen, None if seen is None else V1, at("n8")))
+    assert isinstance(put, PutRecord)
+    return put.record
+
+
+def test_one_that_keeps_the_log_goes_on_with_it_or_begins_one_and_any_other_drops_it() -> None:
+    log = Log("old").plus(PENDING)
+    freed = replace(OTHERS, expired=True, log=log)
+    assert taken(freed, keeps_log=True).log == log
+    assert taken(freed, keeps_log=False).log is None
+    assert taken(replace(freed, log=None), keeps_log=True).log == Log("n8")
+    assert taken(None, keeps_log=True).log == Log("n8")
+
+
+@pytest.mark.parametrize("make", [Commit, HandOver])
+def test_what_is_decided_stands_in_the_log_from_that_write_on(make: type[Commit | HandOver]) -> None:
+    mine = Held(replace(WAITED_FOR, log=Log("old")), V1, NOW_S + 80, 0)
+    _, put = step(ME, mine, make(PENDING, at("n2")))
+    assert isinstance(put, PutRecord)
+    assert put.record.log == Log("old").plus(PENDING)
+
+
+def test_a_commit_that_stands_in_the_log_was_decided_and_applied() -> None:
+    later = replace(OTHERS, log=Log("old").plus(PENDING))
+    assert settle_commit(PENDING, "me", 40, later, None) == "committed"
+    assert settle_commit(replace(PENDING, path="state/8"), "me", 40, later, None) == "not_committed"

@@ -116,10 +116,9 @@ def test_what_is_large_is_not_enclosed() -> None:
     assert publish.enclose("state/7", random.Random(1).randbytes(10_000)) is None
 
 
-@pytest.mark.parametrize("text", ["!", "AAAA", "eJwDAAAAAAE="])
-def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: Store, text: str) -> None:
+def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: Store) -> None:
     pending = publish.enclose("state/7", b"data")
     assert pending is not None
     with pytest.raises(LockError, match="enclosed for 'state/7' are not those of digest"):
-        publish.apply(store, replace(pending, enclosed=text), None, publish.ample)
+        publish.apply(store, replace(pending, data=b"other"), None, publish.ample)
     assert store.list("") == []

@@ -1,0 +1,26 @@
+"""A publish that is decided: what is to be created where, and how to know it again."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A publish that has been decided and may not have been applied yet: create `path` from `staged`.
+
+    Or, where `staged` is empty, with `data`. `sole`: its maker promises that nobody ever writes anything else to the
+    path, so that whatever is there is this.
+    """
+
+    path: str
+    staged: str
+    digest: str
+    data: bytes | None = None
+    sole: bool = False
+
+
+def digest(data: bytes) -> str:
+    """The identity of a published object's bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,168 @@
+"""What one process remembers of a table, so that it need not ask again.
+
+seen        the table at one place of the lock's log. If the same log is found later, the entries that it has got since
+            are all that has happened: no other than our own commits. A rollback of another's, a clean, a restore, a
+            change of the properties and every JVM writer end the log (see `lockprovider.log`)
+metadata    completed files never change
+partitions  those known to have a metafile, as long as nothing happened that may remove one
+latest      the timeline as it was seen last: to start from, not to decide by
+
+What others have pending is not in a log. So a timeline that was gone by a log tells who has committed, and not who is
+at work; and nothing is remembered of a table on which a service is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from lockprovider import Log, LogEntry
+from lockprovider.table.instant import Action, Instant, parse
+from lockprovider.table.layout import TIMELINE
+from lockprovider.table.metadata import CommitMetadata, decode_commit
+from lockprovider.table.properties import TableConfig
+from lockprovider.table.timeline import Timeline
+from lockprovider.table.view import FileGroup, FileSlice, Snapshot
+
+_REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
+_PLAIN = (Action.COMMIT, Action.REPLACECOMMIT)
+_PREFIX = f"{TIMELINE}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The table at one place of one log. `slices`: the latest of each file group; None if nobody has looked."""
+
+    log: str
+    place: int
+    timeline: Timeline
+    config: TableConfig
+    slices: Mapping[FileGroup, FileSlice] | None = None
+
+
+class Memory:
+    """Of one `Table`; thread-safe: what one thread has found out replaces what another has, as a whole."""
+
+    def __init__(self) -> None:
+        self.latest = Timeline()
+        self.schema: pa.Schema | None = None  # of the last commit that was looked at
+        self.is_contended = False  # whether the last commit had to try for the lock more than once
+        self._seen: Seen | None = None
+        self._raw: dict[str, bytes] = {}
+        self._metadata: dict[str, CommitMetadata] = {}
+        self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
+        self._looked_s: float | None = None
+
+    def known(self, log: Log | None) -> Seen | None:
+        """The table now, if `log` is in the lock record now and tells; None: look."""
+        seen = self._seen
+        if seen is None or log is None or log.name != seen.log:
+            return None
+        since = log.since(seen.place)
+        if since is None:
+            return None
+        if since:
+            instants = self._learn(since)
+            slices = self._advanced(seen, instants)
+            timeline = seen.timeline.plus(instants)
+            seen = self._seen = Seen(seen.log, log.next, timeline, seen.config, slices)
+            self.latest = timeline
+        return seen
+
+    def learn(self, log: Log | None, timeline: Timeline, config: TableConfig) -> Timeline:
+        """The table was listed after `log` had been read, or under the lock; the timeline, with all that is decided.
+
+        The last publish may be decided and not be there yet.
+        """
+        if log is not None:
+            timeline = timeline.plus(self._learn(log.since(log.first) or ()))
+        self.latest = timeline
+        if log is not None and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants):
+            self._seen = Seen(log.name, log.next, timeline, config)
+        else:
+            self._seen = None
+        return timeline
+
+    def found(self, snapshot: Snapshot) -> Snapshot:
+        """The files were listed for this snapshot; the same."""
+        seen = self._seen
+        if seen is not None and seen.timeline.written == snapshot.timeline.written:
+            self._seen = replace(seen, slices={(s.partition, s.file_id): s for s in snapshot.slices})
+        return snapshot
+
+    def snapshot(self, timeline: Timeline) -> Snapshot | None:
+        """The files of this timeline, if it is the one that was seen last and they are known.
+
+        For the table of just now: what is not the latest any more may be cleaned.
+        """
+        seen = self._seen
+        if seen is None or seen.slices is None or seen.timeline.written != timeline.written:
+            return None
+        return Snapshot(timeline, tuple(sorted(seen.slices.values())))
+
+    def remember(self, name: str, data: bytes) -> None:
+        """The content of a completed write."""
+        self._raw[name] = data
+
+    def metadata(self, name: str) -> CommitMetadata | None:
+        """What a completed write did, if its content is known.
+
+        Raises:
+            Corrupt: it cannot be understood.
+        """
+        raw = self._raw.pop(name, None)
+        if raw is not None:
+            self._metadata[name] = decode_commit(raw, name)
+        return self._metadata.get(name)
+
+    def partitions_at(self, timeline: Timeline) -> set[str]:
+        """The partitions known to have a metafile; to be added to."""
+        removers = frozenset(i.file_name for i in timeline.instants if i.action in _REMOVERS)
+        if self._partitions[0] != removers:
+            self._partitions = (removers, set())
+        return self._partitions[1]
+
+    def may_look_for_dead(self, now_s: float, every_s: float) -> bool:
+        """Whether this writer looks for dead ones again: not at each of its commits."""
+        last_s = self._looked_s
+        if last_s is not None and now_s - last_s < every_s:
+            return False
+        self._looked_s = now_s
+        return True
+
+    def _learn(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
+        """The instants that were published; their contents are kept."""
+        found: list[Instant] = []
+        for entry in entries:
+            name = entry.path.removeprefix(_PREFIX)
+            instant = parse(name)
+            if instant is None:
+                continue
+            found.append(instant)
+            if entry.data is not None and name not in self._metadata:
+                self.remember(name, entry.data)
+        return tuple(found)
+
+    def _advanced(self, seen: Seen, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
+        """The slices after these writes; None if one of them is not known."""
+        if seen.slices is None:
+            return None
+        slices = dict(seen.slices)
+        for instant in done:
+            metadata = self.metadata(instant.file_name)
+            if metadata is None:
+                return None
+            _apply(slices, instant, metadata)
+        return slices
+
+
+def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
+    for partition, file_ids in metadata.replaced.items():
+        for file_id in file_ids:
+            slices.pop((partition, file_id), None)
+    for stat in (stat for stats in metadata.stats.values() for stat in stats):
+        group, old = (stat.partition, stat.file_id), slices.get((stat.partition, stat.file_id))
+        if old is None or old.begin < done.begin:
+            slices[group] = FileSlice(stat.partition, stat.file_id, done.begin, stat.path, stat.file_size)

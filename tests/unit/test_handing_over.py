@@ -1,0 +1,146 @@
+"""A lock that is handed over with a publish: over real stores, what it costs, and what the next holder finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsspec_cas import Store, Unavailable
+from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.testing import ManualClock
+from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockRecord, LockSettings, Pending, PublishUnknown
+from lockprovider.settings import GRACE_MS, HAND_OVER_S
+
+SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
+
+
+class Told(LocalBackend):
+    """Notes what is written, and may fail to write data; like a store behind a network, it does not keep its caller."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.down = False
+
+    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        name = path.rpartition("/")[2]
+        if self.down and name != "table_lock.json":
+            raise Unavailable("the store is down")
+        self.written.append(name)
+        return await super().put(path, *args, **kwargs)
+
+
+@pytest.fixture
+def backend() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def store(backend: Told, tmp_path: Path) -> Store:
+    return Store(backend, str(tmp_path))
+
+
+def record(store: Store) -> LockRecord:
+    return LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
+
+
+def held(store: Store, *waiting: str, keeps_log: bool = False) -> tuple[Lock, Lease]:
+    """A held lock, with these in its line."""
+    lock = Lock(store, settings=SETTINGS)
+    lease = lock.acquire(keeps_log=keeps_log)
+    content = store.read(HUDI_LOCK_PATH)
+    data = json.dumps(json.loads(content.data) | {"line": list(waiting)}).encode()
+    store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()
+    lease.renew()  # its first is refused, for the record has changed
+    assert lease.renew()
+    return lock, lease
+
+
+def publish_last(lock: Lock, lease: Lease, path: str) -> Pending:
+    pending = lock.enclose(path, path.encode(), sole=True)
+    lease.publish_last(pending, path.encode())
+    return pending
+
+
+def test_while_others_wait_the_commit_point_is_the_release(store: Store, backend: Told) -> None:
+    lock, lease = held(store, "another")
+    backend.written.clear()
+    publish_last(lock, lease, "state1")
+    assert backend.written == ["table_lock.json", "state1"]
+    assert store.read("state1").data == b"state1"
+    assert record(store).handed
+    assert lease.released
+    lease.release()
+    assert backend.written == ["table_lock.json", "state1"]
+
+
+def test_while_nobody_waits_it_is_released_for_everybody_at_the_end(store: Store, backend: Told) -> None:
+    lock, lease = held(store)
+    backend.written.clear()
+    publish_last(lock, lease, "state1")
+    assert backend.written == ["table_lock.json", "state1", "table_lock.json"]
+    assert record(store).expired
+
+
+def test_an_outer_acquisition_stays(store: Store) -> None:
+    lock, lease = held(store, "another")
+    inner = lock.acquire()
+    publish_last(lock, inner, "state1")
+    assert store.read("state1").data == b"state1"
+    lease.check()
+    lease.release()
+    assert record(store).expired
+
+
+def test_the_next_holder_applies_what_was_handed_over_before_it_begins(store: Store, backend: Told) -> None:
+    lock, lease = held(store, "another")
+    backend.down = True
+    with pytest.raises(PublishUnknown, match="the next holder puts it there"):
+        publish_last(lock, lease, "state1")
+    backend.down = False
+    assert store.list("state") == []
+    with Lock(store, settings=SETTINGS).acquire():
+        assert store.read("state1").data == b"state1"
+
+
+def test_a_waiter_takes_it_at_once_and_both_may_apply(store: Store, backend: Told) -> None:
+    lock, lease = held(store, "another")
+    publish_last(lock, lease, "state1")
+    backend.written.clear()
+    with Lock(store, settings=SETTINGS).acquire(timeout_s=0):
+        assert sorted(backend.written) == ["state1", "table_lock.json"]
+    assert [entry.path for entry in store.list("state")] == ["state1"]
+
+
+def test_one_publish_of_eight_leaves_room_for_a_jvm_writer(store: Store) -> None:
+    gaps = []
+    for number in range(16):
+        lock, lease = held(store, "another", keeps_log=True)
+        publish_last(lock, lease, f"state{number}")
+        gaps.append(record(store).expired)
+    assert gaps.count(True) == 2
+
+
+def test_whoever_removes_what_was_published_waits_for_those_who_handed_over(store: Store) -> None:
+    lock, lease = held(store, "another")
+    publish_last(lock, lease, "state1")
+    until_ms = record(store).valid_until_ms
+    clock = ManualClock((until_ms - 4000) / 1000)
+    other = Lock(store, settings=SETTINGS, world=clock)
+    with other.acquire(timeout_s=0):
+        other.wait_for_late()
+        assert clock.now_ms() > until_ms + GRACE_MS - 1
+        other.wait_for_late()
+    assert clock.now_ms() < until_ms + 1000 * HAND_OVER_S, "waited once"
+
+
+def test_a_lease_that_keeps_the_log_has_no_inner_one_that_does_not(store: Store) -> None:
+    lock, lease = held(store, keeps_log=True)
+    with pytest.raises(Exception, match="keeps a log"):
+        lock.acquire()
+    lock.acquire(keeps_log=True).release()
+    lease.release()

@@ -1,0 +1,69 @@
+"""The log in the lock record: what it tells, and when it tells nothing."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockprovider import Log, LogEntry, Pending
+from lockprovider.log import pack, unpack
+from lockprovider.pending import digest
+
+
+def publish(name: str, data: bytes) -> Pending:
+    return Pending(name, "", digest(data), data)
+
+
+@given(st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=40)), max_size=6))
+def test_entries_are_unpacked_as_they_were_packed(made: list[tuple[str, bytes | None]]) -> None:
+    entries = tuple(LogEntry(path, "d", data) for path, data in made)
+    assert unpack(pack(entries)) == entries
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 9000), max_size=60), st.integers(0, 2**32))
+def test_from_each_place_that_it_goes_back_to_it_tells_all_that_followed(sizes: list[int], seed: int) -> None:
+    """Bytes that do not deflate, so that old entries have to go."""
+    noise, log, made = random.Random(seed), Log("a"), []
+    for number, size in enumerate(sizes):
+        made.append(publish(str(number), noise.randbytes(size)))
+        log = log.plus(made[-1])
+    assert log.next == len(made)
+    for place in range(len(made) + 1):
+        since = log.since(place)
+        if since is None:
+            assert place < log.first
+        else:
+            assert [entry.path for entry in since] == [one.path for one in made[place:]]
+            assert all(e.data in (None, one.data) for e, one in zip(since, made[place:], strict=True))
+    assert len(log.packed) < 8192, "everybody who waits reads it"
+    assert log.since(log.next + 1) is None
+
+
+def test_many_small_commits_that_are_alike_have_room_with_their_bytes() -> None:
+    log = Log("a")
+    for number in range(40):
+        log = log.plus(publish(f"commit/{number}", b"the same schema, each time, " * 150 + str(number).encode()))
+    assert log.first <= 8
+    assert all(entry.data is not None for entry in log.since(log.first) or ())
+
+
+def test_one_that_is_too_large_is_named_without_its_bytes() -> None:
+    large = publish("large", random.Random(1).randbytes(20_000))
+    log = Log("a").plus(publish("small", b"1")).plus(large)
+    assert log.has(large)
+    assert log.data_of(large) is None
+    assert not log.ends_with(large)
+    assert [entry.data for entry in log.since(log.first) or ()][-1:] == [None]
+    assert log.plus(publish("next", b"2")).since(log.next) == (LogEntry("next", digest(b"2"), b"2"),)
+
+
+def test_the_last_one_is_there_with_its_bytes() -> None:
+    last = publish("last", b"2")
+    log = Log("a").plus(publish("first", b"1")).plus(last)
+    assert log.ends_with(last)
+    assert not log.ends_with(publish("first", b"1"))
+    assert log.has(publish("first", b"1"))
+    assert not log.has(publish("first", b"other"))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table.bucket_tables import SPEC, groups, in_their_buckets
 from table.tables import SETTINGS, by_hudi_rs, content, rows
-from table.test_bucket_tables import SPEC, groups, in_their_buckets
 
 from lockprovider.table import InvalidRecords, Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow

@@ -3,6 +3,7 @@
 Each partition is for one promise:
 
     list-*    a commit appends its own id to what it read: a lost update, or one without a commit, shows (see `History`)
+    founded-* the same, of lists that are made by whoever is the first, as only a table with a bucket index can tell
     rated     values of the ordering field come in any order: the highest that was committed stays
     log       rows are only ever added: each is there once
     gone      rows come and are deleted
@@ -19,6 +20,7 @@ import random
 import threading
 import traceback
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([("id", pa.string()), ("part", pa.string()), ("seq", pa.int64()), ("value", pa.string())])
 DDL = "id string, part string, seq long, value string"
 SPEC = TableSpec("market", SCHEMA, record_keys=("id",), partition_by=("part",), ordering="seq")
+BUCKETS = replace(SPEC, buckets=4)
 BEAT_S, MISSES, PATIENCE_S = 5, 4, 300
 SETTINGS = TableSettings(
     lock=LockSettings(timeout_s=PATIENCE_S),
@@ -52,6 +55,7 @@ HUDI = {
     "hoodie.write.lock.wait_time_ms": str(PATIENCE_S * 1000),
 }
 LISTS = tuple(f"list-{n}" for n in range(3))
+FOUNDED = "founded-"
 RATED = tuple(f"rated-{n}" for n in range(40))
 
 Row = tuple[str, str, int, str]
@@ -64,13 +68,15 @@ def rows(*found: Row) -> pa.Table:
 
 def lists(found: pa.Table) -> dict[str, list[str]]:
     """The lists' entries by name."""
-    return {row["id"]: row["value"].split() for row in found.to_pylist() if row["part"] in LISTS}
+    there = (row for row in found.to_pylist() if row["part"] in LISTS or row["part"].startswith(FOUNDED))
+    return {row["id"]: row["value"].split() for row in there}
 
 
 class Market:
     """The table, and what those who use it say that they did."""
 
-    def __init__(self, server: Server, spark: Any, metrics: Metrics, seed: int) -> None:
+    def __init__(self, server: Server, spark: Any, metrics: Metrics, seed: int, spec: TableSpec = SPEC) -> None:
+        self.spec = spec
         self.url, self.options, self.spark, self.metrics = server.new_prefix(), server.storage_options, spark, metrics
         self.seed = seed
         self.history = History()
@@ -84,7 +90,7 @@ class Market:
         self.over = threading.Event()
         self._names = itertools.count(1)
         self._guard = threading.Lock()
-        self.table = Table.create(self.url, SPEC, storage_options=self.options, settings=SETTINGS, watcher=metrics)
+        self.table = Table.create(self.url, spec, storage_options=self.options, settings=SETTINGS, watcher=metrics)
         hudi_cas.register(spark)
         first = [(name, name, 0, "") for name in LISTS] + [(name, "rated", 0, "") for name in RATED]
         self.table.upsert(rows(*first))

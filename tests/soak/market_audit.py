@@ -33,6 +33,9 @@ def audit(market: Market, streams: Streams) -> Wrong:
     wrong = {
         "nothing fails": [*market.failures, *streams.died],
         "history": list(market.history.problems(lists(found))),
+        "lists": differ(
+            {name for entry in market.history.done for name in market.history.read[entry]}, {*lists(found)}
+        ),
         "ordering": ordering(market.rated, found),
         "rows added": differ(market.log, _ids(found, "log")),
         "rows deleted": differ(market.gone, _ids(found, "gone")),

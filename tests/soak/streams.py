@@ -34,9 +34,10 @@ class Streams:
         self.kills = 0
         self.died: list[str] = []
         self.log = folder / "streams.log"
+        # A data source, which writes the copy, cannot bring the rows of a bucket together.
         self.copy, self.mirror = (
-            Table.create(server.new_prefix(), SPEC, storage_options=server.storage_options, settings=SETTINGS)
-            for _ in range(2)
+            Table.create(server.new_prefix(), spec, storage_options=server.storage_options, settings=SETTINGS)
+            for spec in (SPEC, market.spec)
         )
         config = {
             "url": market.url,

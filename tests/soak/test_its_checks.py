@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockprovider.table.events import Event, Kind
-from soak.market import LISTS, Row, lists, rows
+from soak.market import FOUNDED, LISTS, Row, lists, rows
 from soak.market_audit import differ, once, ordering
 from soak.metrics import Metrics
 from soak.readers import check_moment
@@ -29,7 +29,8 @@ def test_a_moment_that_is_wrong_is_seen(bad: Row, said: str) -> None:
 
 
 def test_lists_are_read_as_they_were_written() -> None:
-    assert lists(rows((LISTS[0], LISTS[0], 2, "e1 e2"), *GOOD[1:])) == {LISTS[0]: ["e1", "e2"]}
+    found = rows((LISTS[0], LISTS[0], 2, "e1 e2"), ("found-1", f"{FOUNDED}0", 1, "f1"), *GOOD[1:])
+    assert lists(found) == {LISTS[0]: ["e1", "e2"], "found-1": ["f1"]}
 
 
 def test_an_older_row_and_one_that_nobody_committed_are_seen() -> None:

@@ -1,4 +1,4 @@
-"""`pytest -m soak tests/soak/test_table_soak.py --soak MINUTES`: RFC-91's own test plan, on one table.
+"""`pytest -m soak tests/soak/test_table_soak.py --soak MINUTES`: RFC-91's own test plan, on one table of each kind.
 
 High-frequency commits by Spark, pandas and Arrow while services run and writers die, reads of all kinds at once, and
 streams that are killed and started again. At the end nothing is lost, doubled, left over or leaked, and the figures
@@ -20,7 +20,7 @@ import pytest
 from soak import readers
 from soak import trades as do
 from soak.leaks import Footprint
-from soak.market import Market
+from soak.market import BUCKETS, SPEC, Market
 from soak.market_audit import audit
 from soak.metrics import Metrics
 from soak.streams import Streams
@@ -39,6 +39,7 @@ WRITERS = (
     *(do.append_to_lists, do.append_to_lists, do.append_to_lists_by_spark, do.rate, do.rate_by_spark),
     *(do.log, do.come_and_go, do.overwrite, do.vanish),
 )
+FOUNDERS = (do.found_lists, do.found_lists)  # without buckets, two that make one list would not be told
 EXPECTED = (
     "list appends",
     "list appends by Spark",
@@ -49,16 +50,26 @@ EXPECTED = (
     "cleans",
     "read",
 )
+FOUNDED = ("lists founded", "founded lists appended to")
+
+
+@pytest.fixture(params=[SPEC, BUCKETS], ids=["plain", "buckets"])
+def market(seaweedfs: SeaweedFS, spark: Any, request: pytest.FixtureRequest) -> Market:
+    seed = request.config.getoption("--seed") or int(time.time())
+    return Market(seaweedfs, spark, Metrics(), seed, request.param)
 
 
 def test_the_test_plan_of_the_storage_lock_on_a_table(
-    seaweedfs: SeaweedFS, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    seaweedfs: SeaweedFS,
+    market: Market,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     seconds = float(request.config.getoption("--soak")) * 60
-    seed = request.config.getoption("--seed") or int(time.time())
-    metrics = Metrics()
-    market = Market(seaweedfs, spark, metrics, seed)
-    everybody = [*WRITERS, do.serve, readers.Reader(), readers.read_by_sql, readers.read_by_hudi_rs]
+    plain = market.spec.buckets is None
+    writers, expected = (WRITERS, EXPECTED) if plain else (WRITERS + FOUNDERS, EXPECTED + FOUNDED)
+    everybody = [*writers, do.serve, readers.Reader(), readers.read_by_sql, readers.read_by_hudi_rs]
     market.live(min(WARM_S, seconds / 4), everybody)  # what is opened, and loaded, once is there now
     began_s = time.monotonic()
     market.live(seconds * ALONE, everybody)  # nobody follows: what is replaced is cleaned soon
@@ -80,13 +91,13 @@ def test_the_test_plan_of_the_storage_lock_on_a_table(
     caught_up_s += time.monotonic()
     wrong = {promise: found for promise, found in audit(market, streams).items() if found}
     report = {
-        "seed": seed,
+        "seed": market.seed,
         "seconds": round(took_s),
         "commits": len(market.table.timeline().writes),
         "streams_killed": streams.kills,
         "streams_caught_up_s": round(caught_up_s),
         "happened": dict(market.happened.most_common()),
-        **metrics.report(took_s),
+        **market.metrics.report(took_s),
         "footprint": {"before": str(before), "after": str(after)},
         "resident_mb": resident_mb,
         "wrong": wrong,
@@ -96,7 +107,7 @@ def test_the_test_plan_of_the_storage_lock_on_a_table(
         print(f"\nsoak of a table, also in {tmp_path / 'market.json'}:\n{json.dumps(report, indent=2)}")  # noqa: T201
     assert wrong == {}
     assert after.above(replace(before, resident_mb=max([before.resident_mb, *resident_mb[:2]]))) == []
-    assert [what for what in EXPECTED if not market.happened[what]] == [], "what did not happen has tested nothing"
+    assert [what for what in expected if not market.happened[what]] == [], "what did not happen has tested nothing"
     assert streams.kills > 0
 
 

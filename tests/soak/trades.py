@@ -11,7 +11,7 @@ from lockprovider.table import HistoryGone, KeepHours, Table, Transaction
 from lockprovider.table import rollback as rollbacks
 from lockprovider.table.engines import arrow, hudi_cas
 from lockprovider.table.engines import spark as engine
-from soak.market import DDL, HUDI, LISTS, RATED, Market, Row, lists, rows
+from soak.market import DDL, FOUNDED, HUDI, LISTS, RATED, Market, Row, lists, rows
 
 if TYPE_CHECKING:
     import random
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TRIES = 1000
 LATE = 200  # how far values of the ordering field come out of order
 THINKS_S = 0.1
+FOUNDERS, FOUNDATIONS = 20, 8  # numbers that all mean one list, and lists that go into one partition
 KEPT_MS, HOUR_MS = 40_000, 3_600_000
 SPARK_RESTS_S = 6.0  # else Spark leaves no core for commits
 
@@ -56,8 +57,24 @@ def append_to_lists_by_spark(market: Market, table: Table, dice: random.Random) 
     market.over.wait(dice.uniform(0, SPARK_RESTS_S))
 
 
-def _list(name: str, entries: list[str]) -> Row:
-    return (name, name, len(entries), " ".join(entries))
+def found_lists(market: Market, table: Table, dice: random.Random) -> None:
+    """Append to a list that is new, as one of those who make it or after them; it may be the first in its bucket."""
+    number = market.name()
+    name, part, entry = f"found-{number // FOUNDERS}", f"{FOUNDED}{number // FOUNDERS // FOUNDATIONS}", f"f{number}"
+
+    def work(txn: Transaction) -> None:
+        before = lists(arrow.read(txn, partitions=[part])).get(name, [])
+        market.history.read[entry] = {name: before}
+        time.sleep(dice.random() * THINKS_S)
+        arrow.write(txn, upserts=rows(_list(name, [*before, entry], part)))
+
+    done = table.transact(work, retries=TRIES)
+    what = "lists founded" if done.inserted else "founded lists appended to"
+    market.note(what, lambda: market.history.done.update({entry: done}))
+
+
+def _list(name: str, entries: list[str], part: str = "") -> Row:
+    return (name, part or name, len(entries), " ".join(entries))
 
 
 def _ratings(market: Market, dice: random.Random) -> list[Row]:
@@ -89,11 +106,12 @@ def log(market: Market, table: Table, dice: random.Random) -> None:
     """Rows that are only ever added, by every way that there is."""
     names = [f"log-{market.name()}" for _ in range(dice.randrange(1, 20))]
     found: list[Row] = [(name, "log", 1, "") for name in names]
-    how = dice.choice(("arrow", "function", "data source", "SQL"))
+    ways = ("arrow", "function", "data source", "SQL")
+    how = dice.choice(ways[:2] if market.spec.buckets else ways)
     if how == "arrow":
-        table.append(rows(*found))
+        table.append(rows(*found), retries=TRIES)
     elif how == "function":
-        engine.append(table, market.spark.createDataFrame(found, DDL))
+        engine.append(table, market.spark.createDataFrame(found, DDL), retries=TRIES)
     elif how == "data source":
         hudi_cas.activate(market.spark)
         options = market.source_options(**HUDI)
@@ -125,7 +143,7 @@ def _quoted(text: str) -> str:
 def come_and_go(market: Market, table: Table, dice: random.Random) -> None:
     """Add some rows, and delete some of them, by key or by condition."""
     came = [f"gone-{market.name()}" for _ in range(4)]
-    table.append(rows(*((name, "gone", 1, "") for name in came)))
+    table.append(rows(*((name, "gone", 1, "") for name in came)), retries=TRIES)
     market.note("came", lambda: market.gone.update(came))
     went = came[:3]
     if dice.random() < 0.8:

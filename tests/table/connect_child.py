@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from functools import partial
 from typing import Any
 
+from table import spark_tables
+from table.own_process import tell
 from table.tables import SETTINGS, SPEC
 
 from lockprovider.table import InvalidRecords, Table, WriteConflict
@@ -31,10 +33,7 @@ def session() -> Any:
 
 def main(url: str) -> None:
     spark = session()
-    table = Table.create(url, SPEC, settings=SETTINGS)
-
-    def frame(*triples: tuple[int | None, str, int]) -> Any:
-        return spark.createDataFrame(list(triples), "id long, part string, value long")
+    table, frame = Table.create(url, SPEC, settings=SETTINGS), partial(spark_tables.frame, spark)
 
     engine.append(table, frame((1, "a", 1), (2, "a", 2), (3, "b", 3)))
     after = table.history()[-1].completion
@@ -62,7 +61,7 @@ def main(url: str) -> None:
     except WriteConflict as error:
         seen["raised"].append(type(error).__name__)
         late.rollback()
-    print(f"seen: {json.dumps(seen)}")  # noqa: T201 - for the test
+    tell(seen)
     spark.stop()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -12,6 +11,8 @@ from typing import Any
 
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
+from table import spark_tables
+from table.own_process import tell
 
 from lockprovider.table import Table, Transaction
 from lockprovider.table.engines import spark as engine
@@ -95,14 +96,14 @@ def main(url: str, folder: str) -> None:
 
     def frame(first: int, value: int) -> Any:
         rows = [(n, "abcd"[n % 4], value) for n in range(first, first + 40)]
-        return spark.createDataFrame(rows, "id long, part string, value long").repartition(8, "part")
+        return spark_tables.frame(spark, *rows).repartition(8, "part")
 
     groups = [
         len(engine.append(table, frame(0, 1)).file_groups),
         len(engine.upsert(table, frame(20, 2)).file_groups),
     ]
     seen = {"groups": groups, "attempts": sorted(path.name for path in attempts.iterdir())}
-    print(f"seen: {json.dumps(seen)}")  # noqa: T201 - for the test
+    tell(seen)
     spark.stop()
 
 

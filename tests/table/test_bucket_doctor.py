@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from table.bucket_tables import SPEC
 from table.services import overwritten
 from table.tables import SETTINGS, rows, upsert
-from table.test_bucket_tables import SPEC, overwrite
+from table.test_bucket_tables import overwrite
 from table.test_doctor import findings, reword
 
 from lockprovider.table import Corrupt, Table, UnsupportedTable

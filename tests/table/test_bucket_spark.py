@@ -6,27 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table import spark_tables
+from table.bucket_tables import SPEC, groups, in_their_buckets
+from table.spark_tables import filled
 from table.tables import SETTINGS, by_hudi_rs, content, rows
-from table.test_bucket_tables import SPEC, groups, in_their_buckets
 
 from lockprovider.table import InvalidRecords, Table, TableSpec, WriteConflict
-from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.hudi_cas import register
 from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
 
-TRIPLE = "id long, part string, value long"
-
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    made.transact(lambda txn: arrow.write(txn, upserts=rows((1, "a", 1), (2, "a", 2), (3, "b", 3), (4, "c", 4))))
-    return made
+    return filled(tmp_path / "t", SPEC)
 
 
 def frame(spark: Any, *triples: tuple[int, str, int]) -> Any:
-    return spark.createDataFrame(list(triples), TRIPLE).repartition(3)
+    return spark_tables.frame(spark, *triples).repartition(3)
 
 
 def test_an_upsert_goes_on_in_the_file_groups_that_are_there(spark: Any, table: Table) -> None:
@@ -108,7 +105,7 @@ def test_composite_keys_of_any_characters_are_hashed_alike_by_both_engines(spark
     triples = [(key, text, 0) for key in range(4) for text in texts]
     table.append(rows(*triples))
     before = {one.file_id for one in table.snapshot().slices}
-    result = engine.upsert(table, spark.createDataFrame([(key, text, 1) for key, text, _ in triples], TRIPLE))
+    result = engine.upsert(table, spark_tables.frame(spark, *((key, text, 1) for key, text, _ in triples)))
     assert (result.inserted, result.updated) == (0, len(triples))
     assert {one.file_id for one in table.snapshot().slices} == before
     assert content(table) == {(key, text, 1) for key, text, _ in triples}

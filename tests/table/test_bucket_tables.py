@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from table.bucket_tables import SPEC, bucket, groups, in_their_buckets
 from table.services import overwritten
 from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, rows, upsert
 
@@ -20,11 +21,10 @@ from lockprovider.table import (
     UnsupportedTable,
     WriteConflict,
 )
-from lockprovider.table.bucket import BucketIndex, bucket_of
+from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.conflict import by_file_group, by_partition
 from lockprovider.table.engines import arrow as engine
 
-SPEC = TableSpec("counters", SCHEMA, record_keys=("id",), partition_by=("part",), buckets=4)
 NAMED = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
 
 
@@ -39,25 +39,6 @@ def overwrite(table: Table, partitions: list[str], *triples: tuple[int, str, int
         engine.insert(txn, rows(*triples))
 
     table.transact(run)
-
-
-def groups(table: Table) -> dict[tuple[str, int], str]:
-    """The file id of each (partition, bucket); two of one fail."""
-    found = {}
-    for one in table.snapshot().slices:
-        bucket = bucket_of(one.file_id)
-        assert bucket is not None
-        assert (one.partition, bucket) not in found, "two file groups of one bucket"
-        found[one.partition, bucket] = one.file_id
-    return found
-
-
-def in_their_buckets(table: Table, buckets: int = 4) -> None:
-    """Every row is in the bucket of its key, as the file system has it."""
-    for one in table.snapshot().slices:
-        keys = pa.parquet.read_table(f"{table.url}/{one.path}", partitioning=None)["_hoodie_record_key"]
-        expected = BucketIndex(buckets, ("id",)).of(keys.combine_chunks(), ("id",))
-        assert set(expected.to_pylist()) <= {int(one.file_id[:8])}
 
 
 def test_rows_go_to_the_file_group_of_their_bucket_and_stay_there(table: Table) -> None:
@@ -161,15 +142,11 @@ def test_an_overwrite_gives_each_bucket_a_new_file_group(table: Table) -> None:
     upsert(table, *((key, "a", key) for key in range(8)), (1, "b", 1))
     before = groups(table)
     overwrite(table, ["a"], (1, "a", 10), (9, "a", 9))
-    assert groups(table)["b", groups_of(1)] == before["b", groups_of(1)]
+    assert groups(table)["b", bucket(1)] == before["b", bucket(1)]
     assert not {group for key, group in groups(table).items() if key[0] == "a"} & set(before.values())
     upsert(table, (2, "a", 20), (1, "a", 11))
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 11), (9, "a", 9), (2, "a", 20), (1, "b", 1)}
     in_their_buckets(table)
-
-
-def groups_of(key: int) -> int:
-    return int(BucketIndex(4, ("id",)).of(pa.array([str(key)]), ("id",))[0].as_py())
 
 
 def test_an_insert_into_a_bucket_that_is_overwritten_meanwhile_conflicts(table: Table) -> None:

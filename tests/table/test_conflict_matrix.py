@@ -3,34 +3,54 @@
 RFC-22: of two writes of one file group the one that commits later gives way; all else succeeds. New keys go to new file
 groups. Table services never stand in a writer's way, nor writers in theirs; only a savepoint is refused whose files a
 clean has planned to remove.
+
+In a table with a bucket index a new key goes into its bucket's file group, so that an insert is a write like others;
+and two writers are told that both make the first file group of a bucket.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from table.services import overwritten
+from table import bucket_tables
+from table.bucket_tables import bucket, groups, in_their_buckets
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
-from lockprovider.table import HistoryGone, KeepVersions, Table, Transaction, WriteConflict
+from lockprovider.table import HistoryGone, KeepVersions, Table, TableSpec, Transaction, WriteConflict
 from lockprovider.table import clean as cleaner
 from lockprovider.table.conflict import by_partition
 from lockprovider.table.engines import arrow as engine
 
 Rows = set[tuple[int, str, int]]
-OPERATIONS = ("insert", "upsert", "delete", "overwrite", "clean", "rollback", "savepoint")
-START: Rows = {(1, "a", 1), (2, "b", 1)}
-KEY = {"a": 1, "b": 2}
+SERVICES = ("clean", "rollback", "savepoint")
+FIRST, LATER = 3, 4  # what they write
+START: Rows = {(1, "a", 1), (2, "a", 1), (5, "b", 1)}
 
-# The one that finishes first is the row, the one that finishes later is the column; both touch the same partition.
+
+class Place(NamedTuple):
+    """Where an operation works: a key of a partition, and the buckets of that key and of the first row of a bucket."""
+
+    part: str
+    key: int
+    bucket: int
+    empty: int
+
+
+HERE = Place("a", 1, bucket=0, empty=2)
+NEXT_DOOR = Place("a", 2, bucket=1, empty=3)
+ELSEWHERE = Place("b", 5, bucket=0, empty=2)
+
+# The one that finishes first is the row, the one that finishes later is the column; both work in the same place.
 #   .  both succeed      later  the later one gives way      savepoint  the savepoint is refused
-OVERLAPPING = """
+PLAIN = """
             insert  upsert  delete  overwrite  clean      rollback  savepoint
 insert      .       .       .       .          .          .         .
 upsert      .       later   later   later      .          .         .
@@ -40,115 +60,194 @@ clean       .       .       .       .          .          .         savepoint
 rollback    .       .       .       .          .          .         .
 savepoint   .       .       .       .          savepoint  .         .
 """
+# `first` is an insert into a bucket that has no file group yet; an overwrite has a row for it, too.
+BUCKETS = """
+            insert  first   upsert  delete  overwrite  clean      rollback  savepoint
+insert      later   .       later   later   later      .          .         .
+first       .       later   .       .       later      .          .         .
+upsert      later   .       later   later   later      .          .         .
+delete      later   .       later   later   later      .          .         .
+overwrite   later   later   later   later   later      .          .         .
+clean       .       .       .       .       .          .          .         savepoint
+rollback    .       .       .       .       .          .          .         .
+savepoint   .       .       .       .       .          savepoint  .         .
+"""
+# The later one is next door: in the same partition, and in buckets of its own. An overwrite is of the whole partition;
+# but a bucket that it has not seen, and has no row for, is left as it is.
+BUCKETS_NEXT_DOOR = """
+            insert  first   upsert  delete  overwrite
+insert      .       .       .       .       later
+first       .       .       .       .       .
+upsert      .       .       .       .       later
+delete      .       .       .       .       later
+overwrite   later   .       later   later   later
+"""
 
 
-def expected(first: str, later: str) -> str:
-    """What the table says."""
-    head, *lines = (line.split() for line in OVERLAPPING.strip().splitlines())
+def expected(said: str, first: str, later: str) -> str:
+    """What a table says."""
+    head, *lines = (line.split() for line in said.strip().splitlines())
     return {line[0]: dict(zip(head, line[1:], strict=True)) for line in lines}[first][later]
+
+
+def pairs(said: str) -> list[tuple[str, str]]:
+    """All that a table is about."""
+    names = said.split("\n")[1].split()
+    return list(itertools.product(names, names))
 
 
 @dataclass
 class Running:
     """One operation between its begin and its end. `effect` says what it does to the rows, if it succeeds."""
 
-    kind: str
-    part: str
     finish: Callable[[], object]
     effect: Callable[[Rows], Rows]
     after: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
-def begin(kind: str, table: Table, part: str, number: int, oldest: str) -> Running:
-    """Begin an operation on one partition; `oldest` is the commit that a savepoint would keep."""
-    key, other = KEY[part], (10 * number, part, number)
+def begin(kind: str, table: Table, place: Place, number: int, oldest: str) -> Running:
+    """Begin an operation in one place; `oldest` is the commit that a savepoint would keep."""
     if kind in ("clean", "savepoint"):
-        return _service(kind, table, part, oldest)
-    txn = table.transaction()
-    _write(kind, txn, part, (key, part, number), other)
-    end = txn.rollback if kind == "rollback" else txn.commit
-    effects: dict[str, Callable[[Rows], Rows]] = {
-        "insert": lambda found: found | {other},
-        "upsert": lambda found: {row for row in found if row[0] != key} | {(key, part, number)},
-        "delete": lambda found: {row for row in found if row[0] != key},
-        # New rows that others committed meanwhile stay.
-        "overwrite": lambda found: {row for row in found if row[0] != key} | {other},
-        "rollback": lambda found: found,
-    }
-    running = Running(kind, part, end, effects[kind])
+        return _service(kind, table, oldest)
+    txn, ended, new = table.transaction(), _ended(kind, place), _new(kind, place, number)
+    _write(kind, txn, place, new)
+    if kind == "rollback":
+        return Running(txn.rollback, lambda found: found)
+    # Of an overwrite too: new rows that others committed meanwhile stay.
+    running = Running(txn.commit, lambda found: {row for row in found if row[0] not in ended} | new)
     running.after.callback(txn.rollback)
     return running
 
 
-def _write(kind: str, txn: Transaction, part: str, mine: tuple[int, str, int], new: tuple[int, str, int]) -> None:
+def _ended(kind: str, place: Place) -> set[int]:
+    """The keys whose rows of the start are there no more."""
     if kind == "overwrite":
-        overwritten(txn, [part], new)
+        return {key for key, part, _ in START if part == place.part}
+    return {place.key} if kind in ("upsert", "delete") else set()
+
+
+def _new(kind: str, place: Place, number: int) -> Rows:
+    """The rows that are there instead."""
+    inserted, first = _new_row(place, place.bucket, number), _new_row(place, place.empty, number)
+    by_kind: dict[str, Rows] = {"insert": {inserted}, "first": {first}, "delete": set(), "overwrite": {inserted, first}}
+    return by_kind.get(kind, {(place.key, place.part, number)})
+
+
+def _new_row(place: Place, wanted: int, number: int) -> tuple[int, str, int]:
+    """A row that nobody else has, in that bucket."""
+    return next((key, place.part, number) for key in itertools.count(10 * number) if bucket(key) == wanted)
+
+
+def _write(kind: str, txn: Transaction, place: Place, new: Rows) -> None:
+    if kind == "overwrite":
+        txn.overwrite([place.part])
+        engine.insert(txn, rows(*new))
     elif kind == "delete":
-        engine.write(txn, deletes=pa.table({"id": [mine[0]], "part": [part]}))
+        engine.write(txn, deletes=pa.table({"id": [place.key], "part": [place.part]}))
     else:
-        engine.write(txn, upserts=rows(new if kind == "insert" else mine))
+        engine.write(txn, upserts=rows(*new))
 
 
-def _service(kind: str, table: Table, part: str, oldest: str) -> Running:
+def _service(kind: str, table: Table, oldest: str) -> Running:
     if kind == "savepoint":
-        return Running(kind, part, lambda: table.savepoint(oldest), lambda found: found)
+        return Running(lambda: table.savepoint(oldest), lambda found: found)
     alive = contextlib.ExitStack()
     planned = cleaner._schedule(table, KeepVersions(1), alive)
     end = (lambda: None) if planned is None else (lambda: cleaner._carry_out(table, *planned))
-    return Running(kind, part, end, lambda found: found, alive)
+    return Running(end, lambda found: found, alive)
+
+
+class Template(NamedTuple):
+    """A table whose file groups have two versions each, and the begin time of the first commit."""
+
+    folder: Path
+    oldest: str
+
+    @classmethod
+    def made(cls, folder: Path, spec: TableSpec) -> Template:
+        table = Table.create(str(folder), spec, settings=SETTINGS)
+        oldest = upsert(table, *((key, part, 0) for key, part, _ in START)).instant
+        for wanted in ("a", "b"):
+            upsert(table, *(row for row in START if row[1] == wanted))
+        shutil.rmtree(folder / ".hoodie" / ".locks")  # the lock's line is of whoever made the template
+        return cls(folder, oldest)
+
+    def copy(self, folder: Path) -> Table:
+        shutil.copytree(self.folder, folder)
+        return Table.open(str(folder), settings=SETTINGS)
+
+
+@pytest.fixture(autouse=True)
+def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody dies here."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A table whose partitions have two versions of one file group each, and the begin time of the first commit."""
-    folder = tmp_path_factory.mktemp("matrix") / "template"
-    table = Table.create(str(folder), SPEC, settings=SETTINGS)
-    oldest = upsert(table, (1, "a", 0), (2, "b", 0)).instant
-    upsert(table, (1, "a", 1))
-    upsert(table, (2, "b", 1))
-    return folder, oldest
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return Template.made(tmp_path_factory.mktemp("matrix") / "plain", SPEC)
 
 
-@pytest.mark.parametrize("later", OPERATIONS)
-@pytest.mark.parametrize("first", OPERATIONS)
-def test_each_pair_ends_as_rfc_22_asks(tmp_path: Path, template: tuple[Path, str], first: str, later: str) -> None:
-    for overlapping, first_begins in ((True, True), (True, False), (False, True)):
-        folder = tmp_path / f"{overlapping}-{first_begins}"
-        shutil.copytree(template[0], folder)
-        table = Table.open(str(folder), settings=SETTINGS)
-        oldest = template[1] if overlapping else table.history()[-1].instant
-        plan = [(first, "a", 3), (later, "a" if overlapping else "b", 4)]
-        begun = {kind_of: begin(*kind_of[:1], table, *kind_of[1:], oldest) for kind_of in _in_order(plan, first_begins)}
-        outcome, found = expected(first, later) if overlapping else ".", START
-        for kind_of, loser in ((plan[0], _loses(first, outcome, "first")), (plan[1], _loses(later, outcome, "later"))):
-            running = begun[kind_of]
-            if loser:
-                with pytest.raises((WriteConflict, HistoryGone)):
-                    running.finish()
-            else:
+@pytest.fixture(scope="session")
+def bucketed(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return Template.made(tmp_path_factory.mktemp("matrix") / "bucketed", bucket_tables.SPEC)
+
+
+@pytest.mark.parametrize(("first", "later"), pairs(PLAIN))
+def test_each_pair_ends_as_rfc_22_asks(tmp_path: Path, plain: Template, first: str, later: str) -> None:
+    here = expected(PLAIN, first, later)
+    check(plain.copy(tmp_path / "1"), plain.oldest, (first, HERE), (later, HERE), here)
+    check(plain.copy(tmp_path / "2"), plain.oldest, (first, HERE), (later, HERE), here, first_begins=False)
+    check(plain.copy(tmp_path / "3"), "", (first, HERE), (later, ELSEWHERE), ".")
+
+
+@pytest.mark.parametrize(("first", "later"), pairs(BUCKETS))
+def test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask(
+    tmp_path: Path, bucketed: Template, first: str, later: str
+) -> None:
+    here = expected(BUCKETS, first, later)
+    check(bucketed.copy(tmp_path / "1"), bucketed.oldest, (first, HERE), (later, HERE), here)
+    check(bucketed.copy(tmp_path / "2"), bucketed.oldest, (first, HERE), (later, HERE), here, first_begins=False)
+    check(bucketed.copy(tmp_path / "3"), "", (first, HERE), (later, ELSEWHERE), ".")
+    if not {first, later} & set(SERVICES):
+        there = expected(BUCKETS_NEXT_DOOR, first, later)
+        check(bucketed.copy(tmp_path / "4"), "", (first, HERE), (later, NEXT_DOOR), there)
+
+
+def check(
+    table: Table, oldest: str, first: tuple[str, Place], later: tuple[str, Place], outcome: str, *, first_begins=True
+) -> None:
+    """Let both begin, then the first one finish, then the later one; a savepoint is of the last commit by default."""
+    oldest = oldest or table.history()[-1].instant
+    plan = [(*first, FIRST), (*later, LATER)]
+    begun = {
+        number: begin(kind, table, place, number, oldest) for kind, place, number in plan[:: 1 if first_begins else -1]
+    }
+    found = START
+    for kind, place, number in plan:
+        running = begun[number]
+        if (outcome == "later" and number == LATER) or outcome == kind == "savepoint":
+            with pytest.raises((WriteConflict, HistoryGone)):
                 running.finish()
-                found = running.effect(found)
-            running.after.close()
-            assert by_hudi_rs(str(folder)) == content(table) == found, (overlapping, first_begins, kind_of)
-        assert table.timeline().pending_writes == table.timeline().pending_rollbacks == ()
-        assert orphans(folder) == set()
-        for instant in table.savepoints():
-            completion = next(commit.completion for commit in table.history() if commit.instant == instant)
-            assert table.to_arrow(as_of=completion).num_rows >= 2
+        else:
+            running.finish()
+            found = running.effect(found)
+        running.after.close()
+        assert by_hudi_rs(table.url) == content(table) == found, (place, first_begins, kind)
+    assert table.timeline().pending_writes == table.timeline().pending_rollbacks == ()
+    assert orphans(Path(table.url)) == set()
+    if table.config().bucket_index is not None:
+        groups(table)
+        in_their_buckets(table)
+    for instant in table.savepoints():
+        completion = next(commit.completion for commit in table.history() if commit.instant == instant)
+        assert table.to_arrow(as_of=completion).num_rows >= 2
 
 
-def _in_order(plan: list[tuple[str, str, int]], first_begins: bool) -> list[tuple[str, str, int]]:
-    return plan if first_begins else plan[::-1]
-
-
-def _loses(kind: str, outcome: str, place: str) -> bool:
-    return outcome == place or (outcome == "savepoint" and kind == "savepoint")
-
-
-def test_two_inserts_of_the_same_new_key_are_told_by_partition_only(tmp_path: Path, template: tuple[Path, str]) -> None:
+def test_two_inserts_of_the_same_new_key_are_told_by_partition_only(tmp_path: Path, plain: Template) -> None:
     for resolution, told in ((SETTINGS.resolution, False), (by_partition, True)):
         folder = tmp_path / str(told)
-        shutil.copytree(template[0], folder)
+        plain.copy(folder)
         table = Table.open(str(folder), settings=replace(SETTINGS, resolution=resolution))
         one, two = table.transaction(), table.transaction()
         engine.write(one, upserts=rows((7, "a", 1)))

@@ -1,24 +1,31 @@
-"""A writer that dies before or after any of its requests to the store leaves a table that others go on with."""
+"""A writer that dies before or after any of its requests to the store leaves a table that others go on with.
+
+With a bucket index too: there its insert into a file group that is there, and the first file of a bucket, which the
+next writer makes as well, are among what is left halfway.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from table.bucket_tables import bucket, groups, in_their_buckets
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import Table
+from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow as engine
 
 BEFORE = {(1, "a", 1), (2, "b", 2), (3, "b", 3)}
-AFTER = {(1, "a", 10), (3, "b", 3), (4, "c", 4)}
-NEXT = (9, "b", 9)
+AFTER = {(1, "a", 10), (5, "a", 5), (3, "b", 3), (4, "c", 4)}
+NEXT = (8, "c", 8)
+BUCKETS = replace(SPEC, buckets=2)
 FAR_TOO_MANY = 200
 
 
@@ -68,7 +75,8 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
     txn = None
     try:
         txn = table.transaction()
-        engine.write(txn, upserts=rows((1, "a", 10), (4, "c", 4)), deletes=rows((2, "b", 0)).drop(["value"]))
+        changes = rows((1, "a", 10), (5, "a", 5), (4, "c", 4))
+        engine.write(txn, upserts=changes, deletes=rows((2, "b", 0)).drop(["value"]))
         txn.commit()
     except (Died, Unavailable):  # the second in another of its threads
         assert backend.dead
@@ -92,12 +100,22 @@ def let_time_pass(folder: Path) -> None:
         os.utime(beat, (1, 1))
 
 
+def test_the_bucket_table_has_its_rows_where_a_death_is_worst() -> None:
+    assert bucket(1, 2) == bucket(5, 2), "an insert into a file group that is there"
+    assert bucket(2, 2) != bucket(3, 2), "a file group all of whose rows are deleted"
+    assert bucket(4, 2) == bucket(8, 2), "a bucket whose first file the next writer makes, too"
+
+
+@pytest.mark.parametrize("spec", [SPEC, BUCKETS], ids=["plain", "buckets"])
 @pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
-def test_whatever_the_last_request_was_the_table_is_whole(tmp_path: Path, applied: bool) -> None:
+def test_whatever_the_last_request_was_the_table_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool, spec: TableSpec
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the process dies, the machine does not
     seen = {"old": 0, "new": 0}
     for step in range(1, FAR_TOO_MANY):
         folder = tmp_path / str(step)
-        table = Table.create(str(folder), SPEC, settings=SETTINGS)
+        table = Table.create(str(folder), spec, settings=SETTINGS)
         upsert(table, *sorted(BEFORE))
         backend = DiesAtStep(step, applied=applied)
         if attempt(str(folder), backend):
@@ -112,7 +130,10 @@ def test_whatever_the_last_request_was_the_table_is_whole(tmp_path: Path, applie
         assert later >= now - {(2, "b", 2)} or now == BEFORE, f"a committed row went away after {backend.asked[-1]}"
         assert not (now == AFTER and later != AFTER | {NEXT}), "a visible commit went away"
         assert content(Table.open(str(folder))) == later
-        upsert(Table.open(str(folder), settings=SETTINGS), (9, "b", 10))
+        upsert(Table.open(str(folder), settings=SETTINGS), (8, "c", 9))
+        if spec.buckets:
+            groups(table)
+            in_their_buckets(table, spec.buckets)
         assert table.timeline().pending_writes == ()
         assert table.timeline().pending_rollbacks == ()
         assert orphans(folder) == set(), f"orphans after {backend.asked[-1]}"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
+from table.spark_tables import TRIPLE
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, upsert
 
 from lockprovider.table import Aborted, Table, Transaction
@@ -26,7 +27,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_a_task_that_dies_after_writing_is_tried_again_and_its_rows_are_there_once(spark: Any, table: Table) -> None:
-    frame = spark.createDataFrame([(n, "ab"[n % 2], n) for n in range(10, 30)], "id long, part string, value long")
+    frame = spark.createDataFrame([(n, "ab"[n % 2], n) for n in range(10, 30)], TRIPLE)
 
     def fail_the_first_attempt(batches: Any) -> Any:
         held = list(batches)  # downstream of the writing function, in the same task: all of its files are written now

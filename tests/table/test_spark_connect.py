@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from table.own_process import told_by
 from table.tables import by_hudi_rs, content, orphans
 
 from lockprovider.table import Table
 
-TESTS = Path(__file__).resolve().parent.parent
 NEEDED = ("grpc", "grpc_status", "google.rpc", "zstandard")
 
 
@@ -32,17 +28,7 @@ def found(name: str) -> bool:
 @pytest.mark.skipif(bool(missing()), reason=f"Spark Connect needs {missing()}: pip install 'pyspark[connect]'")
 def test_a_client_of_spark_connect_writes_and_reads_a_table_and_gets_typed_errors(tmp_path: Path) -> None:
     url = str(tmp_path / "t")
-    child = subprocess.run(
-        [sys.executable, "-m", "table.connect_child", url],
-        cwd=TESTS,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr[-4000:]
-    seen = json.loads(next(line for line in child.stdout.splitlines() if line.startswith("seen: "))[len("seen: ") :])
+    seen = told_by("table.connect_child", url, timeout_s=500)
     assert "connect" in seen["session"], "not a session of Spark Connect"
     rows = {(1, "a", 6), (7, "c", 0), (9, "d", 9)}
     assert content(Table.open(url)) == by_hudi_rs(url) == rows == {tuple(row) for row in seen["rows"]}

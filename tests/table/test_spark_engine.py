@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from table.spark_tables import frame
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans
 
 from lockprovider.table import Table, TableSpec, WriteConflict
@@ -17,10 +18,6 @@ from lockprovider.table.engines import spark as engine
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     return Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-
-
-def frame(spark: Any, *triples: tuple[int, str, int]) -> Any:
-    return spark.createDataFrame(list(triples), "id long, part string, value long")
 
 
 def upsert(table: Table, rows: Any, deletes: Any = None) -> Any:

@@ -7,26 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, rows
+from table.spark_tables import filled, frame
+from table.tables import SCHEMA, SPEC, by_hudi_rs, content, data_files
 
 from lockprovider.table import InvalidRecords, Table
-from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
 
-TRIPLE = "id long, part string, value long"
-
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    made.transact(lambda txn: arrow.write(txn, upserts=rows((1, "a", 1), (2, "a", 2), (3, "b", 3), (4, "c", 4))))
-    return made
-
-
-def frame(spark: Any, *triples: tuple[int, str, int]) -> Any:
-    return spark.createDataFrame(list(triples), TRIPLE)
+    return filled(tmp_path / "t", SPEC)
 
 
 def test_an_append_adds_rows_and_says_what_it_did(spark: Any, table: Table) -> None:
@@ -122,7 +114,7 @@ def test_only_conditions_that_mean_the_same_in_arrow_are_pushed_into_the_files(w
 
 def test_what_a_task_refuses_comes_out_with_its_own_type(spark: Any, table: Table) -> None:
     with pytest.raises(InvalidRecords, match="null or empty in 1 rows"):
-        engine.upsert(table, spark.createDataFrame([(None, "a", 1)], TRIPLE))
+        engine.upsert(table, frame(spark, (None, "a", 1)))
     with pytest.raises(InvalidRecords, match="stranger"):
         engine.append(table, frame(spark, (7, "a", 1)).withColumnRenamed("value", "stranger"))
     with pytest.raises(InvalidRecords, match=r"\['value'\] are missing"):

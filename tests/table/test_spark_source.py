@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table.spark_tables import TRIPLE
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from lockprovider.demo.proof import read as by_hudi_rs_on_s3
@@ -17,7 +18,6 @@ from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.hudi_cas import activate, register
 from lockprovider.table.engines.spark_changes import changes
 
-TRIPLE = "id long, part string, value long"
 ROWS = {(1, "a", 1), (2, "a", 2), (3, "b", 3)}
 
 

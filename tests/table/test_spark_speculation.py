@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from table.own_process import told_by
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans
 
 from lockprovider.table import Table
-
-TESTS = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.soak  # a minute of processor time, for three JVMs
 def test_a_speculative_attempt_of_a_slow_task_makes_no_second_file_visible(tmp_path: Path) -> None:
     url = str(tmp_path / "t")
     table = Table.create(url, SPEC, settings=SETTINGS)
-    child = subprocess.run(
-        [sys.executable, "-m", "table.speculation_child", url, str(tmp_path)],
-        cwd=TESTS,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr[-4000:]
-    seen = json.loads(next(line for line in child.stdout.splitlines() if line.startswith("seen: "))[len("seen: ") :])
+    seen = told_by("table.speculation_child", url, str(tmp_path), timeout_s=1500)
     tasks = {name.rpartition("-")[0] for name in seen["attempts"]}
     assert len(tasks) >= 2, "an append and an upsert, each with a slow task"
     assert {f"{task}-{attempt}" for task in tasks for attempt in (0, 1)} <= set(seen["attempts"]), "both attempts wrote"

@@ -66,7 +66,7 @@ def test_waiters_do_not_look_all_at_once() -> None:
 # -- in the line -------------------------------------------------------------------------------------------------------
 
 
-@given(draws, st.integers(min_value=1, max_value=15), st.integers(min_value=1, max_value=4000))
+@given(draws, st.integers(min_value=1, max_value=15), st.integers(min_value=1, max_value=5000))
 def test_whoever_is_in_the_line_sleeps_through_most_of_the_turns_before_and_never_through_its_own(
     draw, ahead, turn_ms
 ) -> None:
@@ -75,7 +75,8 @@ def test_whoever_is_in_the_line_sleeps_through_most_of_the_turns_before_and_neve
     pause = pause_s(Waiter("p", 1.0), sight(record), draw)
     own_in_s = (ahead * turn_ms + turn_ms - lasts_ms) / 1000
     assert pause <= max(own_in_s, 0.25)
-    assert pause >= (own_in_s - 1.5 * 0.01) * 0.8
+    lapses_in_s = (record.valid_until_ms - NOW_MS) / 1000  # the holder may be gone by then
+    assert pause >= min((own_in_s - 1.5 * 0.01) * 0.8, lapses_in_s)
 
 
 @given(draws, st.integers(min_value=100, max_value=5000))

@@ -23,8 +23,11 @@ from typing import Any
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.retry import delay_s
 from lockprovider.lease import (
+    Apply,
     Busy,
+    Commit,
     Ended,
+    HandOver,
     Held,
     Idle,
     Me,
@@ -37,6 +40,7 @@ from lockprovider.lease import (
     ReadRecord,
     RecordSeen,
     Release,
+    Rolling,
     Told,
     TryLock,
     Writing,
@@ -44,6 +48,7 @@ from lockprovider.lease import (
     joined,
     step,
 )
+from lockprovider.pending import Pending
 from lockprovider.record import LockRecord
 from lockprovider.settings import LockSettings
 from lockprovider.waiting import EVERYONE, Join, Sight, Waiter, comes_again, join_failed, looked, passing
@@ -66,6 +71,8 @@ class Case:
     get_s: float = 0.015
     put_s: float = 0.030
     hold_s: float = 0.002
+    work_s: float = 0.0  # between a release and the next ask
+    publishes: bool = False  # each holder publishes something, last; as the commit of a table does
     poll_s: float = 1.0
     policy: str = "line"  # or "naive": look every poll_s, +-50 %, and take what is free
     apart_s: float = 0.05  # between the first asks of the first and the last
@@ -112,7 +119,9 @@ class _Process:
     machine: Any = field(default_factory=Idle)
     seen: tuple[LockRecord, Version] | None = None
     busy: bool = False
-    comes_again: bool = False
+    gap_s: float | None = None
+    waited_s: float = 0.0
+    known_s: float | None = None  # since when `seen` is known, if it may be gone by once
     released_s: float = -1e9
     dead: bool = False
     reads: int = 0
@@ -166,8 +175,7 @@ class Simulation:
         process = contender.process
         contender.asked_s = self.now_s
         if process.released_s > 0 and not process.busy and not process.waiting:
-            turn_ms = 0 if process.seen is None else process.seen[0].turn_ms
-            process.comes_again = comes_again(self.now_s - process.released_s, turn_ms)
+            process.gap_s = self.now_s - process.released_s
         process.waiting.append(contender)
         self._next(process)
 
@@ -191,39 +199,86 @@ class Simulation:
             self.hand_overs.append(self.now_s - self._release_sent_s)
         me.served += 1
         yield self.case.hold_s, None
-        self._release_sent_s = self.now_s
-        again = bool(process.waiting) or process.comes_again
-        while isinstance(process.machine, Held):
-            yield from self._feed(process, me.me, Release(self._moment(process), again))
+        handed = False
+        if self.case.publishes:
+            handed = yield from self._publish(process, me.me)
+        else:
+            self._release_sent_s = self.now_s
+            yield from self._release(process, me.me)
         process.busy = False
-        process.released_s = self.now_s
+        process.released_s = process.known_s = self.now_s
+        if handed:
+            yield from self._request(self.case.put_s)  # what was handed over is applied
         me.asks_left -= 1
         if me.asks_left > 0:
-            self._asks(me)
+            self.at(self.now_s + self.case.work_s, lambda: self._asks(me))
         self._next(process)
 
+    def _again(self, process: _Process) -> bool:
+        seen = process.machine.record
+        gap_s = process.gap_s
+        return bool(process.waiting) or (gap_s is not None and comes_again(gap_s, process.waited_s, seen))
+
+    def _release(self, process: _Process, me: Me) -> Task:
+        while isinstance(process.machine, Held):
+            yield from self._feed(process, me, Release(self._moment(process), self._again(process)))
+
+    def _publish(self, process: _Process, me: Me) -> Task:
+        """Whether the lock was handed over with it."""
+        pending = Pending(me.owner, "", str(next(self._nonces)), sole=True)
+        while isinstance(process.machine, Held):
+            at = self._moment(process)
+            if process.machine.record.line:
+                self._release_sent_s = self.now_s
+                told = yield from self._feed(process, me, HandOver(pending, at, self._again(process)))
+                if told == Told("handed_over"):
+                    return True
+                continue
+            yield from self._feed(process, me, Commit(pending, at))
+            if isinstance(process.machine, Rolling):
+                yield from self._request(self.case.put_s)
+                process.machine = process.machine.held
+                self._release_sent_s = self.now_s
+                yield from self._release(process, me)
+        return False
+
+    def _request(self, way_s: float) -> Task:
+        self.requests += 1
+        yield self._leg_s(way_s), None
+        yield self._leg_s(way_s), None
+
     def _acquire(self, process: _Process, me: _Contender) -> Task:
-        waiter = Waiter(process.name, self.case.poll_s)
+        waiter, began_s = Waiter(process.name, self.case.poll_s), self.now_s
         over = Passing()
         while True:
             if process.dead:
                 yield 1e9, None
             sent_s, reads = self.now_s, process.reads
-            if not isinstance(process.machine, Idle):
-                process.machine = Idle()
+            age_s = self._news(process)
             effect = yield from self._feed(process, me.me, TryLock(self._moment(process), over))
             if not isinstance(effect, Busy):
+                process.waited_s = self.now_s - began_s
                 return
-            sight = self._sight(process, effect, self.now_s - sent_s if process.reads > reads else None)
+            sight = self._sight(process, effect, self.now_s - sent_s if process.reads > reads else None, age_s)
             waiter, what = looked(waiter, sight, self.random.random())
             if isinstance(what, Join):
                 waiter, what = yield from self._join(process, waiter, sight)
             yield what.seconds, None
             over = passing(waiter, sight, self.now_s)
 
-    def _sight(self, process: _Process, busy: Busy, took_s: float | None) -> Sight:
+    def _news(self, process: _Process) -> float:
+        """What `Party.news` makes of what is known; how old that is."""
+        known_s, process.known_s = process.known_s, None
+        if process.seen is not None and known_s is not None and process.name in process.seen[0].line[1:]:
+            process.machine = Idle(process.seen)
+            return self.now_s - known_s
+        if not isinstance(process.machine, Idle):
+            process.machine = Idle()
+        return 0.0
+
+    def _sight(self, process: _Process, busy: Busy, took_s: float | None, age_s: float) -> Sight:
         now = self._moment(process)
-        return Sight(*process.seen, busy, now.now_ms, now.monotonic_s, took_s)
+        return Sight(*process.seen, busy, now.now_ms, now.monotonic_s, took_s, age_s if took_s is None else 0.0)
 
     def _join(self, process: _Process, waiter: Waiter, sight: Sight) -> Task:
         record = joined(sight.record, process.name)
@@ -255,7 +310,11 @@ class Simulation:
                     if version is not None:
                         process.seen = (record, version)
                     event = self._answered(process, condition, version)
-                case Told() | Ended() | Busy() | None:
+                case Apply() if event == PutWon(process.seen[1]) and process.machine.then == "acquired":
+                    yield from self._request(self.case.get_s)  # it is there
+                    process.machine = process.machine.held
+                    return Told("acquired")
+                case Told() | Ended() | Busy() | Apply() | None:
                     return effect
 
     @staticmethod
@@ -325,6 +384,9 @@ def cases(seconds: float) -> Iterator[tuple[str, Case]]:
             threads = contenders // processes
             yield "drain", Case(processes, threads, policy=policy, poll_s=poll_s, lasts_s=1e9)
             yield "closed loop", Case(processes, threads, rounds=0, policy=policy, poll_s=poll_s, lasts_s=seconds)
+    for processes in (4, 16, 64):
+        case = Case(processes, 1, rounds=0, lasts_s=seconds, work_s=0.25, hold_s=0.005, publishes=True)
+        yield "commits of a table", case
     yield "closed loop, 3 of 8 die", Case(8, 1, rounds=0, lasts_s=seconds, die=3)
     for policy, poll_s in policies:
         pace = {"writes_per_s": 1.0, "get_s": 0.05, "put_s": 0.08, "policy": policy, "poll_s": poll_s}

@@ -65,8 +65,9 @@ def ask(client: Asker, party: Party, world: World, deadline_s: float) -> None:
     if not party.fifo.acquire(timeout=max(0.0, deadline_s - world.monotonic_s())):
         raise _not_acquired(client.path, party.refusal(client.owner))
     try:
+        began_s = world.monotonic_s()
         _Asking(client, party, world, deadline_s).until_it_is_there()
-        party.took(client.held, client.known)
+        party.took(client.held, client.known, world.monotonic_s() - began_s)
     finally:
         party.fifo.release()
 
@@ -119,8 +120,8 @@ class _Asking:
         known = self._client.known
         assert known is not None  # noqa: S101 - the answer is about a record that was read
         at_s = self._world.monotonic_s()
-        took_s = None if began_s is None else at_s - began_s
-        return Sight(known.record, known.version, busy, self._world.now_ms(), at_s, took_s, known.understood)
+        took_s, age_s = (None, self._party.age_s) if began_s is None else (at_s - began_s, 0.0)
+        return Sight(known.record, known.version, busy, self._world.now_ms(), at_s, took_s, age_s, known.understood)
 
     def _look_or_join(self, waiter: Waiter, sight: Sight) -> tuple[Waiter, float]:
         waiter, what = looked(waiter, sight, self._world.random())

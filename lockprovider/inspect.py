@@ -50,7 +50,7 @@ def break_lock(store: Store, path: str, seen: Sight, nonce: str, *, timeout_s: f
         if not isinstance(outcome, Lost):
             break
         now = _read(store, path, timeout_s)
-        if now is None or _without_line(LockRecord.decode(now.data)) != _without_line(record):
+        if now is None or LockRecord.decode(now.data).apart_from_line() != record.apart_from_line():
             break
         record = LockRecord.decode(now.data)
         outcome = store.put_if_match(path, _broken(record, nonce, seen.own_ms), now.version, timeout=timeout_s)
@@ -59,10 +59,6 @@ def break_lock(store: Store, path: str, seen: Sight, nonce: str, *, timeout_s: f
 
 def _broken(record: LockRecord, nonce: str, now_ms: int) -> bytes:
     return replace(record, expired=True, nonce=nonce, freed_ms=now_ms if record.line else 0).encode()
-
-
-def _without_line(record: LockRecord) -> LockRecord:
-    return replace(record, line=())
 
 
 def _read(store: Store, path: str, timeout_s: float) -> Content | None:

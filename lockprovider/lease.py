@@ -472,14 +472,23 @@ def _late_ms(seen: LockRecord, now_ms: int) -> int:
 
 
 def _turn_ms(seen: LockRecord, now_ms: int) -> int:
-    """A running mean; only of turns that somebody waited for, and over clocks that may differ: a hint."""
+    """How long a turn takes, as a running mean of those that somebody waited for, without outliers: a hint."""
     if not seen.line or seen.holder is None:
         return 0
-    last_ms = min(now_ms - seen.holder.since_ms, _LONGEST_TURN_MS)  # below zero where clocks differ: that evens out
-    return max(1, (15 * seen.turn_ms + last_ms + 8) // 16 if seen.turn_ms else last_ms)
+    last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
+    return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16 if mean_ms else last_ms
+
+
+def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
+    """From take to take; for how long it lay there counts only up to the time for which it was held."""
+    if not seen.freed_ms:
+        return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
+    held_ms = min(seen.freed_ms - since_ms, _LONGEST_TURN_MS)
+    return max(1, held_ms + min(now_ms - seen.freed_ms, max(held_ms, _HANDOVER_MS)))
 
 
 _LONGEST_TURN_MS = 60_000
+_HANDOVER_MS = 100
 _LEFT_AFTER_PACES = 3
 
 

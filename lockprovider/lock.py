@@ -13,9 +13,7 @@ import contextlib
 import os
 import socket
 import threading
-from concurrent.futures import Future
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any, Protocol
 
 from fsspec_cas import (
@@ -158,7 +156,6 @@ class Lock:
         self._tried: set[Pending] = set()  # commits that were sent under this lease
         self._meanwhile: Meanwhile | None = None
         self._keeps_log = False
-        self._ahead: tuple[Pending, Future[None]] | None = None  # what is being applied before the lock is there
         self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
         self._applied: Pending | None = None
         self.metrics = Recorder(self._on_metric, self._world)
@@ -290,7 +287,7 @@ class Lock:
             try:
                 answer = self._feed(TryLock(self._moment(), over, self._keeps_log))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
-                    self._roll_forward(answer.pending)
+                    self._apply(answer.pending)
             except BaseException:
                 self._back_out()
                 raise
@@ -369,7 +366,14 @@ class Lock:
         with self._publishing, self._one_step:
             self._finish_in_flight()
             while isinstance(self._state, (Held, Rolling)):
-                self._feed(Release(self._moment(), self._party.again))
+                self._feed(
+                    Release(
+                        self._moment(),
+                        self._party.comes_again(
+                            self._state.held.record if isinstance(self._state, Rolling) else self._state.record
+                        ),
+                    )
+                )
                 self._finish_in_flight()
             released = isinstance(self._state, Idle) and self._state.released is not None
         self.note_end(at_ms, held=released)
@@ -424,7 +428,7 @@ class Lock:
                 if not isinstance(self._state, Held):
                     return Told("handed_over") if self._handed_over(pending) else ended
                 self._tried.add(pending)
-                return self._final(self._feed(HandOver(pending, self._moment(), self._party.again)))
+                return self._final(self._feed(HandOver(pending, self._moment(), self._comes_again())))
 
     def _handed_over(self, pending: Pending) -> bool:
         """Whether that is what became of the last lease: the heartbeat may have been told, in the publisher's place."""
@@ -479,6 +483,10 @@ class Lock:
         # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
         return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
 
+    def _comes_again(self) -> bool:
+        held = self.held()
+        return held is not None and self._party.comes_again(held.record)
+
     def _release_quietly(self) -> None:
         """Best effort, when something else is already being raised."""
         with contextlib.suppress(CasError, LockError):
@@ -505,27 +513,6 @@ class Lock:
             self._applied = pending
             self._note_applied()
 
-    def _roll_forward(self, pending: Pending) -> None:
-        """What was decided under an earlier lease; it may be on its way already."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == pending and ahead[1].exception() is None:
-            self._applied = pending
-            self._note_applied()
-            return
-        self._apply(pending)
-
-    def _apply_ahead(self, effect: PutRecord) -> None:
-        """What a lock that was handed over still carries: its own writer is at it, and so are we, while we take it."""
-        pending, seen = effect.record.pending, self.known
-        self._ahead = None
-        if pending is None or seen is None or not seen.record.handed or self._store.backend.blocking:
-            return
-        now_s, for_s = self._world.monotonic_s(), (seen.record.valid_until_ms - self._world.now_ms()) / 1000
-        until_s = now_s + min(for_s, hand_over_s(self.settings))
-        if until_s > now_s:
-            call = partial(publish.apply, self._store, pending, None, lambda: until_s - self._world.monotonic_s())
-            self._ahead = pending, self._store.beside(call)
-
     def _note_applied(self) -> None:
         state = self._state
         if isinstance(state, Rolling) and state.held.record.pending == self._applied:
@@ -550,7 +537,6 @@ class Lock:
                     event = self._read()
                 case PutRecord():
                     if _takes(self._state):
-                        self._apply_ahead(effect)
                         self._tell_meanwhile(effect)
                     event = self._put(effect)
                 case _:

@@ -44,7 +44,10 @@ class Party:
         self._holds: Callable[[], Held | None] | None = None
         self._freed = threading.Event()
         self._released_s: float | None = None
-        self._again = False
+        self._waited_s = 0.0
+        self._known_s: float | None = None
+        self._age_s = 0.0
+        self._gap_s: float | None = None  # of late, between a release here and the next wish
 
     @classmethod
     def of(cls, store: Store, path: str, world: World) -> Party:
@@ -52,10 +55,9 @@ class Party:
         clock = "machine" if isinstance(world, Machine) else id(world)
         return _PARTIES.get((os.getpid(), store.place, path, clock), world)
 
-    @property
-    def again(self) -> bool:
-        """Whether somebody here will want the lock again, as far as can be known."""
-        return self.fifo.taken or self._again
+    def comes_again(self, held: LockRecord) -> bool:
+        """Whether somebody here will want the lock again, as far as can be known; `held` is the own record."""
+        return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s, held))
 
     @property
     def holder(self) -> Held | None:
@@ -66,26 +68,45 @@ class Party:
     def asks(self) -> None:
         """Somebody wants the lock: note whether that was soon after the last release."""
         if self._released_s is not None and not self.fifo.taken:
-            turn_ms = 0 if self._known is None else self._known.record.turn_ms
-            self._again = comes_again(self._world.monotonic_s() - self._released_s, turn_ms)
+            self._gap_s = self._world.monotonic_s() - self._released_s
 
     def news(self) -> tuple[Idle, Known | None]:
-        """What is known here of the record; the released one may be taken without a look, once."""
+        """What is known here of the record; the released one may be taken without a look, once.
+
+        And if others are ahead of us in the line, that is known without a look, too.
+        """
         with self._guard:
             idle, self._idle = self._idle, Idle()
-            return idle, self._known
+            known = self._known
+            if known is not None and self._others_are_ahead(known.record):
+                self._known_s, self._age_s = None, self._age_of_known_s()
+                return Idle((known.record, known.version)), known
+            return idle, known
+
+    @property
+    def age_s(self) -> float:
+        """How old the last news were, of what is known without a look."""
+        return self._age_s
+
+    def _others_are_ahead(self, record: LockRecord) -> bool:
+        """As was seen since the last time that this was used."""
+        return self._known_s is not None and self.name in record.line[1:]
+
+    def _age_of_known_s(self) -> float:
+        return 0.0 if self._known_s is None else self._world.monotonic_s() - self._known_s
 
     def saw(self, known: Known | None) -> None:
         """This is what the record is now; if another has written it, what one of us released is not there any more."""
         with self._guard:
-            self._known = known
+            self._known, self._known_s = known, self._world.monotonic_s()
             released = self._idle.released
             if released is not None and (known is None or known.version != released[1]):
                 self._idle = Idle()
 
-    def took(self, holds: Callable[[], Held | None], known: Known | None) -> None:
-        """One of us has the lock."""
+    def took(self, holds: Callable[[], Held | None], known: Known | None, waited_s: float) -> None:
+        """One of us has the lock, after so long."""
         with self._guard:
+            self._waited_s = waited_s
             self._freed = threading.Event()
             self._holds, self._known, self._idle = holds, known, Idle()
 
@@ -95,7 +116,7 @@ class Party:
             if self._holds != holds:
                 return
             self._holds, self._known, self._idle = None, known, idle
-            self._released_s = self._world.monotonic_s()
+            self._released_s = self._known_s = self._world.monotonic_s()
             self._freed.set()
 
     def end_of_hold(self) -> threading.Event | None:

@@ -6,10 +6,8 @@
     commit   put_if_match(lock record, {..., pending}, my tag)   the commit point (lease.py)
     apply    put_if_absent(path, data)                           "exists with the same digest" is success
 
-Whoever acquires a lock whose record carries `pending` applies it first, or while it acquires: what is decided may be
-applied by anybody who has read that, for as long as the lease lives under which it was decided. A holder that was
-paused before the commit point never commits; one that was paused after it has committed, in the order of the commit
-points.
+Whoever acquires a lock whose record carries `pending` applies it first. A holder that was paused before the commit
+point never commits; one that was paused after it has committed, in the order of the commit points.
 
 A holder that has others waiting may hand the lock over with its commit point, in one write, and apply after that. It
 has `HAND_OVER_S` for it, as long as the record keeps those away who know nothing of `pending`.
@@ -101,6 +99,8 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still says what to do.
     """
+    if data is None and pending.sole and _is_there(store, pending.path, left_s):
+        return  # by the one who handed it over, most likely
     if data is None and pending.data is not None:
         data = _enclosed(pending, pending.data)
     if data is None:
@@ -141,6 +141,14 @@ def _timeout_s(path: str, left_s: Left) -> float:
     if seconds <= 0:
         raise Unavailable(f"{path!r} was not written: the lease has ended", path=path)
     return min(_REQUEST_S, seconds)
+
+
+def _is_there(store: Store, path: str, left_s: Left) -> bool:
+    try:
+        store.head(path, timeout=_timeout_s(path, left_s))
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _must_be(pending: Pending, there: str | None) -> None:

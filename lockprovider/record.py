@@ -1,8 +1,8 @@
 """The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
 
 `owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`, while several wait `line`,
-`turnMs`, `freedMs`, `handed` and `lateUntil`, and for those who keep one `log`, are ours: JVM Hudi ignores them when it
-reads and drops them when it writes.
+`turnMs`, `freedMs`, `handed` and `lateUntil`, and for those who keep one `log`, are ours: JVM Hudi ignores
+them when it reads and drops them when it writes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -65,6 +65,10 @@ class LockRecord:
     handed: bool = False
     late_ms: int = 0
     log: Log | None = None
+
+    def apart_from_line(self) -> LockRecord:
+        """The same without what those who wait may change."""
+        return replace(self, line=())
 
     @property
     def given(self) -> bool:

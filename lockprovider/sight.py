@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from fsspec_cas import Version
@@ -68,7 +68,7 @@ def changes(before: LockRecord | None, after: LockRecord | None) -> list[Change]
 
 
 def _change(before: LockRecord | None, after: LockRecord) -> What:
-    if before is not None and replace(before, line=()) == replace(after, line=()):
+    if before is not None and before.apart_from_line() == after.apart_from_line():
         return "waiting"
     same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)
     if after.given:

@@ -47,6 +47,7 @@ class Sight:
     now_ms: int
     monotonic_s: float
     took_s: float | None  # the look itself; None if no request was needed: the record is the own released one
+    age_s: float = 0.0  # of what is known without a look
     joinable: bool = True  # the record is one that we understand to the last byte
 
 
@@ -81,7 +82,7 @@ def looked(waiter: Waiter, sight: Sight, draw: float) -> tuple[Waiter, Pause | J
     known = _noted(waiter, sight)
     if _should_join(known, sight):
         return known, Join()
-    return known, Pause(min(_pause_s(known, sight, draw), _at_most_s(known, sight, draw)))
+    return known, Pause(max(0.0, min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))))
 
 
 def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pause]:
@@ -111,9 +112,12 @@ def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
     return Passing(int(free_s / _patience_s(waiter, sight)), waiter.version)
 
 
-def comes_again(gap_s: float, turn_ms: int) -> bool:
-    """Whether one that asks so soon after its release is one that works in a loop."""
-    return gap_s < max(2 * FIRST_S, turn_ms / 1000)
+def comes_again(gap_s: float, waited_s: float, record: LockRecord) -> bool:
+    """Whether one that asked so soon after its last release will be back before its turn, if it stands at the end.
+
+    `waited_s` is how long it waited for its turn of late.
+    """
+    return gap_s < max(2 * FIRST_S, waited_s, (len(record.line) + 1) * record.turn_ms / 1000)
 
 
 def _noted(waiter: Waiter, sight: Sight) -> Waiter:

@@ -97,6 +97,10 @@ class Aborted(TableError):
     """This instant can no longer be completed: its heartbeat expired, it was rolled back, or the table changed."""
 
 
+class PropertiesChanged(Aborted):
+    """They are not what a transaction went by that has not written anything yet: with the new ones it may go on."""
+
+
 class HistoryGone(TableError):
     """The table cannot be read at that time: its files were cleaned, or it was not there yet."""
 

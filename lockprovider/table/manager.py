@@ -32,7 +32,7 @@ from lockprovider.table import adopt, clean, history, reading, restore, retire, 
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import at_once
 from lockprovider.table.clean import CleanResult
-from lockprovider.table.errors import HistoryGone, TableExists, TableNotFound
+from lockprovider.table.errors import HistoryGone, PropertiesChanged, TableExists, TableNotFound
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
@@ -439,11 +439,11 @@ class Table:
         result: CommitResult = _arrow_engine().delete(self, keys, retries=retries, extra=extra)
         return result
 
-    def transaction(self) -> Transaction:
-        """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it."""
-        return self._begin(pinned=True)
+    def transaction(self, *, pinned: bool = True) -> Transaction:
+        """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it.
 
-    def _begin(self, *, pinned: bool) -> Transaction:
+        Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
+        """
         self._lock.require_safe_store()  # its begin is a conditional create already
         return Transaction(self, pinned=pinned)
 
@@ -454,48 +454,28 @@ class Table:
         retries: int = 0,
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
+        pinned: bool = True,
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
 
         `fn` may run `retries` + 1 times and must get all it reads from its transaction. `extra` goes into the commit's
         extra metadata. `check_keys` is in place of the settings' (see `key_check`): a key that another has inserted
-        meanwhile is a conflict, too.
+        meanwhile is a conflict, too. `pinned`: see `transaction`.
 
         Raises:
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
         """
-        return self._transact(fn, self.transaction, retries=retries, extra=extra, check_keys=check_keys)
-
-    def transact_unread(
-        self,
-        fn: Callable[[Transaction], object],
-        *,
-        retries: int = 0,
-        extra: Mapping[str, str] | None = None,
-        check_keys: bool | None = None,
-    ) -> CommitResult:
-        """As `transact`, for a function that has read nothing before: its snapshot is of when it starts to write."""
-        begin = partial(self._begin, pinned=False)
-        return self._transact(fn, begin, retries=retries, extra=extra, check_keys=check_keys)
-
-    def _transact(
-        self,
-        fn: Callable[[Transaction], object],
-        begin: Callable[[], Transaction],
-        *,
-        retries: int,
-        extra: Mapping[str, str] | None,
-        check_keys: bool | None,
-    ) -> CommitResult:
         conflicts = 0
         while True:
-            txn = begin()
+            txn = self.transaction(pinned=pinned)
             txn.extra.update(extra or {})
             txn.check_keys = txn.check_keys if check_keys is None else check_keys
             try:
                 fn(txn)
                 return txn.commit(conflicts=conflicts)
+            except PropertiesChanged:
+                continue  # it has not begun; now they are known
             except Exception as error:
                 conflicts += 1
                 txn.rollback()

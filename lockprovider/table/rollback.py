@@ -59,6 +59,8 @@ def _clean(table: Table, timeline: Timeline, spared: set[str], *, eager: bool) -
     restores = timeline.pending(Action.RESTORE)
     suspects = _suspects(timeline, spared)
     found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
+    if found and not eager:  # one that has completed since it was listed has removed its heartbeat
+        found = tuple(sorted({*found} & _suspects(table.timeline(), spared)))
     for begin in found:
         if begin in restores:
             restore.finish_dead(table, begin)

@@ -39,7 +39,15 @@ from lockprovider.table.conflict import (
     prefer_writer,
     undone_since,
 )
-from lockprovider.table.errors import ARCHIVED, Aborted, AlreadyCommitted, InvalidRecords, TableError, WriteConflict
+from lockprovider.table.errors import (
+    ARCHIVED,
+    Aborted,
+    AlreadyCommitted,
+    InvalidRecords,
+    PropertiesChanged,
+    TableError,
+    WriteConflict,
+)
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.key_check import KeyCheck
@@ -87,9 +95,10 @@ class Transaction:
 
     def __init__(self, table: Table, *, pinned: bool = True) -> None:
         self.table = table
-        self.config: TableConfig = table.config()
+        now = table.now() if pinned else None
+        self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
         check_writable(self.config)
-        self._timeline: Timeline | None = table.now().timeline if pinned else None
+        self._timeline: Timeline | None = None if now is None else now.timeline
         self._log: str | None = None  # the lock's log when this instant was begun
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
@@ -165,9 +174,11 @@ class Transaction:
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
-        known = self._timeline or self.table.memory.latest
+        table, known = self.table, self._timeline or self.table.memory.latest
         while not self._begin:
-            known = self._take(known.next_time(self.table.world.now_ms()))
+            asked_s = table.world.monotonic_s()
+            known = self._take(known.next_time(table.world.now_ms() + table.memory.lead_ms))
+            table.memory.took_begin(table.world.monotonic_s() - asked_s, found=self._begin != "")
         self._timeline = self._timeline or known
         return self._begin
 
@@ -307,9 +318,11 @@ class Transaction:
         looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
         seen = table.now(listed=looks_for_dead)
         now = seen.timeline
-        if now.latest_completed_time >= begin or not now.is_alone(requested):
+        if seen.config != self.config or now.latest_completed_time >= begin or not now.is_alone(requested):
             table.store.delete(f"{TIMELINE}/{requested.file_name}")
             heartbeat.stop()
+            if seen.config != self.config:
+                raise PropertiesChanged("the table's properties were changed by another writer; begin again")
             return now
         self._create(Instant(begin, self._action, State.INFLIGHT), profile)
         self._begin, self._heartbeat, self._log = begin, heartbeat, seen.log
@@ -391,7 +404,8 @@ class Transaction:
         self._check_alive(seen)
         self._check_once(now)
         self._check_conflicts(now, stats)
-        completion = now.next_time(self.table.world.now_ms())
+        mine = Instant(self._begin, self._action, State.INFLIGHT)  # by a log, `now` has it not
+        completion = now.plus([mine]).next_time(self.table.world.now_ms())
         name = Instant(self._begin, self._action, State.COMPLETED, completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
         lease.publish_last(replace(staged, path=f"{TIMELINE}/{name}"), self._data)

@@ -10,8 +10,7 @@ own lease has lapsed at any moment; the answer to a request is lost; a write is 
 its condition is true (a second copy of a write that landed never finds its condition true again, so "twice" is a late
 write that has lost); a request fails and was not done; a client stops for ever, with its write still on the way; one that
 waits writes itself into the line, that is into the record of the holder; a holder hands the lock over with its commit.
-What was handed over is applied at any later moment by the one who did, and at any moment before its take by one that
-has read it. Those who keep the log go by it, instead of reading the entries, whenever they can. All take as rudely as they can: the line is
+What was handed over is applied at any later moment by the one who did. Those who keep the log go by it, instead of reading the entries, whenever they can. All take as rudely as they can: the line is
 politeness, and nothing may depend on it.
 
 Promises, checked at every step:
@@ -340,11 +339,6 @@ class Publishing:
     def _put(self, world: World, i: int, put: PutRecord) -> Iterator[tuple[str, World]]:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         what = f"{name}'s write ({_what(put.record)})"
-        pending = put.record.pending
-        if put.record.late_ms and pending is not None and pending.path not in world.objects and client.phase == "out":
-            self.reached.add("applied ahead")
-            label = f"{name} applies {pending.path} while it takes the lock"
-            yield label, self._there(label, world, pending.path)
         if not self._true(world, put):
             yield self._feed(f"{what} is refused", world, i, client, "failed")
             return

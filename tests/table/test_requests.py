@@ -15,7 +15,7 @@ from lockprovider.table import InvalidRecords, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.base import GroupWriter
 
-BEGIN = ["get properties", "put heartbeat", "put requested", "get lock", "put inflight"]
+BEGIN = ["put heartbeat", "put requested", "get lock", "put inflight"]
 COMMIT = [
     "put lock",
     "put lock",  # the commit point
@@ -48,11 +48,23 @@ def opened(place: tuple[str, dict[str, Any] | None]) -> tuple[Table, Asked]:
     return table, asked
 
 
-def test_a_small_append_asks_twelve_times(opened: tuple[Table, Asked]) -> None:
+def test_a_small_append_asks_eleven_times(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     table.append(rows((2, "a", 2)))
     assert in_order(asked.names) == in_order([*BEGIN, "put marker", "put data", *COMMIT])
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
+
+
+def test_properties_that_another_has_changed_are_noticed_before_anything_is_written(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    table.append(rows((1, "a", 1)))
+    Table.open(table.url, settings=SETTINGS).lock.acquire().release()
+    properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
+    properties.write_text(properties.read_text() + "hoodie.compaction.payload.class=another\n")
+    table.append(rows((2, "a", 2)))
+    assert content(table) == {(1, "a", 1), (2, "a", 2)}
+    assert not list((tmp_path / "t" / ".hoodie" / ".heartbeat").iterdir())
+    assert table.timeline().pending_writes == ()
 
 
 def test_a_small_upsert_asks_for_the_files_besides(opened: tuple[Table, Asked]) -> None:
@@ -84,7 +96,7 @@ def test_what_commits_while_an_append_is_at_work_costs_it_no_request(opened: tup
         for number in range(5):
             other.append(rows((10 + number, "a", 0)))
 
-    table.transact_unread(work)
+    table.transact(work, pinned=False)
     assert not {"get completed", "list_page timeline"} & set(asked.names)
 
 

@@ -63,7 +63,9 @@ def append(
     stream = as_stream(rows)
     if retries and isinstance(stream, pa.RecordBatchReader):
         raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
-    return table.transact_unread(lambda txn: insert(txn, stream), retries=retries, extra=extra, check_keys=check_keys)
+    return table.transact(
+        lambda txn: insert(txn, stream), retries=retries, extra=extra, check_keys=check_keys, pinned=False
+    )
 
 
 def upsert(
@@ -81,13 +83,13 @@ def upsert(
     def run(txn: Transaction) -> None:
         write(txn, changes, gone)
 
-    return table.transact_unread(run, retries=retries, extra=extra, check_keys=check_keys)
+    return table.transact(run, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
 
 def delete(table: Table, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
     """Delete rows by key: see `Table.delete`."""
     gone = as_table(keys)
-    return table.transact_unread(lambda txn: write(txn, deletes=gone), retries=retries, extra=extra)
+    return table.transact(lambda txn: write(txn, deletes=gone), retries=retries, extra=extra, pinned=False)
 
 
 def identifying(keys: pa.Table, config: TableConfig, schema: pa.Schema) -> pa.Table:

@@ -91,6 +91,8 @@ class _Asking:
             busy = tried.busy
             if busy is None:
                 return
+            if tried.looked:
+                self._party.knows(self._client.known)
             if not busy.outrun:
                 self._party.busy = busy
             left_s = self._left_s()
@@ -131,6 +133,7 @@ class _Asking:
             if not self._client.joined(there, sight.version):
                 waiter, what = join_failed(waiter, self._world.random(), self._world.monotonic_s() - sent_s)
                 return waiter, what.seconds
+            self._party.knows(self._client.known)
             busy = replace(sight.busy, ahead=ahead_of(self._party.name, there.line))
             waiter, what = looked(waiter, replace(sight, record=there, busy=busy), self._world.random())
         return waiter, what.seconds if isinstance(what, Pause) else 0.0

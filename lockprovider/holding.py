@@ -132,7 +132,7 @@ class Lease:
             self._publish(pending, data, hands_over=True)
         else:
             self.publish_new(pending, data)
-            with contextlib.suppress(CasError):  # a lock that is not released lapses; the publish stands
+            with contextlib.suppress(CasError, LockError):  # a lock that is not released lapses; the publish stands
                 self.release()
 
     def _publish(self, pending: Pending, data: bytes | None, *, hands_over: bool = False) -> None:

@@ -459,16 +459,27 @@ def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wis
         line=tuple(party for party in seen.line[no_shows:] if party != me.party) if seen else (),
         turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
         late_ms=_late_ms(seen, at.now_ms) if seen else 0,
-        log=((seen.log if seen else None) or Log(at.nonce)) if wish.keeps_log else None,
+        log=_log(seen, at) if wish.keeps_log else None,
     )
     write = Writing("take", record, at.monotonic_s, _clocks_ms(at), None, wish.passing, wish.keeps_log)
     return write, PutRecord(record, condition)
 
 
+def _log(seen: LockRecord | None, at: Moment) -> Log:
+    """The one that is there, or a new one; what is applied only now happens in it."""
+    if seen is not None and seen.log is not None:
+        return seen.log
+    begun = Log(at.nonce)
+    return begun if seen is None or seen.pending is None else begun.plus(seen.pending)
+
+
 def _late_ms(seen: LockRecord, now_ms: int) -> int:
-    """Until when one of those that handed the lock over may still apply."""
+    """When the lock was handed over last; forgotten when that is long past for any clock."""
     late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed else 0)
-    return late_ms if now_ms <= late_ms + GRACE_MS else 0
+    return late_ms if now_ms <= late_ms + _LONG_PAST_MS else 0
+
+
+_LONG_PAST_MS = 3_600_000
 
 
 def _turn_ms(seen: LockRecord, now_ms: int) -> int:

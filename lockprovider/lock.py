@@ -151,6 +151,8 @@ class Lock:
         self._me = Me(self._world.new_id(), self.settings, socket.gethostname(), os.getpid(), self._party.name)
         self._state: State = Idle()
         self.known: Known | None = None
+        self._looking = threading.Lock()
+        self._glimpse: Known | None = None  # what `look` saw last
         self._looked = False  # whether the store was asked in this try
         self._patient = False
         self._tried: set[Pending] = set()  # commits that were sent under this lease
@@ -233,10 +235,12 @@ class Lock:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
         """
-        with self._one_step:
-            record = self._read().record
-            self._party.saw(self.known)
-        return record
+        if self._me.pid != os.getpid():
+            self._be_new()
+        with self._looking:  # not the machine's: a look waits for no acquisition or renewal
+            self._glimpse = self._known_now(self._glimpse or self.known)
+            self._party.saw(self._glimpse)
+            return None if self._glimpse is None else self._glimpse.record
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
@@ -458,13 +462,12 @@ class Lock:
     def wait_for_late(self) -> None:
         """Return once nobody puts anything there any more that was published under an earlier lease of this lock.
 
-        At most a little longer than `HAND_OVER_S` seconds, while clocks agree. To be called under the lock by whoever
-        is going to remove what was published.
+        At once, or after half of `HAND_OVER_S`. To be called under the lock by whoever is going to remove what was
+        published.
         """
         held = self.held()
-        late_ms = 0 if held is None else held.record.late_ms
-        while late_ms and (left_ms := late_ms + GRACE_MS - self._world.now_ms()) > 0:
-            self._world.sleep(min(left_ms, GRACE_MS) / 1000)
+        if held is not None and held.record.late_ms:
+            self._world.sleep(hand_over_s(self.settings) / 2 + GRACE_MS / 1000)
 
     def tried(self, pending: Pending) -> bool:
         """Whether this lease ever sent the commit of `pending`."""
@@ -549,7 +552,8 @@ class Lock:
             return
         record = seen.record if seen is not None and seen.version == effect.condition else None
         # Not if whoever had it let it lapse, or was made to, and may still be at work.
-        if record is not None and (record.handed or (record.expired and record.pending is None)):
+        given = record is not None and (record.handed or (record.expired and record.pending is None))
+        if record is not None and given and record.tells_all:
             meanwhile.start(record)
         else:
             meanwhile.drop()
@@ -557,23 +561,26 @@ class Lock:
     def _read(self) -> RecordSeen:
         """Read the record; while it has not changed, no body is moved."""
         self._looked = True
-        try:
-            content = self._read_content()
-        except ObjectNotFound:
-            self.known = None
-            return RecordSeen(None, None, self._moment())
-        if content is not None:
-            record = LockRecord.decode(content.data)
-            self.known = Known(record, content.version, record.nonce != "" and record.encode() == content.data)
-        known = self.known
+        known = self.known = self._known_now(self.known)
         if known is None:
             return RecordSeen(None, None, self._moment())
         return RecordSeen(known.record, known.version, self._moment())
 
-    def _read_content(self) -> Content | None:
-        if self.known is None:
+    def _known_now(self, before: Known | None) -> Known | None:
+        """The record now; None if there is none."""
+        try:
+            content = self._content(before)
+        except ObjectNotFound:
+            return None
+        if content is None:
+            return before
+        record = LockRecord.decode(content.data)
+        return Known(record, content.version, record.nonce != "" and record.encode() == content.data)
+
+    def _content(self, before: Known | None) -> Content | None:
+        if before is None:
             return self._records.read(self.path, timeout=self._request_s())
-        return self._records.read_if_changed(self.path, self.known.version, timeout=self._request_s())
+        return self._records.read_if_changed(self.path, before.version, timeout=self._request_s())
 
     def _put(self, effect: PutRecord) -> Event:
         try:

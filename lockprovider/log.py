@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockprovider.pending import Pending
 
@@ -41,14 +41,14 @@ class Log:
 
     def plus(self, pending: Pending) -> Log:
         """The same log with one more publish, and as many of the others as there is room for."""
-        data = pending.data if pending.data is not None and len(pending.data) <= _LARGEST else None
-        entries = (*unpack(self.packed), Entry(pending.path, pending.digest, data))[-_ENTRIES:]
+        newest = Entry(pending.path, pending.digest, pending.data)
+        if len(pending.data or b"") > _LARGEST or len(pack((newest,))) > _PACKED // 2:
+            newest = replace(newest, data=None)
+        entries = (*unpack(self.packed), newest)[-_ENTRIES:]
         packed = pack(entries)
         while len(packed) > _PACKED and len(entries) > 1:
             entries = entries[1 + len(entries) // 8 :]
             packed = pack(entries)
-        if len(packed) > _PACKED:
-            packed = pack((Entry(pending.path, pending.digest, None),))
         return Log(self.name, self.next + 1 - len(entries), self.next + 1, packed)
 
     def since(self, place: int) -> tuple[Entry, ...] | None:

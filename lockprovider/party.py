@@ -103,6 +103,11 @@ class Party:
             if released is not None and (known is None or known.version != released[1]):
                 self._idle = Idle()
 
+    def knows(self, known: Known | None) -> None:
+        """One of us has looked in vain: the next look moves no body, if nothing changes."""
+        with self._guard:
+            self._known = known
+
     def took(self, holds: Callable[[], Held | None], known: Known | None, waited_s: float) -> None:
         """One of us has the lock, after so long."""
         with self._guard:

@@ -48,7 +48,8 @@ class LockRecord:
         freed_ms: when it was released to those in the line, epoch ms by the releaser's clock; else 0.
         handed: the holder has ended with a publish and handed the lock over. Any of ours may take it; who knows nothing
             of `pending` (a JVM writer) has to wait until `valid_until_ms`.
-        late_ms: until when one that handed the lock over may still put its publish there, epoch ms; 0 if nobody may.
+        late_ms: `valid_until_ms` of the last that was handed over, whose publish may not be there yet; 0 if that is
+            long past.
         log: the publishes of late, of holders that keep one; None as soon as anybody has held it who does not.
     """
 
@@ -65,6 +66,11 @@ class LockRecord:
     handed: bool = False
     late_ms: int = 0
     log: Log | None = None
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether what is pending, which may not be there yet, stands in the log with its bytes; or nothing is."""
+        return self.pending is None or (self.log is not None and self.log.data_of(self.pending) is not None)
 
     def apart_from_line(self) -> LockRecord:
         """The same without what those who wait may change."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Version, Won, World
 from fsspec_cas.retry import delay_s
-from lockprovider import AuditLog, Lock, LockRecord
+from lockprovider import AuditLog, Lock, LockRecord, MalformedRecord
 from lockprovider.table import adopt, clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import at_once
@@ -198,8 +198,8 @@ class Table:
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
         """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
-        self.memory.schema = self._schema(timeline or self.timeline())
-        return self.memory.schema
+        schema = self.memory.schema = self._schema(timeline or self.timeline())
+        return schema
 
     def _schema(self, timeline: Timeline) -> pa.Schema:
         for instant in reversed(timeline.writes):
@@ -221,24 +221,59 @@ class Table:
         bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), None]
         parts = [partial(self.store.list, prefix, start_after=a, stop_at=b) for a, b in pairwise(bounds)]
         names = (entry.path.removeprefix(prefix) for part in at_once(self.store, parts) for entry in part)
-        self.memory.latest = Timeline.of(names)
-        return self.memory.latest
+        timeline = self.memory.latest = Timeline.of(names)
+        return timeline
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
-        """The table now: by the log in the lock record (`record`, if it was just read), else, or if `listed`, listed.
+        """The table now: by the log in the lock record, else, or if `listed`, listed.
 
-        By a log it costs one request, and none that grows with the table.
+        By a log it costs one request, and none that grows with the table. With `record`, which is the own one or about
+        to be replaced by it, all that is decided is part of it, whether it is there yet or not.
         """
-        record = record or self._lock.look()
-        log = None if record is None else record.log
+        decided = record is not None
+        record = record or self._record()
+        log = record.log if record is not None and record.tells_all else None
         seen = None if listed else self.memory.known(log)
         if seen is not None:
-            return Now(seen.timeline, seen.config, seen.log, listed=False)
+            # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
+            return Now(seen.timeline, self.config() if decided else seen.config, seen.log, listed=False)
         found: list[Timeline] = []
         config, _ = at_once(self.store, [self.config, lambda: found.append(self.timeline())])
         assert config is not None  # noqa: S101 - of the first call
-        timeline = self.memory.learn(log, found[0], config)
+        timeline = self.memory.learn(log, found[0], config, decided=decided)
         return Now(timeline, config, None if log is None else log.name, listed=True)
+
+    def _record(self) -> LockRecord | None:
+        """The lock record now; one that cannot be understood tells a reader nothing."""
+        try:
+            return self._lock.look()
+        except MalformedRecord:
+            return None
+
+    def _known_snapshot(self) -> Snapshot | None:
+        """The rows that a reader sees now, if the log tells; None: list.
+
+        What is decided and not there yet is not part of it. And one look at the end of the timeline is for those who
+        commit without the lock, as a single JVM writer does.
+        """
+        record = self._record()
+        seen = None if record is None or not record.tells_all else self.memory.known(record.log)
+        known = None if seen is None else self.memory.snapshot(seen.timeline)
+        if record is None or seen is None or known is None:
+            return None
+        newest = self.store.list(f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.timeline.latest_time}~")
+        pending = None if record.pending is None else record.pending.path
+        there = pending is None or pending == self.memory.is_there or self._exists(pending)
+        later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
+        return known if there and later.written <= seen.timeline.written else None
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self.store.head(path)
+        except ObjectNotFound:
+            return False
+        self.memory.is_there = path
+        return True
 
     def may_look_for_dead(self) -> bool:
         """Whether this writer looks for dead ones again: not at each of its commits."""
@@ -260,10 +295,10 @@ class Table:
         if timeline is not None or files is not None:
             return self._snapshot(timeline or self.timeline(), as_of, files)
         for _ in range(_OVERTAKEN):
-            now = self.now().timeline if as_of is None else self.timeline()
-            known = self.memory.snapshot(now) if as_of is None else None
+            known = self._known_snapshot() if as_of is None else None
             if known is not None:
                 return known
+            now = self.timeline() if as_of is not None else self.now(listed=True).timeline
             try:
                 seen = self._snapshot(now, as_of, None)
             except HistoryGone as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import pyarrow as pa
 
@@ -29,7 +30,8 @@ from lockprovider.table.view import FileGroup, FileSlice, Snapshot
 _REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
 _PLAIN = (Action.COMMIT, Action.REPLACECOMMIT)
 _PREFIX = f"{TIMELINE}/"
-_LEAD_MS = 1000
+_LEAD_MS = 50  # JVM writers wait for 200 ms of clocks that differ, ours with theirs and this together
+_KEPT = 20_000  # commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.latest = Timeline()
+        self.is_there = ""  # a path of the timeline that was seen there
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
         self.lead_ms = 0  # of a begin time before the clock: see `took_begin`
         self.is_contended = False  # whether the last commit had to try for the lock more than once
@@ -66,23 +69,26 @@ class Memory:
         if since is None:
             return None
         if since:
-            instants = self._learn(since)
+            there = seen.timeline.written  # a listing may have shown more than the place that it was noted for
+            instants = tuple(i for i in self._learn(since) if i.file_name not in there)
             slices = self._advanced(seen, instants)
             timeline = seen.timeline.plus(instants)
             seen = self._seen = Seen(seen.log, log.next, timeline, seen.config, slices)
             self.latest = timeline
         return seen
 
-    def learn(self, log: Log | None, timeline: Timeline, config: TableConfig) -> Timeline:
-        """The table was listed after `log` had been read, or under the lock; the timeline, with all that is decided.
+    def learn(self, log: Log | None, timeline: Timeline, config: TableConfig, *, decided: bool) -> Timeline:
+        """The table was listed after `log` had been read, or under the lock; the timeline now.
 
-        The last publish may be decided and not be there yet.
+        The last publish may be decided and not be there yet; it is part of the timeline if `decided`.
         """
-        if log is not None:
-            timeline = timeline.plus(self._learn(log.since(log.first) or ()))
+        last = () if log is None else self._learn(log.since(log.first) or ())[-1:]
+        is_there = all(instant.file_name in timeline.names for instant in last)
+        if decided:
+            timeline = timeline.plus(last)
         self.latest = timeline
         if log is not None and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants):
-            self._seen = Seen(log.name, log.next, timeline, config)
+            self._seen = Seen(log.name, log.next if decided or is_there else log.next - 1, timeline, config)
         else:
             self._seen = None
         return timeline
@@ -111,8 +117,11 @@ class Memory:
         return Snapshot(timeline, tuple(sorted(seen.slices.values())))
 
     def remember(self, name: str, data: bytes) -> None:
-        """The content of a completed write."""
+        """The content of a completed write. The oldest are forgotten; they can be read again."""
         self._raw[name] = data
+        for kept in (self._raw, self._metadata):
+            for old in list(islice(kept, max(0, len(kept) - _KEPT))):
+                kept.pop(old, None)
 
     def metadata(self, name: str) -> CommitMetadata | None:
         """What a completed write did, if its content is known.
@@ -120,9 +129,10 @@ class Memory:
         Raises:
             Corrupt: it cannot be understood.
         """
-        raw = self._raw.pop(name, None)
+        raw = self._raw.get(name)
         if raw is not None:
             self._metadata[name] = decode_commit(raw, name)
+            self._raw.pop(name, None)
         return self._metadata.get(name)
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
@@ -135,7 +145,7 @@ class Memory:
     def took_begin(self, seconds: float, *, found: bool) -> None:
         """A try to begin took so long; not `found`: others completed meanwhile, later than the time that was tried.
 
-        So the next one tries a time as far ahead; less and less so, while that is not needed.
+        So the next one tries a time ahead; less and less so, while that is not needed.
         """
         self.lead_ms = self.lead_ms * 7 // 8 if found else min(_LEAD_MS, max(self.lead_ms, round(1500 * seconds)))
 

@@ -41,6 +41,11 @@ class Timeline:
         return tuple(dict.fromkeys(begins))
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """All file names."""
+        return frozenset(instant.file_name for instant in self.instants)
+
+    @cached_property
     def writes(self) -> tuple[Instant, ...]:
         """Completed instants that change rows, in the order of their completion."""
         done = (instant for instant in self.instants if instant.is_completed and instant.changes_rows)

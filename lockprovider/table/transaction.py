@@ -31,6 +31,7 @@ from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import Ahead, at_once
 from lockprovider.table.bucket_groups import check_written
 from lockprovider.table.conflict import (
+    TABLE_SERVICES,
     Operation,
     archived_since,
     by_bucket,
@@ -99,6 +100,7 @@ class Transaction:
         self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
         check_writable(self.config)
         self._timeline: Timeline | None = None if now is None else now.timeline
+        self._is_listed = now is not None and now.listed  # then it tells who was at work
         self._log: str | None = None  # the lock's log when this instant was begun
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
@@ -139,7 +141,7 @@ class Transaction:
     def timeline(self) -> Timeline:
         """What was completed when this transaction began; if nothing was read before its start, when it started."""
         if self._timeline is None:
-            self._timeline = self.table.timeline()
+            self._timeline, self._is_listed = self.table.timeline(), True
         return self._timeline
 
     @property
@@ -154,7 +156,8 @@ class Transaction:
         """The rows this transaction reads; conflicts are judged against it."""
         if self._snapshot is None:
             known = self.table.memory.snapshot(self.timeline)
-            self._snapshot = known or self.table.memory.found(self.table.snapshot(self.timeline))
+            found = known or self.table.memory.found(self.table.snapshot(self.timeline))
+            self._snapshot = self._snapshot or found  # threads that read partitions at once go by the same
         return self._snapshot
 
     @property
@@ -326,6 +329,8 @@ class Transaction:
             return now
         self._create(Instant(begin, self._action, State.INFLIGHT), profile)
         self._begin, self._heartbeat, self._log = begin, heartbeat, seen.log
+        if self._timeline is None:
+            self._is_listed = seen.listed
         table.tell("begin", begin, snapshot=(self._timeline or now).latest_completed_time)
         if looks_for_dead:
             rollback.clean_dead(table, now, begin)
@@ -388,7 +393,8 @@ class Transaction:
         If the log is the one of the begin, nobody has rolled this instant back.
         """
         table, log = self.table, record.log
-        seen = table.now(record, listed=log is None or log.name != self._log)
+        others_count = self.operation in TABLE_SERVICES  # with what they have pending
+        seen = table.now(record, listed=log is None or log.name != self._log or others_count)
         done = completed_since(self.timeline, seen.timeline)
         needed = done if self._may_overlap else done[-1:]
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])
@@ -400,7 +406,7 @@ class Transaction:
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if seen.listed:
-            self.table.memory.learn(lease.record.log, now, seen.config)
+            self.table.memory.learn(lease.record.log, now, seen.config, decided=True)
         self._check_alive(seen)
         self._check_once(now)
         self._check_conflicts(now, stats)
@@ -433,7 +439,8 @@ class Transaction:
         table, mine = self.table, self._as_operation(stats)
         if undone_since(self.timeline, now):
             raise WriteConflict(self._begin, max(_restores(now), default="a restore"), ())
-        if archived_since(self.timeline, now):
+        archived = not self._is_listed and now.first_active != self.timeline.first_active
+        if archived or archived_since(self.timeline, now):
             raise WriteConflict(self._begin, ARCHIVED, ())
         done = completed_since(self.timeline, now)
         self._check_columns(done)

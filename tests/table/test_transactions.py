@@ -272,7 +272,8 @@ def test_the_files_of_a_failed_task_attempt_are_not_part_of_the_commit(tmp_path:
 def test_a_table_of_another_version_is_refused_and_not_touched(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
-    properties.write_text(properties.read_text().replace("hoodie.table.version=8", "hoodie.table.version=6"))
+    with table.lock.acquire():
+        properties.write_text(properties.read_text().replace("hoodie.table.version=8", "hoodie.table.version=6"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UnsupportedTable, match=r"version=6"):
         Table.open(table.url)
@@ -286,8 +287,7 @@ def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path) -> 
     txn = table.transaction()
     engine.write(txn, upserts=rows((1, "a", 1)))
     properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
-    with table.lock.acquire():  # as an upgrade by a JVM writer does
-        properties.write_text(properties.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
+    properties.write_text(properties.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
     with pytest.raises(Aborted, match="properties"):
         txn.commit()
     assert content(table) == set()

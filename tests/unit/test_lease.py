@@ -491,14 +491,14 @@ def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applie
     assert step(them, state, PutWon(V3))[1] == Apply(PENDING)
 
 
-def test_until_when_it_may_still_be_applied_by_who_handed_over_is_not_forgotten_before() -> None:
+def test_that_it_was_handed_over_is_remembered_until_it_is_long_past_for_every_clock() -> None:
     _, put = handing_over()
     until_ms = put.record.valid_until_ms
     _, take = step(Me("them", SETTINGS, party="next"), Reading(), RecordSeen(put.record, V2, at("n3")))
     assert isinstance(take, PutRecord)
     assert take.record.late_ms == until_ms
     freed = replace(take.record, expired=True, pending=None)
-    for ms, late_ms in ((GRACE_MS, until_ms), (GRACE_MS + 1, 0)):
+    for ms, late_ms in ((3_600_000, until_ms), (3_600_001, 0)):
         later = at("n4", ms=until_ms - NOW_MS + ms)
         _, again = step(Me("more", SETTINGS), Reading(), RecordSeen(freed, V3, later))
         assert isinstance(again, PutRecord)
@@ -573,3 +573,9 @@ def test_a_commit_that_stands_in_the_log_was_decided_and_applied() -> None:
     later = replace(OTHERS, log=Log("old").plus(PENDING))
     assert settle_commit(PENDING, "me", 40, later, None) == "committed"
     assert settle_commit(replace(PENDING, path="state/8"), "me", 40, later, None) == "not_committed"
+
+
+def test_a_new_log_begins_with_what_is_applied_only_now() -> None:
+    """Else one that looks before it is applied would not be told."""
+    left = replace(OTHERS, expired=True, pending=PENDING)
+    assert taken(left, keeps_log=True).log == Log("n8").plus(PENDING)

@@ -4,7 +4,8 @@ Every layer that would send again by itself is off: s3fs's loop is not used, bot
 and aiohttp's re-send of a PUT whose connection broke is switched off on the session that is made here.
 
 What botocore does for each request, and a small request does not need, is left out: it asks first whether it may send
-a body ("Expect: 100-continue"), a way there and back for every PUT; and it puts the same User-Agent together twice.
+a body ("Expect: 100-continue"), a way there and back for every PUT; it puts the same User-Agent together twice; and it
+has a retry handler look at every answer.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ async def connect(given: Any) -> Connection:
     client = await fs.set_session()
     client.meta.events.register(EVENT, read_listing)
     client.meta.events.register_last("before-call.s3", _send_at_once)
+    # It would count to one; under another name it stays, and does that.
+    client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
     _keep_user_agent(client)
     return Connection(client, fs._s3creator)  # noqa: SLF001 - there is no public way to close a client
 

@@ -8,10 +8,9 @@ Ctrl-C cancels what is running and a cancelled call never looks like a finished 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import threading
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import fsspec.asyn
 
@@ -21,6 +20,7 @@ from fsspec_cas.errors import CasError
 T = TypeVar("T")
 
 _CANCEL_S = 2.0  # for a cancelled call to unwind; it has nothing left to wait for
+_SLICE_S = 1.0
 
 
 class Drive(Protocol):
@@ -69,15 +69,15 @@ class OnLoop:
         if _running() is loop:
             coroutine.close()
             raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
-        watched = _Watched()
-        try:  # from before the call is submitted: a Ctrl-C may come before there is a future to cancel
-            return asyncio.run_coroutine_threadsafe(watched.run(coroutine), loop).result()
-        except concurrent.futures.CancelledError as error:
-            raise asyncio.CancelledError from (watched.error or error).__cause__
+        call = _Call(coroutine)
+        try:  # from before the call is submitted: a Ctrl-C may come at any time
+            loop.call_soon_threadsafe(call.begin, loop)
+            call.wait()
         except KeyboardInterrupt as stop:  # in this thread: do not let the call go on unseen
-            loop.call_soon_threadsafe(watched.cancel)
-            watched.ended.wait(_CANCEL_S)
-            raise stop from (watched.error and watched.error.__cause__)
+            loop.call_soon_threadsafe(call.cancel)
+            call.over_within(_CANCEL_S)
+            raise stop from (call.error and call.error.__cause__)
+        return call.result()
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Submit."""
@@ -96,14 +96,22 @@ class OwnLoop:
         await asyncio.sleep(seconds)
 
 
-class _Watched:
-    """Keeps what a cancelled coroutine ended with; its future forgets that."""
+class _Call(Generic[T]):
+    """One coroutine on the loop, and the thread that waits for it: one wake-up each way, and no futures between."""
 
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self.ended = threading.Event()
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.error: BaseException | None = None  # what it ended with; a future would forget that of a cancelled one
+        self._answer: T
+        self._coroutine = coroutine
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
+        self._over = False
+        self._gate = threading.Lock()  # opens once
+        self._gate.acquire()
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop."""
+        loop.create_task(self._run())
 
     def cancel(self) -> None:
         """On the loop: end the coroutine, or do not begin it."""
@@ -111,18 +119,35 @@ class _Watched:
         if self._task is not None:
             self._task.cancel()
 
-    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's own result."""
+    def wait(self) -> None:
+        """In the calling thread: until it is over. A Ctrl-C just before a lock is waited for is seen after a slice."""
+        while not self.over_within(_SLICE_S):
+            pass
+
+    def over_within(self, timeout_s: float) -> bool:
+        """In the calling thread: whether it is over, now or then."""
+        return self._over or self._gate.acquire(timeout=timeout_s)
+
+    def result(self) -> T:
+        """What it came to; once."""
+        if self.error is None:
+            return self._answer
+        try:
+            raise self.error
+        finally:
+            self.error = None  # its traceback leads back here
+
+    async def _run(self) -> None:
         self._task = asyncio.current_task()
         if self._task is not None and self._cancelled:
             self._task.cancel()  # at its first suspension, as if it had come then
         try:
-            return await coroutine
-        except BaseException as error:
+            self._answer = await self._coroutine
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             self.error = error
-            raise
         finally:
-            self.ended.set()
+            self._over = True
+            self._gate.release()
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

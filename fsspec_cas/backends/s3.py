@@ -1,7 +1,6 @@
 """S3 and its kin, through aiobotocore, with the credentials and settings of the given s3fs filesystem.
 
-Every layer that would send again by itself is off: s3fs's loop is not used, botocore's retries are set to one attempt,
-and aiohttp's re-send of a PUT whose connection broke is switched off on the session that this module makes.
+No layer sends again by itself: see `s3_client`.
 
 Sources: Amazon S3 User Guide, "Conditional requests"; API reference of PutObject, GetObject, DeleteObject.
 """
@@ -11,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-import aiobotocore.httpsession
 import aiohttp
 from botocore.exceptions import (
     BotoCoreError,
@@ -27,7 +25,6 @@ from botocore.exceptions import (
     ProxyConnectionError,
     SSLError,
 )
-from s3fs import S3FileSystem
 
 from fsspec_cas.answer import (
     Applied,
@@ -42,9 +39,10 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
-from fsspec_cas.backends.s3_listing import EVENT, page_of, read_listing
+from fsspec_cas.backends.s3_client import Connection, connect
+from fsspec_cas.backends.s3_listing import page_of
 from fsspec_cas.backends.s3_uploads import S3Uploads
-from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, sends_once
+from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, within
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, InvalidInput, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -73,27 +71,6 @@ _CONFLICT_CODES = ("ConditionalRequestConflict", "OperationAborted", "Concurrent
 _THROTTLE_STATUS = 429
 
 
-class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
-    """botocore's session over aiohttp sessions that send once."""
-
-    async def _get_session(self, proxy_url: str | None) -> Any:
-        return sends_once(await super()._get_session(proxy_url))
-
-
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """A client, and what s3fs itself would close it with."""
-
-    client: Any
-    creator: Any
-
-    async def __aenter__(self) -> _Connection:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.creator.__aexit__(*error)
-
-
 class S3Backend:
     """Conditional writes over the S3 API."""
 
@@ -106,7 +83,7 @@ class S3Backend:
         self._quoted = True
         self._batches = True
         self._proved: bool | None = None  # the dialect in which a condition was last seen to hold
-        self._connections: PerLoop[_Connection] = PerLoop()
+        self._connections: PerLoop[Connection] = PerLoop()
 
     def apart(self) -> S3Backend:
         """The same store over connections of its own."""
@@ -240,26 +217,7 @@ class S3Backend:
 
     async def _client(self) -> Any:
         """A client for the running loop and process: as the user's filesystem would make it, but sending once."""
-        return (await self._connections.get(self._open)).client
-
-    async def _open(self) -> _Connection:
-        given = self._given
-        options = {
-            **given.storage_options,
-            "config_kwargs": {
-                # aiobotocore fails on a 304 with a checksum, as rclone sends it: it takes the empty body for a stream.
-                "response_checksum_validation": "when_required",
-                **given.config_kwargs,
-                "retries": {"mode": "standard", "total_max_attempts": 1},
-                "http_session_cls": _SendsOnce,
-            },
-            "asynchronous": True,  # s3fs would close from whatever thread collects garbage
-            "skip_instance_cache": True,
-        }
-        fs = S3FileSystem(*given.storage_args, **options)
-        client = await fs.set_session()
-        client.meta.events.register(EVENT, read_listing)
-        return _Connection(client, fs._s3creator)  # noqa: SLF001 - there is no public way to close a client
+        return (await self._connections.get(partial(connect, self._given))).client
 
     async def _ask(
         self,
@@ -271,7 +229,8 @@ class S3Backend:
         """Send once; translate whatever comes back."""
         try:
             client = await self._client()
-            return await asyncio.wait_for(send(client), timeout_s)
+            async with within(timeout_s):
+                return await send(client)
         except asyncio.TimeoutError:
             return NoAnswer(f"no answer within {timeout_s:.3g} s")
         except ClientError as error:

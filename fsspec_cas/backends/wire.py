@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -18,6 +19,13 @@ from typing import Any, Generic, TypeVar
 
 from fsspec_cas.drive import close_from_any_thread
 from fsspec_cas.errors import NotSupported
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as within  # `wait_for` made a task of its own for each request before Python 3.12
+else:
+    from async_timeout import timeout as within  # comes with aiohttp
+
+__all__ = ["PerLoop", "epoch_ms", "http_date_ms", "sends_once", "within"]
 
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
 

@@ -1,0 +1,86 @@
+"""The client that S3 requests go through: as the user's s3fs would make it, but it sends once, and at once.
+
+Every layer that would send again by itself is off: s3fs's loop is not used, botocore's retries are set to one attempt,
+and aiohttp's re-send of a PUT whose connection broke is switched off on the session that is made here.
+
+What botocore does for each request, and a small request does not need, is left out: it asks first whether it may send
+a body ("Expect: 100-continue"), a way there and back for every PUT; it puts the same User-Agent together twice; and it
+has a retry handler look at every answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import aiobotocore.httpsession
+from s3fs import S3FileSystem
+
+from fsspec_cas.backends.s3_listing import EVENT, read_listing
+from fsspec_cas.backends.wire import sends_once
+
+_SMALL_BYTES = 64 * 1024  # on its way before a server that refuses it could have said so
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A client, and what s3fs itself would close it with."""
+
+    client: Any
+    creator: Any
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.creator.__aexit__(*error)
+
+
+async def connect(given: Any) -> Connection:
+    """A client for the running loop, with the credentials and settings of the s3fs filesystem `given`."""
+    options = {
+        **given.storage_options,
+        "config_kwargs": {
+            # aiobotocore fails on a 304 with a checksum, as rclone sends it: it takes the empty body for a stream.
+            "response_checksum_validation": "when_required",
+            **given.config_kwargs,
+            "retries": {"mode": "standard", "total_max_attempts": 1},
+            "http_session_cls": _SendsOnce,
+        },
+        "asynchronous": True,  # s3fs would close from whatever thread collects garbage
+        "skip_instance_cache": True,
+    }
+    fs = S3FileSystem(*given.storage_args, **options)
+    client = await fs.set_session()
+    client.meta.events.register(EVENT, read_listing)
+    client.meta.events.register_last("before-call.s3", _send_at_once)
+    # It would count to one; under another name it stays, and does that.
+    client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
+    _keep_user_agent(client)
+    return Connection(client, fs._s3creator)  # noqa: SLF001 - there is no public way to close a client
+
+
+class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base
+    """botocore's session over aiohttp sessions that send once."""
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        return sends_once(await super()._get_session(proxy_url))
+
+
+def _send_at_once(params: dict[str, Any], **_: object) -> None:
+    """Send a small body along with its headers. After botocore's handler that has the server asked first."""
+    body = params.get("body")
+    if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
+        params["headers"].pop("Expect", None)
+
+
+def _keep_user_agent(client: Any) -> None:
+    """Build the User-Agent once; it costs a tenth of a small request. A botocore that has none of this is left alone.
+
+    Source: botocore.useragent, `UserAgentString.to_string`; a fixed text in the config would lose the app id.
+    """
+    named = getattr(client, "_user_agent_creator", None)
+    if named is not None:
+        text = named.to_string()
+        named.to_string = lambda: text

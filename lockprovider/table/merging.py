@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STAYS, _GOES = -1, -2
+_POOL = pa.system_memory_pool()  # keeps what one part has used for the next: pyarrow's own hands large pieces back
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +119,10 @@ def plan(
 
 def merged(file: pq.ParquetFile, found: Plan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
     """The rows of the next file, in parts (at least one) for `write_base_file`."""
-    own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
-    target, there = pa.schema([*own, *upserts.schema]), set(file.schema_arrow.names)
+    target = _as_stored(file.schema_arrow, upserts.schema)
+    there = [name for name in target.names if name in file.schema_arrow.names]
     seen = done = 0
-    for batch in files.in_batches(file, [name for name in target.names if name in there], BATCH_ROWS):
+    for batch in files.in_batches(file, there, BATCH_ROWS):
         old, fates = files.conform(batch, target), found.fates[seen : seen + batch.num_rows]
         part = _replaced(old, fates, upserts, base_file, done)
         seen, done = seen + old.num_rows, done + part.num_rows
@@ -129,6 +130,13 @@ def merged(file: pq.ParquetFile, found: Plan, upserts: pa.Table, base_file: Base
     if found.inserts or not seen:
         for part in all_fresh(upserts.take(pa.array(found.new)), base_file, done):
             yield part.cast(target)
+
+
+def _as_stored(stored: pa.Schema, columns: pa.Schema) -> pa.Schema:
+    """The schema of the parts: text that is read as dictionaries stays so."""
+    encoded = {field.name: field for field in stored if types.is_dictionary(field.type)}
+    own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
+    return pa.schema([encoded.get(column.name, column) for column in (*own, *columns)])
 
 
 def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
@@ -139,7 +147,7 @@ def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_f
         return old
     new = fresh(upserts.take(pa.array(fates[places[changed]])), base_file, changed + start)
     places[changed] = old.num_rows + np.arange(len(changed))
-    return pa.concat_tables([old, new.cast(old.schema)]).take(pa.array(places))
+    return pc.take(pa.concat_tables([old, new.cast(old.schema)]), pa.array(places), memory_pool=_POOL)
 
 
 def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:

@@ -80,7 +80,7 @@ def _row_groups(parts: Iterable[pa.Table], keys: pa.Array, partition: str, base_
     done = 0
     for rows in _regrouped(parts):
         count = rows.num_rows
-        commit_times, seqnos, *data = rows.unify_dictionaries().columns
+        commit_times, seqnos, *data = map(_used, rows.unify_dictionaries().columns)
         own = (
             commit_times,
             seqnos,
@@ -107,6 +107,15 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def _constant(text: str, count: int) -> pa.Array:
     """One text in all rows, as what it is in the file: a dictionary of one entry."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
+
+
+def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without entries of its dictionary that no row has: they would be written, again and again."""
+    if not types.is_dictionary(values.type) or not len(values):
+        return values
+    if len(values.unique().drop_null()) == len(values.chunk(0).dictionary):
+        return values
+    return values.cast(values.type.value_type).dictionary_encode()
 
 
 def _repetitive(full: pa.Table) -> bool | list[str]:

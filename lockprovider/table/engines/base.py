@@ -6,6 +6,7 @@ before it is written, so that a rollback finds it, and is created, never overwri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -63,17 +64,20 @@ class Place:
         Raises:
             HistoryGone: it was cleaned.
         """
-        return files.read_columns(self.open(path), columns)
+        return files.read_columns(self._opened(path, files.open_base_file), columns)
 
     def open(self, path: str) -> pq.ParquetFile:
-        """One base file, to read several parts of it; from a store it is fetched at once, as a whole.
+        """One base file, to be merged with changes; from a store it is fetched at once, as a whole.
 
         Raises:
             HistoryGone: it was cleaned.
         """
+        return self._opened(path, files.open_encoded)
+
+    def _opened(self, path: str, way: Callable[[Any], pq.ParquetFile]) -> pq.ParquetFile:
         store = self.store
         try:
-            return files.open_base_file(f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data)
+            return way(f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data)
         except FileNotFoundError as error:
             raise HistoryGone.with_file(path) from error
 

@@ -228,18 +228,22 @@ class Merged:
     """A base file, and the plan by which it came from another one."""
 
     plan: merging.Plan
-    file: pa.Table
+    data: bytes
+
+    @property
+    def file(self) -> pa.Table:
+        return files.read_base_file(self.data)
 
 
 def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str | None = None) -> Merged:
-    file, keys = files.open_base_file(old), upserts["id"].combine_chunks()
+    file, keys = files.open_encoded(old), upserts["id"].combine_chunks()
     plan = merging.plan(file, upserts, keys, deletes, ordering_field) or merging.untouched(file)
     plan = plan.with_new(keys, deletes)
     data = writing.write_base_file(
         merging.merged(file, plan, upserts, NEXT), upserts.schema, keys=plan.keys, partition="p=1", base_file=NEXT,
         table_name="t", known=None if plan.deletes else files.known_filter(file),
     )  # fmt: skip
-    return Merged(plan, files.read_base_file(data))
+    return Merged(plan, data)
 
 
 def merge(old: list[Change], new: list[Change], deleted: set[str], *, ordered: bool) -> Merged:
@@ -298,6 +302,24 @@ def test_a_merge_brings_new_columns_and_refuses_to_lose_any() -> None:
     assert merged(write(ROWS), more, none, "w").file["w"].to_pylist() == [None, None, 5]  # to be ordered by
     with pytest.raises(UnsupportedSchema, match=r"\['v'\] of the table are missing"):
         merged(write(ROWS), more.select(["id", "ts"]), none)
+
+
+def test_text_of_few_values_is_merged_as_dictionaries_and_keeps_no_entry_that_no_row_has() -> None:
+    keys = [f"{number:03}" for number in range(300)]
+    old = write(table_of([(key, None, "old" if key < "200" else "new") for key in keys]))
+    few = files.open_encoded(old).schema_arrow
+    assert [field.name for field in few if pa.types.is_dictionary(field.type)] == [
+        "_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_file_name", "v",
+    ]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(merging, "BATCH_ROWS", 64)
+        patched.setattr(files, "ROW_GROUP_ROWS", 150)
+        changed = table_of([(key, None, "end") for key in keys[:100]] + [("300", 1, "end")])
+        done = merged(old, changed, pa.array(keys[100:200]))
+    assert done.file["v"].to_pylist() == ["end"] * 100 + ["new"] * 100 + ["end"]
+    assert done.file["_hoodie_commit_time"].to_pylist() == [NEXT.begin] * 100 + [BASE.begin] * 100 + [NEXT.begin]
+    again = pq.ParquetFile(io.BytesIO(done.data), read_dictionary=["v"]).read(["v"])["v"]
+    assert [chunk.dictionary.to_pylist() for chunk in again.chunks] == [["end", "new"], ["new", "end"]]
 
 
 @settings(max_examples=80, deadline=None)

@@ -40,12 +40,12 @@ def write_base_file(
     partition: str,
     base_file: BaseFile,
     table_name: str,
-    known: bloom.Known | None = None,
+    known: pq.ParquetFile | None = None,
 ) -> bytes:
     """The bytes of a base file.
 
     The parts are rows as `fresh` makes them, with commit time, sequence number and `columns` (of canonical types).
-    `keys` are those of all rows, in their order; `known` is the bloom filter of the first keys, if there is one.
+    `keys` are those of all rows, in their order; `known` is an opened base file of the first of them, if there is one.
 
     NOT checked: that keys are unique and filled, and that `known` is of these keys; that is the caller's promise.
     """
@@ -129,12 +129,18 @@ def _repeats(values: pa.ChunkedArray) -> bool:
     return bool(types.is_dictionary(values.type)) or len(values.unique()) < len(values)
 
 
-def _footer(full: pa.Schema, keys: pa.Array, table_name: str, known: bloom.Known | None) -> dict[str, str]:
-    ends = pc.min_max(keys)
-    bounds = {files.MIN_KEY: ends["min"].as_py(), files.MAX_KEY: ends["max"].as_py()} if len(keys) else {}
+def _footer(full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None) -> dict[str, str]:
     return {
         files.AVRO_KEY: schema.to_avro(full, table_name),
         files.BLOOM_TYPE_KEY: bloom.TYPE_CODE,
-        files.BLOOM_KEY: bloom.encode(keys, known),
-        **bounds,
+        files.BLOOM_KEY: bloom.encode(keys, None if known is None else files.known_filter(known)),
+        **_bounds(keys, known),
     }
+
+
+def _bounds(keys: pa.Array, known: pq.ParquetFile | None) -> dict[str, str]:
+    ends = None if known is None else files.key_range(known)
+    if known is not None and ends is not None:
+        keys = pa.concat_arrays([pa.array(ends), keys[known.metadata.num_rows :]])
+    found = pc.min_max(keys)
+    return {files.MIN_KEY: found["min"].as_py(), files.MAX_KEY: found["max"].as_py()} if len(keys) else {}

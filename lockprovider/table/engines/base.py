@@ -175,7 +175,7 @@ class GroupWriter:
             partition=old.partition,
             base_file=base,
             table_name=self.config.name,
-            known=None if found.deletes else files.known_filter(opened),
+            known=None if found.deletes else opened,
         )
         size = self._put(old.partition, base, data, found.keys, MarkerKind.MERGE)
         return WriteStat(

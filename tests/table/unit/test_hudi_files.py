@@ -241,7 +241,7 @@ def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str
     plan = plan.with_new(keys, deletes)
     data = writing.write_base_file(
         merging.merged(file, plan, upserts, NEXT), upserts.schema, keys=plan.keys, partition="p=1", base_file=NEXT,
-        table_name="t", known=None if plan.deletes else files.known_filter(file),
+        table_name="t", known=None if plan.deletes else file,
     )  # fmt: skip
     return Merged(plan, data)
 
@@ -271,6 +271,12 @@ def test_a_merge_is_what_a_dict_would_do(
         done = merge(old, new, deleted, ordered=ordered)
     assert seen(done) == merged_by_hand(old, new, deleted, ordered=ordered)
     assert done.plan.keys.to_pylist() == done.file["id"].to_pylist() == done.file["_hoodie_record_key"].to_pylist()
+    footer = pq.ParquetFile(io.BytesIO(done.data)).metadata.metadata
+    keys = done.plan.keys.to_pylist()
+    assert footer[b"org.apache.hudi.bloomfilter"].decode() == bloom.encode(keys)
+    assert [footer.get(b"hoodie_min_record_key"), footer.get(b"hoodie_max_record_key")] == (
+        [min(keys).encode(), max(keys).encode()] if keys else [None, None]
+    )
     assert done.plan.changed == (done.plan.inserts + done.plan.updates + done.plan.deletes > 0)
 
 

@@ -1,8 +1,8 @@
-"""Base files: Parquet with Hudi's five columns and footer, and the copy-on-write merge of one file group.
+"""Base files: the keys and partitions of their rows, and reading them.
 
 Nothing here loops over rows in Python.
 
-Source: Hudi `HoodieAvroParquetWriter`, `HoodieMergeHandle`, `HoodieBloomFilterWriteSupport`.
+Source: Hudi `HoodieAvroParquetWriter`, and its key generators for keys and partition paths.
 """
 
 from __future__ import annotations

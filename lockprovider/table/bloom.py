@@ -51,10 +51,13 @@ def encode(keys: Any, known: Known | None = None) -> str:
     it is not such a filter as this writes.
     """
     count = len(keys)
-    started = None if known is None else _started(known, count)
-    if known is not None and started is not None and known.count == count:
+    found = None if known is None else _fitting(known, count)
+    if known is None or found is None:
+        rows, done = _no_bits(count), 0
+    elif known.count == count:
         return known.text
-    done, rows = (known.count, started) if known is not None and started is not None else (0, _no_bits(count))
+    else:
+        rows, done = _started(found, count), known.count
     _add(rows, keys[done:], done)
     header = _HEADER.pack(_VERSION, _HASHES, _MURMUR, _BITS)
     bodies = (header + np.packbits(row, bitorder="little").tobytes() for row in rows)
@@ -87,15 +90,19 @@ def _add(rows: NDArray[np.bool_], keys: Any, first: int) -> None:
             bits[at] = True
 
 
-def _started(known: Known, count: int) -> NDArray[np.bool_] | None:
-    """The bits of a known filter, with the rows that `count` keys need; None if its form is another one."""
+def _fitting(known: Known, count: int) -> BloomFilter | None:
+    """A known filter, if it is as this writes them, and of no more than `count` keys."""
     try:
         found = BloomFilter.parse(known.text)
     except Corrupt:
         return None
     form = (found.bits, found.hashes, len(found.rows), found.recorded)
-    if form != (_BITS, _HASHES, _row_count(known.count), _recorded(known.count)) or known.count > count:
-        return None
+    fits = form == (_BITS, _HASHES, _row_count(known.count), _recorded(known.count)) and known.count <= count
+    return found if fits else None
+
+
+def _started(found: BloomFilter, count: int) -> NDArray[np.bool_]:
+    """The bits of a filter, with the rows that `count` keys need."""
     rows = _no_bits(count)
     for row, there in zip(rows, found.rows, strict=False):
         row[:] = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")

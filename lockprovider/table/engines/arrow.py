@@ -4,7 +4,8 @@
     table.transact(lambda txn: engine.write(txn, upserts=rows, deletes=keys))
 
 Memory: an append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`) and all keys; the others hold the
-changes and as many file groups at a time as there are processors (`AT_ONCE` at most), `read` all that it returns.
+changes, and of as many file groups at a time as there are processors (`AT_ONCE` at most) the keys, the rows of one row
+group and the bytes of two files; `read` holds all that it returns.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from lockprovider.table import files, reading
+from lockprovider.table import merging, reading
 from lockprovider.table.engines import bucketed
 from lockprovider.table.engines.base import GroupWriter, group_id
 from lockprovider.table.errors import InvalidRecords
@@ -241,7 +241,7 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     Raises:
         InvalidRecords: naming it.
     """
-    if files.are_unique(keys):
+    if merging.are_unique(keys):
         return
     counts = pc.value_counts(keys)
     twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
@@ -287,41 +287,27 @@ def rewrite_partition(
         jobs = bucketed.rewrites(writer, slices, partition, given, task)
         yield from (stat for stat in at_once(jobs, limit) if stat is not None)
         return
-    kept = pc.invert(pc.is_in(changes.keys, value_set=changes.deletes))
-    rows, keys = files.dedupe(changes.rows.filter(kept), changes.keys.filter(kept), writer.config.ordering_field)
+    rows, keys = _unless_deleted(changes)
+    rows, keys = merging.dedupe(rows, keys, writer.config.ordering_field)
+    rows = rows.combine_chunks()
     fresh = np.ones(len(keys), dtype=np.bool_)
 
     def rewrite(old: FileSlice) -> WriteStat | None:
         opened = writer.place.open(old.path)
-        mine, gone = _matches(opened, keys, changes.deletes)
-        fresh[mine.to_numpy()] = False  # each key's by one thread, or by two to the same end
-        if not len(mine) and not len(gone):
+        found = merging.plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
+        if found is None:
             return None
-        return writer.rewrite(old, rows.take(mine), keys.take(mine), changes.deletes.take(gone), task, opened=opened)
+        fresh[found.met] = False  # each key's by one thread, or by two to the same end
+        return writer.merge(old, opened, found, rows, task)
 
-    found = at_once([partial(rewrite, old) for old in slices], limit)
-    yield from (stat for stat in found if stat is not None)
+    stats = at_once([partial(rewrite, old) for old in slices], limit)
+    yield from (stat for stat in stats if stat is not None)
     new = pa.array(fresh)
     yield from at_once(insertions(writer, partition, rows.filter(new), keys.filter(new), (task, 0)), limit)
 
 
-def _matches(opened: pq.ParquetFile, *wanted: pa.Array) -> list[pa.Array]:
-    """Of each of these arrays of keys, the numbers of those that a file has, in their own order."""
-    near = [_near(keys, files.key_range(opened)) for keys in wanted]
-    if not any(len(places) for places in near):
-        return near
-    there = files.keys_of(opened)
-    return [_present(keys, places, there) for keys, places in zip(wanted, near, strict=True)]
-
-
-def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
-    places = pa.array(np.arange(len(keys)))
-    if ends is None:
-        return places
-    return places.filter(pc.and_(pc.greater_equal(keys, ends[0]), pc.less_equal(keys, ends[1])))
-
-
-def _present(keys: pa.Array, places: pa.Array, there: pa.Array) -> pa.Array:
-    found = np.zeros(len(places), dtype=np.bool_)
-    found[pc.index_in(there, value_set=keys.take(places)).drop_null().to_numpy()] = True
-    return places.filter(pa.array(found))
+def _unless_deleted(changes: PartitionChanges) -> tuple[pa.Table, pa.Array]:
+    if not len(changes.deletes):
+        return changes.rows, changes.keys
+    kept = pc.invert(pc.is_in(changes.keys, value_set=changes.deletes))
+    return changes.rows.filter(kept), changes.keys.filter(kept)

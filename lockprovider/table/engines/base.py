@@ -6,6 +6,7 @@ before it is written, so that a rollback finds it, and is created, never overwri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fsspec_cas import Lost, Machine, Store
-from lockprovider.table import files
+from lockprovider.table import files, merging
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.bucket_groups import check_marked
 from lockprovider.table.errors import Aborted, HistoryGone, InvalidRecords
@@ -26,6 +27,7 @@ from lockprovider.table.metadata import WriteStat
 from lockprovider.table.properties import TableConfig
 from lockprovider.table.transaction import Transaction
 from lockprovider.table.view import FileSlice
+from lockprovider.table.writing import all_fresh, write_base_file
 
 LOCAL = "local"
 
@@ -62,17 +64,20 @@ class Place:
         Raises:
             HistoryGone: it was cleaned.
         """
-        return files.read_columns(self.open(path), columns)
+        return files.read_columns(self._opened(path, files.open_base_file), columns)
 
     def open(self, path: str) -> pq.ParquetFile:
-        """One base file, to read several parts of it; from a store it is fetched at once, as a whole.
+        """One base file, to be merged with changes; from a store it is fetched at once, as a whole.
 
         Raises:
             HistoryGone: it was cleaned.
         """
+        return self._opened(path, files.open_encoded)
+
+    def _opened(self, path: str, way: Callable[[Any], pq.ParquetFile]) -> pq.ParquetFile:
         store = self.store
         try:
-            return files.open_base_file(f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data)
+            return way(f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data)
         except FileNotFoundError as error:
             raise HistoryGone.with_file(path) from error
 
@@ -126,9 +131,16 @@ class GroupWriter:
 
         A task that may be run again gives the `file_id`, the same one in each attempt: see `group_id`.
         """
-        rows, keys = files.dedupe(rows, keys, self.config.ordering_field)
+        rows, keys = merging.dedupe(rows, keys, self.config.ordering_field)
         base = BaseFile(file_id or f"{Machine().new_id()}-0", token, self.begin)
-        data = files.write_base_file(rows, keys=keys, partition=partition, base_file=base, table_name=self.config.name)
+        data = write_base_file(
+            all_fresh(rows, base),
+            rows.schema,
+            keys=keys,
+            partition=partition,
+            base_file=base,
+            table_name=self.config.name,
+        )
         size = self._put(partition, base, data, keys, MarkerKind.CREATE)
         count = rows.num_rows
         return WriteStat(
@@ -141,48 +153,41 @@ class GroupWriter:
         )
 
     def rewrite(
-        self,
-        old: FileSlice,
-        upserts: pa.Table,
-        upsert_keys: pa.Array,
-        delete_keys: pa.Array,
-        token: str,
-        *,
-        opened: pq.ParquetFile | None = None,
+        self, old: FileSlice, upserts: pa.Table, upsert_keys: pa.Array, delete_keys: pa.Array, token: str
     ) -> WriteStat | None:
-        """Write the next slice of a file group; None if nothing in it changes. `opened` is its file, if it is open."""
-        upserts, upsert_keys = files.dedupe(upserts, upsert_keys, self.config.ordering_field)
-        merged = files.merge_rows(
-            files.read_old(opened or self.place.open(old.path)),
-            upserts,
-            upsert_keys=upsert_keys,
-            delete_keys=delete_keys,
-            ordering_field=self.config.ordering_field,
-        )
-        if not merged.changed:
+        """Write the next slice of a file group, upserts of new keys in it; None if nothing in it changes."""
+        rows, keys = merging.dedupe(upserts, upsert_keys, self.config.ordering_field)
+        rows, opened = rows.combine_chunks(), self.place.open(old.path)
+        found = merging.plan(opened, rows, keys, delete_keys, self.config.ordering_field) or merging.untouched(opened)
+        return self.merge(old, opened, found.with_new(keys, delete_keys), rows, token)
+
+    def merge(
+        self, old: FileSlice, opened: pq.ParquetFile, found: merging.Plan, upserts: pa.Table, token: str
+    ) -> WriteStat | None:
+        """Write the next slice of a file group, whose file is open, as planned; None if nothing in it changes."""
+        if not found.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
-        data = files.write_base_file(
-            merged.rows,
-            keys=merged.keys,
+        data = write_base_file(
+            merging.merged(opened, found, upserts, base),
+            upserts.schema,
+            keys=found.keys,
             partition=old.partition,
             base_file=base,
             table_name=self.config.name,
-            commit_times=merged.commit_times,
-            seqnos=merged.seqnos,
-            known=merged.known,
+            known=None if found.deletes else opened,
         )
-        size = self._put(old.partition, base, data, merged.keys, MarkerKind.MERGE)
+        size = self._put(old.partition, base, data, found.keys, MarkerKind.MERGE)
         return WriteStat(
             file_id=base.file_id,
             path=join(old.partition, base.name),
             partition=old.partition,
             prev_commit=old.begin,
             prev_base_file=old.path.rpartition("/")[2],
-            num_writes=merged.rows.num_rows,
-            num_inserts=merged.inserts,
-            num_updates=merged.updates,
-            num_deletes=merged.deletes,
+            num_writes=len(found.keys),
+            num_inserts=found.inserts,
+            num_updates=found.updates,
+            num_deletes=found.deletes,
             file_size=size,
         )
 

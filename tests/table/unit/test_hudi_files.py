@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jvm_written import TABLES, base_files, contents
 
-from lockprovider.table import bloom, files, schema
+from lockprovider.table import bloom, files, merging, schema, writing
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema
 from lockprovider.table.layout import BaseFile, PartitionStyle, record_key
 from lockprovider.table.properties import parse
@@ -22,17 +23,16 @@ ROWS = pa.table({"id": ["a", "b"], "ts": pa.array([1, 2], pa.int64()), "v": ["x"
 keys_of = st.sampled_from("abcdef")
 
 
-def write(rows: pa.Table, base: BaseFile = BASE, **more: object) -> bytes:
-    return files.write_base_file(
-        rows, keys=files.record_keys(rows, ["id"]), partition="p=1", base_file=base, table_name="t", **more
-    )
+def write(rows: pa.Table, start: int = 0) -> bytes:
+    parts, keys = writing.all_fresh(rows, BASE, start), files.record_keys(rows, ["id"])
+    return writing.write_base_file(parts, rows.schema, keys=keys, partition="p=1", base_file=BASE, table_name="t")
 
 
 # --- base files -----------------------------------------------------------------------------------------------------
 
 
 def test_a_base_file_has_hudis_columns_and_footer() -> None:
-    data = write(ROWS, seqno_start=7)
+    data = write(ROWS, 7)
     assert files.read_base_file(data).to_pydict() == {
         "_hoodie_commit_time": [BASE.begin] * 2,
         "_hoodie_commit_seqno": [f"{BASE.begin}_3_7", f"{BASE.begin}_3_8"],
@@ -70,14 +70,18 @@ def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
     rows = files.conform(old.select(target.names), target)
     assert files.record_keys(rows, config.record_keys).to_pylist() == old["_hoodie_record_key"].to_pylist()
     assert files.partition_paths(rows, config.partition_style).to_pylist() == old["_hoodie_partition_path"].to_pylist()
-    data = files.write_base_file(
-        rows,
+    data = writing.write_base_file(
+        [
+            pa.table(
+                [old["_hoodie_commit_time"], old["_hoodie_commit_seqno"], *rows.columns],
+                ["_hoodie_commit_time", "_hoodie_commit_seqno", *rows.column_names],
+            )
+        ],
+        target,
         keys=files.record_keys(rows, config.record_keys),
         partition=path.rpartition("/")[0],
         base_file=BASE,
         table_name=config.name,
-        commit_times=old["_hoodie_commit_time"].combine_chunks(),
-        seqnos=old["_hoodie_commit_seqno"].combine_chunks(),
     )
     again = files.read_base_file(data)
     assert again["_hoodie_file_name"].unique().to_pylist() == [BASE.name]
@@ -219,34 +223,61 @@ def merged_by_hand(
     return {key: row for key, row in state.items() if key not in gone}, inserts, updates, len(gone)
 
 
-def merge(old: list[Change], new: list[Change], deleted: set[str], *, ordered: bool) -> files.Merged:
-    upserts = table_of(new)
-    return files.merge_rows(
-        files.read_base_file(write(table_of(old))),
-        upserts,
-        upsert_keys=upserts["id"].combine_chunks(),
-        delete_keys=pa.array(sorted(deleted), pa.string()),
-        ordering_field="ts" if ordered else None,
-    )
+@dataclass
+class Merged:
+    """A base file, and the plan by which it came from another one."""
+
+    plan: merging.Plan
+    data: bytes
+
+    @property
+    def file(self) -> pa.Table:
+        return files.read_base_file(self.data)
 
 
-def seen(merged: files.Merged) -> tuple[dict[str, Change], int, int, int]:
-    rows = {row["id"]: (row["id"], row["ts"], row["v"]) for row in merged.rows.to_pylist()}
-    return rows, merged.inserts, merged.updates, merged.deletes
+def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str | None = None) -> Merged:
+    file, keys = files.open_encoded(old), upserts["id"].combine_chunks()
+    plan = merging.plan(file, upserts, keys, deletes, ordering_field) or merging.untouched(file)
+    plan = plan.with_new(keys, deletes)
+    data = writing.write_base_file(
+        merging.merged(file, plan, upserts, NEXT), upserts.schema, keys=plan.keys, partition="p=1", base_file=NEXT,
+        table_name="t", known=None if plan.deletes else file,
+    )  # fmt: skip
+    return Merged(plan, data)
+
+
+def merge(old: list[Change], new: list[Change], deleted: set[str], *, ordered: bool) -> Merged:
+    gone = pa.array(sorted(deleted), pa.string())
+    return merged(write(table_of(old)), table_of(new), gone, "ts" if ordered else None)
+
+
+def seen(done: Merged) -> tuple[dict[str, Change], int, int, int]:
+    rows = {row["id"]: (row["id"], row["ts"], row["v"]) for row in done.file.to_pylist()}
+    return rows, done.plan.inserts, done.plan.updates, done.plan.deletes
 
 
 @settings(max_examples=80, deadline=None)
-@given(changes, changes, st.sets(keys_of, max_size=3), st.booleans())
+@given(changes, changes, st.sets(keys_of, max_size=3), st.booleans(), st.integers(1, 3))
 def test_a_merge_is_what_a_dict_would_do(
-    old: list[Change],
-    new: list[Change],
-    deleted: set[str],
-    ordered: bool,
+    old: list[Change], new: list[Change], deleted: set[str], ordered: bool, rows: int
 ) -> None:
-    merged = merge(old, new, deleted, ordered=ordered)
-    assert seen(merged) == merged_by_hand(old, new, deleted, ordered=ordered)
-    assert merged.keys.to_pylist() == merged.rows["id"].to_pylist()
-    assert merged.changed == (merged.inserts + merged.updates + merged.deletes > 0)
+    with pytest.MonkeyPatch.context() as patched:  # parts and row groups of a few rows
+        for module, name, size in (
+            (merging, "BATCH_ROWS", rows),
+            (writing, "BATCH_ROWS", 2),
+            (files, "ROW_GROUP_ROWS", 2),
+        ):
+            patched.setattr(module, name, size)
+        done = merge(old, new, deleted, ordered=ordered)
+    assert seen(done) == merged_by_hand(old, new, deleted, ordered=ordered)
+    assert done.plan.keys.to_pylist() == done.file["id"].to_pylist() == done.file["_hoodie_record_key"].to_pylist()
+    footer = pq.ParquetFile(io.BytesIO(done.data)).metadata.metadata
+    keys = done.plan.keys.to_pylist()
+    assert footer[b"org.apache.hudi.bloomfilter"].decode() == bloom.encode(keys)
+    assert [footer.get(b"hoodie_min_record_key"), footer.get(b"hoodie_max_record_key")] == (
+        [min(keys).encode(), max(keys).encode()] if keys else [None, None]
+    )
+    assert done.plan.changed == (done.plan.inserts + done.plan.updates + done.plan.deletes > 0)
 
 
 def test_a_merge_where_ties_lose_would_be_found_out() -> None:
@@ -256,13 +287,8 @@ def test_a_merge_where_ties_lose_would_be_found_out() -> None:
 
 
 def test_rows_left_alone_keep_their_commit_and_changed_ones_get_the_new() -> None:
-    merged = merge([("a", 1, "x"), ("b", 1, "x"), ("c", 9, "x")], [("b", 2, "y"), ("c", 2, "late"), ("d", 1, "z")],
-                   {"a"}, ordered=True)  # fmt: skip
-    data = files.write_base_file(
-        merged.rows, keys=merged.keys, partition="p=1", base_file=NEXT, table_name="t",
-        commit_times=merged.commit_times, seqnos=merged.seqnos,
-    )  # fmt: skip
-    found = files.read_base_file(data)
+    found = merge([("a", 1, "x"), ("b", 1, "x"), ("c", 9, "x")], [("b", 2, "y"), ("c", 2, "late"), ("d", 1, "z")],
+                  {"a"}, ordered=True).file  # fmt: skip
     assert found.select(
         ["id", "v", "_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name"]
     ).to_pylist() == [
@@ -276,13 +302,30 @@ def test_rows_left_alone_keep_their_commit_and_changed_ones_get_the_new() -> Non
 
 
 def test_a_merge_brings_new_columns_and_refuses_to_lose_any() -> None:
-    old = files.read_base_file(write(ROWS))
     more = pa.table({"id": ["c"], "ts": pa.array([1], pa.int64()), "v": ["z"], "w": pa.array([5], pa.int32())})
     none = pa.array([], pa.string())
-    merged = files.merge_rows(old, more, upsert_keys=pa.array(["c"]), delete_keys=none)
-    assert merged.rows["w"].to_pylist() == [None, None, 5]
+    assert merged(write(ROWS), more, none).file["w"].to_pylist() == [None, None, 5]
+    assert merged(write(ROWS), more, none, "w").file["w"].to_pylist() == [None, None, 5]  # to be ordered by
     with pytest.raises(UnsupportedSchema, match=r"\['v'\] of the table are missing"):
-        files.merge_rows(old, more.select(["id", "ts"]), upsert_keys=pa.array(["c"]), delete_keys=none)
+        merged(write(ROWS), more.select(["id", "ts"]), none)
+
+
+def test_text_of_few_values_is_merged_as_dictionaries_and_keeps_no_entry_that_no_row_has() -> None:
+    keys = [f"{number:03}" for number in range(300)]
+    old = write(table_of([(key, None, "old" if key < "200" else "new") for key in keys]))
+    few = files.open_encoded(old).schema_arrow
+    assert [field.name for field in few if pa.types.is_dictionary(field.type)] == [
+        "_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_file_name", "v",
+    ]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(merging, "BATCH_ROWS", 64)
+        patched.setattr(files, "ROW_GROUP_ROWS", 150)
+        changed = table_of([(key, None, "end") for key in keys[:100]] + [("300", 1, "end")])
+        done = merged(old, changed, pa.array(keys[100:200]))
+    assert done.file["v"].to_pylist() == ["end"] * 100 + ["new"] * 100 + ["end"]
+    assert done.file["_hoodie_commit_time"].to_pylist() == [NEXT.begin] * 100 + [BASE.begin] * 100 + [NEXT.begin]
+    again = pq.ParquetFile(io.BytesIO(done.data), read_dictionary=["v"]).read(["v"])["v"]
+    assert [chunk.dictionary.to_pylist() for chunk in again.chunks] == [["end", "new"], ["new", "end"]]
 
 
 @settings(max_examples=80, deadline=None)
@@ -299,7 +342,7 @@ def test_of_duplicates_the_highest_and_then_the_last_is_kept(
         best[key] = max(best.get(key, (-2, -2)), (rank, place))
     wanted = [rows[place] for place in sorted(place for _, place in best.values())]
     table = table_of(rows)
-    kept, keys = files.dedupe(table, table["id"].combine_chunks(), "ts" if ordered else None)
+    kept, keys = merging.dedupe(table, table["id"].combine_chunks(), "ts" if ordered else None)
     assert [(row["id"], row["ts"], row["v"]) for row in kept.to_pylist()] == wanted
     assert keys.to_pylist() == [row[0] for row in wanted]
 
@@ -307,6 +350,6 @@ def test_of_duplicates_the_highest_and_then_the_last_is_kept(
 def test_rows_cannot_be_ordered_by_a_struct_or_a_missing_column() -> None:
     rows = pa.table({"id": ["a", "a"], "o": [{"x": 1}, {"x": 2}]})
     with pytest.raises(UnsupportedSchema, match=r"'o' of type struct.* cannot be compared"):
-        files.dedupe(rows, rows["id"].combine_chunks(), "o")
+        merging.dedupe(rows, rows["id"].combine_chunks(), "o")
     with pytest.raises(InvalidRecords, match="'p' is missing"):
-        files.dedupe(rows, rows["id"].combine_chunks(), "p")
+        merging.dedupe(rows, rows["id"].combine_chunks(), "p")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from lockprovider.table import files, layout, metadata, properties, schema
+from lockprovider.table import files, layout, merging, metadata, properties, schema, writing
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import BaseFile
 from lockprovider.table.metadata import CommitMetadata, WriteStat
@@ -53,17 +55,21 @@ class Handmade:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
 
-    def slice(self, partition: str, base: BaseFile, merged: files.Merged) -> WriteStat:
-        data = files.write_base_file(
-            merged.rows, keys=merged.keys, partition=partition, base_file=base, table_name=self.config.name,
-            commit_times=merged.commit_times, seqnos=merged.seqnos,
-        )  # fmt: skip
+    def slice(self, partition: str, base: BaseFile, parts: Iterable[pa.Table], plan: merging.Plan) -> WriteStat:
+        data = writing.write_base_file(
+            parts, COLUMNS, keys=plan.keys, partition=partition, base_file=base, table_name=self.config.name
+        )
         self.put(layout.join(partition, base.name), data)
         self.put(*layout.partition_metafile(partition, base.begin))
         return WriteStat(
-            base.file_id, layout.join(partition, base.name), partition, num_writes=merged.rows.num_rows,
-            num_inserts=merged.inserts, num_updates=merged.updates, num_deletes=merged.deletes, file_size=len(data),
+            base.file_id, layout.join(partition, base.name), partition, num_writes=len(plan.keys),
+            num_inserts=plan.inserts, num_updates=plan.updates, num_deletes=plan.deletes, file_size=len(data),
         )  # fmt: skip
+
+    def insert(self, partition: str, base: BaseFile, rows: list[dict[str, object]]) -> WriteStat:
+        table, keys = inserted(rows)
+        nothing, new = np.zeros(0, np.int64), np.arange(len(keys))
+        return self.slice(partition, base, writing.all_fresh(table, base), merging.Plan(keys, nothing, nothing, new))
 
     def commit(self, begin: str, done: str, stats: list[WriteStat]) -> None:
         text = schema.to_avro(COLUMNS, self.config.name)
@@ -89,12 +95,6 @@ def inserted(rows: list[dict[str, object]]) -> tuple[pa.Table, pa.Array]:
     return table, files.record_keys(table, ["id"])
 
 
-def fresh(rows: list[dict[str, object]]) -> files.Merged:
-    table, keys = inserted(rows)
-    nothing = pa.nulls(len(keys), pa.string())
-    return files.Merged(table, keys, nothing, nothing, len(keys), 0, 0)
-
-
 def data_of(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     return [{name: found[name] for name in COLUMNS.names} for found in rows]
 
@@ -112,8 +112,7 @@ def test_hudi_rs_reads_an_insert_then_an_upsert_with_a_delete(
     before = [row(1, "oslo", 5), row(2, "oslo", 5), row(3, "oslo", 5)]
     elsewhere = [row(4, None, 5)]
     first, other = BaseFile("aa-0", "0-0-0", FIRST), BaseFile("bb-0", "1-0-0", FIRST)
-    slices = [(oslo, first, fresh(before)), (rome, other, fresh(elsewhere))]
-    stats = [table.slice(*one) for one in slices]
+    stats = [table.insert(oslo, first, before), table.insert(rome, other, elsewhere)]
     if not fields:  # one partition, two file groups
         text = schema.to_avro(COLUMNS, config.name)
         record = CommitMetadata({"": tuple(stats)}, "UPSERT", text)
@@ -123,15 +122,13 @@ def test_hudi_rs_reads_an_insert_then_an_upsert_with_a_delete(
     assert data_of(table.read()) == [*before, *elsewhere]
 
     changed, keys = inserted([row(1, "oslo", 9), row(2, "oslo", 1), row(5, "oslo", 1)])
-    merged = files.merge_rows(
-        files.read_base_file(str(tmp_path / layout.join(oslo, first.name))),
-        changed,
-        upsert_keys=keys,
-        delete_keys=pa.array(["3"]),
-        ordering_field="ts",
-    )
-    assert (merged.inserts, merged.updates, merged.deletes) == (1, 1, 1)
-    stat = table.slice(oslo, BaseFile("aa-0", "0-0-0", SECOND), merged)
+    file, gone = files.open_base_file(str(tmp_path / layout.join(oslo, first.name))), pa.array(["3"])
+    base = BaseFile("aa-0", "0-0-0", SECOND)
+    plan = merging.plan(file, changed, keys, gone, "ts")
+    assert plan is not None
+    plan = plan.with_new(keys, gone)
+    assert (plan.inserts, plan.updates, plan.deletes) == (1, 1, 1)
+    stat = table.slice(oslo, base, merging.merged(file, plan, changed, base), plan)
     assert data_of(table.read()) == [*before, *elsewhere]  # written, but not committed
     table.commit(SECOND, SECOND_DONE, [replace(stat, prev_commit=FIRST, prev_base_file=first.name)])
     after = table.read()

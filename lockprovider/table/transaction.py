@@ -428,6 +428,7 @@ class Transaction:
         if rollback.is_planned(self.table, now, begin):
             raise Aborted(f"a rollback of instant {begin} is planned; begin again")
         if seen.config != self.config:
+            check_writable(seen.config)
             raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
     def _check_once(self, now: Timeline) -> None:

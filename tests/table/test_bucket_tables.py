@@ -232,7 +232,8 @@ def test_every_resolution_names_the_winners_file_groups(tmp_path: Path, resoluti
 def test_a_jvm_bucket_table_that_does_not_say_so_is_not_written(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "a", 2))
     path = Path(table.url) / ".hoodie" / "hoodie.properties"
-    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "index" not in line))
+    with table.lock.acquire():
+        path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "index" not in line))
     with pytest.raises(UnsupportedTable, match="adopt_bucket_index"):
         upsert(table, (3, "a", 3))
     assert content(table) == {(1, "a", 1), (2, "a", 2)}

@@ -1,0 +1,356 @@
+"""What a process remembers of a table by the lock's log is what a process that knows nothing would find."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table.asked_for import counted
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
+
+from fsspec_cas import Store, Unavailable
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord
+from lockprovider.table import HeartbeatSettings, Table, TableSpec, WriteConflict
+from lockprovider.table.conflict import prefer_writer
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.view import Snapshot
+
+SELDOM = replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=6000))  # looks for dead writers once, at the first
+NOISE = {"note": random.Random(1).randbytes(20_000).hex()}  # so much does not go along in the lock record
+COMPLETED = "_"  # only the names of completed instants have it
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class Dies:
+    """A local backend of a process that ends right before it creates such a file of the timeline."""
+
+    name, capabilities, blocking = LocalBackend.name, LocalBackend.capabilities, True
+
+    def __init__(self, part: str) -> None:
+        self.inner, self.part, self.dead = LocalBackend(), part, False
+
+    def __getattr__(self, name: str) -> Any:
+        request = getattr(self.inner, name)
+        if name in ("adapt", "close"):
+            return request
+
+        async def send(*args: Any, **kwargs: Any) -> Any:
+            return await self._send(name, str(args[0]), request(*args, **kwargs))
+
+        return send
+
+    async def _send(self, name: str, path: str, request: Awaitable[Any]) -> Any:
+        folder, _, file = path.rpartition("/")
+        if not self.dead and not (name == "put" and folder.endswith("timeline") and self.part in file):
+            return await request
+        request.close()  # type: ignore[attr-defined]
+        if self.dead:  # threads of a dead process
+            raise Unavailable("the process is dead")
+        self.dead = True
+        raise Died
+
+
+class HandsOver(Lock):
+    """Others wait for it, always."""
+
+    others_wait = True
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # processes die here, the machine does not
+    made = Table.create(str(tmp_path / "t"), SPEC, settings=SELDOM)
+    upsert(made, (1, "a", 1))
+    return made
+
+
+def another(table: Table) -> Table:
+    """As another process opens it."""
+    return Table.open(table.url, settings=table.settings)
+
+
+def dying(table: Table, part: str) -> Table:
+    """As of a process that will die."""
+    return Table(Store(Dies(part), table.url), table.url, settings=table.settings)  # type: ignore[arg-type] # by name
+
+
+def append_and_die(table: Table, *triples: tuple[int, str, int], **extra: str) -> None:
+    """The commit is decided, and not applied."""
+    txn = table.transaction()
+    txn.extra.update(extra)
+    engine.insert(txn, rows(*triples))
+    with pytest.raises(Died):
+        txn.commit()
+    txn.leave()
+
+
+def record(table: Table) -> LockRecord:
+    return LockRecord.decode(table.store.read(HUDI_LOCK_PATH).data)
+
+
+def rewrite(table: Table, **fields: object) -> None:
+    """The lock record with these fields in place of its own."""
+    path = Path(table.url, HUDI_LOCK_PATH)
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def let_time_pass(table: Table) -> None:
+    """As if hours had gone by: a dead process's lease has lapsed, and its heartbeats are old."""
+    rewrite(table, validUntil=0)
+    for beat in Path(table.url, ".hoodie", ".heartbeat").glob("*"):
+        os.utime(beat, (1, 1))
+
+
+def taken_by_jvm(table: Table) -> None:
+    """A JVM writer has had the lock: it writes Hudi's fields only."""
+    path = Path(table.url, HUDI_LOCK_PATH)
+    path.write_text(json.dumps({"owner": "jvm", "validUntil": 1_700_000_000_000, "expired": True}))
+
+
+def commit_without_the_lock(table: Table, *triples: tuple[int, str, int]) -> None:
+    """Made in a copy of the table; its files come over, its lock record does not."""
+    copy = f"{table.url}-copy"
+    shutil.copytree(table.url, copy)
+    upsert(Table.open(copy, settings=SELDOM), *triples)
+    shutil.copytree(copy, table.url, dirs_exist_ok=True, ignore=shutil.ignore_patterns("table_lock.json"))
+    shutil.rmtree(copy)
+
+
+def slices(snapshot: Snapshot | None) -> list[tuple[str, str, str, str]]:
+    assert snapshot is not None
+    return [(s.partition, s.file_id, s.begin, s.path) for s in snapshot.slices]
+
+
+# -- what is decided, and not there yet --------------------------------------------------------------------------------
+
+
+def test_readers_and_writers_go_on_when_a_commit_stands_in_the_log_without_its_bytes(table: Table) -> None:
+    reader = another(table)
+    assert content(reader) == {(1, "a", 1)}
+    append_and_die(dying(table, COMPLETED), (2, "b", 2), **NOISE)
+    left = record(table)
+    assert left.pending is not None
+    assert (left.pending.data, left.tells_all, left.expired) == (None, False, False)
+    assert content(reader) == content(another(table)) == {(1, "a", 1)}
+    assert another(table).to_arrow().num_rows == 1
+    assert reader.transaction().schema_json
+    let_time_pass(table)
+    assert content(reader) == {(1, "a", 1)}
+    upsert(reader, (5, "a", 5))
+    upsert(another(table), (5, "a", 6))
+    after = {(1, "a", 1), (2, "b", 2), (5, "a", 6)}
+    assert content(reader) == content(another(table)) == by_hudi_rs(table.url) == after
+
+
+def test_the_next_in_line_checks_against_a_large_commit_only_when_it_is_there(table: Table) -> None:
+    txn = another(table).transaction()
+    engine.write(txn, upserts=rows((1, "a", 2)))
+    giver = dying(table, COMPLETED)
+    giver._lock = HandsOver(giver.store, settings=giver.settings.lock)
+    append_and_die(giver, (2, "b", 2), **NOISE)
+    assert record(table).handed
+    txn.commit()
+    assert by_hudi_rs(table.url) == {(1, "a", 2), (2, "b", 2)}
+
+
+def test_what_was_decided_and_dropped_by_a_jvm_writer_was_never_read(table: Table) -> None:
+    reader = another(table)
+    assert content(reader) == {(1, "a", 1)}
+    append_and_die(dying(table, COMPLETED), (2, "b", 2))
+    assert record(table).tells_all, "the log alone would show it to the reader"
+    assert content(reader) == {(1, "a", 1)}
+    taken_by_jvm(table)
+    assert content(reader) == {(1, "a", 1)}
+    upsert(reader, (1, "a", 3))
+    assert content(reader) == by_hudi_rs(table.url) == {(1, "a", 3)}
+
+
+def test_a_restore_that_is_rolled_forward_after_a_new_log_has_begun_stops_who_began_before(table: Table) -> None:
+    good = table.timeline().writes[-1].begin
+    upsert(table, (1, "a", 666), (2, "a", 666))
+    with pytest.raises(Died):
+        dying(table, "restore.requested").restore(good)
+    let_time_pass(table)
+    append_and_die(dying(table, "restore.requested"), (9, "z", 9))  # which is to put the plan there first
+    left = record(table)
+    assert left.log is not None
+    assert left.pending is not None
+    assert left.pending.path.endswith("restore.requested")
+    txn = another(table).transaction()
+    engine.write(txn, upserts=rows((2, "a", 3)))
+    rewrite(table, validUntil=0)
+    for beat in Path(table.url, ".hoodie", ".heartbeat").glob("*"):
+        os.utime(beat, None if beat.name == txn.begin else (1, 1))
+    with pytest.raises(WriteConflict, match="restore"):
+        txn.commit()
+    txn.rollback()
+    assert content(another(table)) == by_hudi_rs(table.url) == {(1, "a", 1)}
+
+
+# -- what others do, and the log does not tell -------------------------------------------------------------------------
+
+
+def test_a_snapshot_by_the_log_that_was_archived_since_is_a_conflict(table: Table) -> None:
+    """What others had pending is not in a log, so that nobody can tell which of them was among the archived."""
+    mine, other = another(table), another(table).transaction()
+    mine.now()
+    mine.may_look_for_dead()
+    engine.write(other, upserts=rows((1, "a", 100)))
+    for number in range(3):
+        upsert(table, (50 + number, "q", number))
+    txn = mine.transaction()
+    assert other.begin not in txn.timeline.pending_writes, "by the log"
+    engine.write(txn, upserts=rows((1, "a", 7)))
+    other.commit()
+    archive_up_to(table, other.begin)
+    with pytest.raises(WriteConflict, match="archived"):
+        txn.commit()
+    txn.rollback()
+    assert (1, "a", 100) in content(another(table))
+
+
+def archive_up_to(table: Table, begin: str) -> None:
+    """By a JVM writer, under the lock."""
+    with table.lock.acquire():
+        for path in Path(table.url, ".hoodie", "timeline").iterdir():
+            if path.is_file() and path.name[:17] <= begin:
+                path.unlink()
+
+
+def test_a_commit_that_was_made_without_the_lock_is_seen_by_an_open_reader(table: Table) -> None:
+    reader = another(table)
+    assert content(reader) == {(1, "a", 1)}
+    before = record(table)
+    commit_without_the_lock(table, (2, "b", 2))
+    assert record(table) == before
+    assert content(reader) == content(reader) == {(1, "a", 1), (2, "b", 2)}
+
+
+def test_what_a_jvm_writer_committed_is_listed_by_the_next_commit(table: Table) -> None:
+    mine, asked = counted(table, SELDOM)
+    for value in (2, 3):
+        upsert(mine, (1, "a", value))
+    commit_without_the_lock(mine, (1, "a", 50))
+    taken_by_jvm(mine)
+    asked.names.clear()
+    upsert(mine, (2, "a", 2))
+    assert "list_page timeline" in asked.names
+    assert content(mine) == by_hudi_rs(mine.url) == {(1, "a", 50), (2, "a", 2)}
+
+
+def test_a_table_service_gives_way_to_a_pending_writer_that_no_log_tells_of(table: Table) -> None:
+    table.settings = replace(SELDOM, resolution=prefer_writer)
+    runner = another(table)
+    runner.now()
+    runner.may_look_for_dead()
+    writer = another(table).transaction()
+    engine.write(writer, upserts=rows((1, "a", 5)))
+    service = runner.transaction()
+    engine.write(service, upserts=rows((1, "a", 1)))
+    service.operation = "CLUSTER"
+    with pytest.raises(WriteConflict, match=writer.begin):
+        service.commit()
+    writer.commit()
+    service.rollback()
+    assert by_hudi_rs(table.url) == {(1, "a", 5)}
+
+
+def test_a_lock_record_that_nobody_can_read_does_not_stop_a_reader(table: Table) -> None:
+    reader = another(table)
+    assert content(reader) == {(1, "a", 1)}
+    Path(table.url, HUDI_LOCK_PATH).write_text("")
+    assert content(reader) == content(another(table)) == {(1, "a", 1)}
+
+
+# -- by memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_slice_that_was_replaced_comes_back_by_an_older_record(table: Table) -> None:
+    """One thread has read the record, and lists later; another goes on from there by what stands in the log."""
+    first = record(table)
+    upsert(table, (2, "b", 2))
+    second = record(table)
+
+    def empty(txn: Any) -> None:
+        txn.overwrite(["b"])
+        txn.add(())
+
+    table.transact(empty)
+    mine = another(table)
+    listed = mine.now(first)
+    expected = slices(mine.memory.found(mine.snapshot(listed.timeline)))
+    assert {partition for partition, *_ in expected} == {"a"}
+    for found in (second, record(table)):
+        now = mine.now(found)
+        assert now.timeline.written == listed.timeline.written
+        assert slices(mine.memory.snapshot(now.timeline)) == expected
+
+
+def test_upserts_in_a_loop_list_neither_the_timeline_nor_the_files(table: Table) -> None:
+    mine, asked = counted(table, SELDOM)
+    upsert(mine, (1, "a", 2), (2, "b", 2))
+    asked.names.clear()
+    for value in range(5):
+        upsert(mine, (1, "a", value), (2, "b", value))
+    assert not {"list_page timeline", "list_page files"} & set(asked.names)
+    assert by_hudi_rs(mine.url) == {(1, "a", 4), (2, "b", 4)}
+
+
+def overwritten(drawn: random.Random, *triples: tuple[int, str, int]) -> Callable[[Any], None]:
+    def work(txn: Any) -> None:
+        txn.overwrite([drawn.choice(txn.snapshot.partitions or ("",))])
+        if drawn.random() < 0.6:
+            engine.insert(txn, rows(*triples))
+        else:
+            txn.add(())
+
+    return work
+
+
+def change(table: Table, drawn: random.Random, number: int) -> None:
+    """One commit of any kind; keys of inserts are new."""
+    keys = drawn.sample(range(12), drawn.randrange(1, 4))
+    changed = [(key, drawn.choice(["a", "b c", "ü/x", "p=1"]), drawn.randrange(99)) for key in keys]
+    new = [(100 + 10 * number + key, part, value) for key, part, value in changed]
+    match drawn.choice(["upsert", "upsert", "append", "delete", "overwrite"]):
+        case "upsert":
+            upsert(table, *changed)
+        case "append":
+            table.append(rows(*new))
+        case "delete":
+            table.delete(rows(*changed))
+        case _:
+            table.transact(overwritten(drawn, *new))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [SPEC, replace(SPEC, buckets=3), TableSpec("whole", SCHEMA, record_keys=("id",))],
+    ids=["partitions", "buckets", "no partitions"],
+)
+def test_whatever_others_commit_the_snapshot_by_memory_is_that_of_a_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: TableSpec
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    writer, drawn, by_memory = Table.create(str(tmp_path / "t"), spec, settings=SELDOM), random.Random(spec.name), 0
+    reader = another(writer)
+    reader.snapshot()
+    for number in range(12):
+        change(writer, drawn, number)
+        known, listed = reader.memory.snapshot(reader.now().timeline), another(writer).snapshot()
+        by_memory += known is not None
+        seen = known or reader.snapshot()
+        assert slices(seen) == slices(listed)
+        assert seen.timeline.written == listed.timeline.written
+    assert by_memory > 6

@@ -153,15 +153,36 @@ def test_readers_and_writers_go_on_when_a_commit_stands_in_the_log_without_its_b
     assert content(reader) == content(another(table)) == by_hudi_rs(table.url) == after
 
 
-def test_the_next_in_line_checks_against_a_large_commit_only_when_it_is_there(table: Table) -> None:
-    txn = another(table).transaction()
-    engine.write(txn, upserts=rows((1, "a", 2)))
+def hand_over_and_die(table: Table, *triples: tuple[int, str, int]) -> None:
+    """As `append_and_die`, with upserts, and the lock is free for the next in line."""
     giver = dying(table, COMPLETED)
     giver._lock = HandsOver(giver.store, settings=giver.settings.lock)
-    append_and_die(giver, (2, "b", 2), **NOISE)
+    txn = giver.transaction()
+    txn.extra.update(NOISE)
+    engine.write(txn, upserts=rows(*triples))
+    with pytest.raises(Died):
+        txn.commit()
+    txn.leave()
     assert record(table).handed
+    assert not record(table).tells_all
+
+
+def test_the_next_in_line_goes_by_a_large_commit_only_when_it_is_there(table: Table) -> None:
+    txn = another(table).transaction()
+    engine.write(txn, upserts=rows((1, "a", 2)))
+    hand_over_and_die(table, (2, "b", 2))
     txn.commit()
     assert by_hudi_rs(table.url) == {(1, "a", 2), (2, "b", 2)}
+
+
+def test_the_next_in_line_gives_way_to_a_large_commit_that_it_has_to_put_there_first(table: Table) -> None:
+    txn = another(table).transaction()
+    engine.write(txn, upserts=rows((1, "a", 2)))
+    hand_over_and_die(table, (1, "a", 100))
+    with pytest.raises(WriteConflict):
+        txn.commit()
+    txn.rollback()
+    assert by_hudi_rs(table.url) == {(1, "a", 100)}
 
 
 def test_what_was_decided_and_dropped_by_a_jvm_writer_was_never_read(table: Table) -> None:
@@ -244,9 +265,12 @@ def test_what_a_jvm_writer_committed_is_listed_by_the_next_commit(table: Table) 
     commit_without_the_lock(mine, (1, "a", 50))
     taken_by_jvm(mine)
     asked.names.clear()
-    upsert(mine, (2, "a", 2))
+    txn = mine.transaction()
     assert "list_page timeline" in asked.names
-    assert content(mine) == by_hudi_rs(mine.url) == {(1, "a", 50), (2, "a", 2)}
+    assert content(mine) == {(1, "a", 50)}
+    engine.write(txn, upserts=rows((1, "a", 51)))
+    txn.commit()
+    assert by_hudi_rs(mine.url) == {(1, "a", 51)}
 
 
 def test_a_table_service_gives_way_to_a_pending_writer_that_no_log_tells_of(table: Table) -> None:

@@ -105,11 +105,12 @@ def rewrite(table: Table, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def let_time_pass(table: Table) -> None:
+def let_time_pass(table: Table, alive: str = "") -> None:
     """As if hours had gone by: a dead process's lease has lapsed, and its heartbeats are old."""
     rewrite(table, validUntil=0)
     for beat in Path(table.url, ".hoodie", ".heartbeat").glob("*"):
-        os.utime(beat, (1, 1))
+        if beat.name != alive:
+            os.utime(beat, (1, 1))
 
 
 def taken_by_jvm(table: Table) -> None:
@@ -197,6 +198,18 @@ def test_what_was_decided_and_dropped_by_a_jvm_writer_was_never_read(table: Tabl
     assert content(reader) == by_hudi_rs(table.url) == {(1, "a", 3)}
 
 
+def test_what_was_not_there_yet_when_a_reader_listed_is_learned_by_the_log_when_it_is(table: Table) -> None:
+    append_and_die(dying(table, COMPLETED), (2, "b", 2))
+    reader = another(table)
+    assert content(reader) == {(1, "a", 1)}
+    rewrite(table, validUntil=0)
+    upsert(table, (5, "a", 5))
+    now = reader.now()
+    assert not now.listed
+    assert now.timeline.written == another(table).timeline().written
+    assert content(reader) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 2), (5, "a", 5)}
+
+
 def test_a_restore_that_is_rolled_forward_after_a_new_log_has_begun_stops_who_began_before(table: Table) -> None:
     good = table.timeline().writes[-1].begin
     upsert(table, (1, "a", 666), (2, "a", 666))
@@ -208,11 +221,10 @@ def test_a_restore_that_is_rolled_forward_after_a_new_log_has_begun_stops_who_be
     assert left.log is not None
     assert left.pending is not None
     assert left.pending.path.endswith("restore.requested")
+    assert left.log.has(left.pending), "who begins by this log is told of the plan"
     txn = another(table).transaction()
     engine.write(txn, upserts=rows((2, "a", 3)))
-    rewrite(table, validUntil=0)
-    for beat in Path(table.url, ".hoodie", ".heartbeat").glob("*"):
-        os.utime(beat, None if beat.name == txn.begin else (1, 1))
+    let_time_pass(table, alive=txn.begin)
     with pytest.raises(WriteConflict, match="restore"):
         txn.commit()
     txn.rollback()

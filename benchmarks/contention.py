@@ -22,7 +22,8 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.retry import delay_s
-from lockprovider.lease import (
+from lockprovider.lease import ahead_of, joined, step
+from lockprovider.moves import (
     Apply,
     Busy,
     Commit,
@@ -44,9 +45,6 @@ from lockprovider.lease import (
     Told,
     TryLock,
     Writing,
-    ahead_of,
-    joined,
-    step,
 )
 from lockprovider.pending import Pending
 from lockprovider.record import LockRecord

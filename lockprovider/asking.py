@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from lockprovider.errors import NotAcquired
-from lockprovider.lease import Busy, Held, Idle, Passing, ahead_of, joined
+from lockprovider.lease import ahead_of, joined
+from lockprovider.moves import Busy, Held, Idle, Passing
 from lockprovider.party import Known, Party
 from lockprovider.waiting import EVERYONE, FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fsspec_cas import AlreadyExists, CasError
 from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotPicklable, PublishUnknown
 from lockprovider.heartbeat import Heartbeat
-from lockprovider.lease import Ended, Told
+from lockprovider.moves import Ended, Told
 from lockprovider.pending import Pending
 from lockprovider.record import LockRecord
 

@@ -37,7 +37,9 @@ from lockprovider.errors import LockError, NotAcquired, NotPicklable
 from lockprovider.fifo import Fifo
 from lockprovider.heartbeat import Pulse
 from lockprovider.holding import Lease, OnLost
-from lockprovider.lease import (
+from lockprovider.lease import hand_over_s, settle_commit
+from lockprovider.metrics import OnMetric, Recorder, Step
+from lockprovider.moves import (
     AppliedPending,
     Apply,
     Busy,
@@ -68,10 +70,7 @@ from lockprovider.lease import (
     TryLock,
     Verdict,
     Writing,
-    hand_over_s,
-    settle_commit,
 )
-from lockprovider.metrics import OnMetric, Recorder, Step
 from lockprovider.party import Known, Party
 from lockprovider.pending import Pending
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord

@@ -37,7 +37,7 @@ from typing import Literal
 
 from fsspec_cas import CasError, Lost, NotSupported, Outcome, Unknown, World
 from lockprovider.errors import LockError, NotAcquired
-from lockprovider.lease import (
+from lockprovider.moves import (
     Checking,
     Effect,
     Ended,

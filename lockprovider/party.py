@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fsspec_cas import Machine, Store, Version, World
 from lockprovider.fifo import Fifo
-from lockprovider.lease import Busy, Held, Idle
+from lockprovider.moves import Busy, Held, Idle
 from lockprovider.record import LockRecord
 from lockprovider.waiting import comes_again
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.lease import Busy, Passing, ahead_of
+from lockprovider.lease import ahead_of
+from lockprovider.moves import Busy, Passing
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS
 

@@ -36,6 +36,7 @@ PURE = {
     "lockprovider.sight": {"fsspec_cas"},
     "lockprovider.audit": set(),
     "lockprovider.audit_picture": set(),
+    "lockprovider.moves": {"fsspec_cas"},
     "lockprovider.lease": {"fsspec_cas"},
     "lockprovider.waiting": {"fsspec_cas"},
     "lockprovider.table.errors": set(),

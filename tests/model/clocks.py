@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
-from lockprovider.lease import (
+from lockprovider.lease import belief, joined
+from lockprovider.moves import (
     Checking,
     Held,
     Idle,
@@ -33,8 +34,6 @@ from lockprovider.lease import (
     Tick,
     Told,
     TryLock,
-    belief,
-    joined,
 )
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings

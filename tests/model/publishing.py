@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
 from lockprovider import lease as real
-from lockprovider.lease import (
+from lockprovider.moves import (
     AppliedPending,
     Apply,
     Busy,

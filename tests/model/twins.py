@@ -8,9 +8,10 @@ from typing import Any
 
 from fsspec_cas import ABSENT
 from lockprovider import lease as real
-from lockprovider.lease import (
+from lockprovider.moves import (
     AppliedPending,
     Apply,
+    Busy,
     Checking,
     Commit,
     Ended,
@@ -87,7 +88,7 @@ def _unapplied_blocks_for_ever(me: Me, state: Any, event: Any) -> tuple[Any, Any
     if isinstance(event, RecordSeen) and event.record is not None and event.record.pending is not None:
         after, effect = real.step(me, state, event)
         if isinstance(after, Writing) and after.purpose == "take":
-            return Idle(), real.Busy(event.record.owner, 0, None)
+            return Idle(), Busy(event.record.owner, 0, None)
         return after, effect
     return real.step(me, state, event)
 

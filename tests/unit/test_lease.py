@@ -8,7 +8,8 @@ import pytest
 
 from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
-from lockprovider.lease import (
+from lockprovider.lease import belief, joined, settle_commit, step
+from lockprovider.moves import (
     AppliedPending,
     Apply,
     Busy,
@@ -37,10 +38,6 @@ from lockprovider.lease import (
     Told,
     TryLock,
     Writing,
-    belief,
-    joined,
-    settle_commit,
-    step,
 )
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 

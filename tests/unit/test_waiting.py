@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fsspec_cas import Version
 from lockprovider import Holder, LockRecord
-from lockprovider.lease import Busy, Passing, ahead_of
+from lockprovider.lease import ahead_of
+from lockprovider.moves import Busy, Passing
 from lockprovider.settings import GRACE_MS
 from lockprovider.waiting import EVERYONE, FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 

@@ -1,0 +1,279 @@
+"""What the lease machine is told, what it asks for, and what it can be in: events, effects and states.
+
+Frozen, so that a state can be kept, compared and searched; see `lockprovider.lease` for what becomes of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fsspec_cas import Condition, Version
+from lockprovider.pending import Pending
+from lockprovider.record import Holder, LockRecord
+from lockprovider.settings import LockSettings
+
+Purpose = Literal["take", "renew", "commit", "hand_over", "release"]
+What = Literal["acquired", "renewed", "committed", "handed_over", "released", "not_written"]
+Verdict = Literal["committed", "apply", "not_committed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """What never changes about one lock client."""
+
+    owner: str
+    settings: LockSettings
+    host: str = ""
+    pid: int = 0
+    party: str = ""  # its name in the line; clients of one process may share it
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time of an event, and a fresh nonce for the write that it may bring."""
+
+    now_ms: int
+    monotonic_s: float
+    nonce: str
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Go before the first `over` in the line.
+
+    With a `version`: only if the record still is at it, and they leave the line, for they had their turn and did not
+    come. Without: as a guest among them.
+    """
+
+    over: int = 0
+    version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TryLock:
+    """Take the lock if it is free and nobody else's turn. `keeps_log`: only publishes will be done under it."""
+
+    at: Moment
+    passing: Passing = Passing()
+    keeps_log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSeen:
+    """The record was read: None where there is none."""
+
+    record: LockRecord | None
+    version: Version | None
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class PutWon:
+    """The write is in the store at this version."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class PutFailed:
+    """The write lost, or nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outrun:
+    """The write is not in the store and never will be: somebody else was faster. For a take that can wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPending:
+    """The pending publish is in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Prolong the lease."""
+
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Pass the commit point of a publish."""
+
+    pending: Pending
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Pass the commit point of a publish and give the lock back, in one. `again`: as of `Release`."""
+
+    pending: Pending
+    at: Moment
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the lock back. `again`: this party will come back, so it stays in the line, at its end."""
+
+    at: Moment
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask again whose record is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by."""
+
+    monotonic_s: float
+
+
+Event = (
+    TryLock
+    | RecordSeen
+    | PutWon
+    | PutFailed
+    | Outrun
+    | AppliedPending
+    | Renew
+    | Commit
+    | HandOver
+    | Release
+    | Look
+    | Tick
+)
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Read the lock record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutRecord:
+    """Write the lock record under this condition."""
+
+    record: LockRecord
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Create the pending object; "exists with the same digest" is success."""
+
+    pending: Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else holds it; or it is `free`, and `ahead` others in the line go first.
+
+    `outrun`: somebody took it while we did, so a turn has just begun; the rest is what was there before.
+    """
+
+    owner: str
+    valid_until_ms: int
+    holder: Holder | None
+    ahead: int = 0
+    free: bool = False
+    outrun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What happened, for the caller."""
+
+    what: What
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The lease is lost: tell the holder at once."""
+
+    why: str
+
+
+Effect = ReadRecord | PutRecord | Apply | Busy | Told | Ended
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Not the holder. `released` is the own last record, if nobody is known to have changed it."""
+
+    released: tuple[LockRecord, Version] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Waiting for the record, to take the lock."""
+
+    passing: Passing = Passing()
+    keeps_log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The holder, until `deadline_s` on the monotonic clock.
+
+    `clocks_ms` is the wall clock minus the monotonic one at the acquisition.
+    """
+
+    record: LockRecord
+    version: Version
+    deadline_s: float
+    clocks_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A record is on its way. `before` is what we held when it was sent (None when taking)."""
+
+    purpose: Purpose
+    record: LockRecord
+    sent_s: float
+    clocks_ms: int
+    before: Held | None
+    passing: Passing = Passing()  # of a take: holds for the next judgement too
+    keeps_log: bool = False  # of a take, too
+    then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """The answer to `write` was "lost" or none at all: whose record is there?"""
+
+    write: Writing
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """The lock is ours, and a decided publish must be applied before anything else."""
+
+    held: Held
+    then: What
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Not the holder any more, without having released."""
+
+    why: str
+
+
+State = Idle | Reading | Held | Writing | Checking | Rolling | Lost
+Step = tuple[State, Effect | None]

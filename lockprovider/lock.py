@@ -13,7 +13,9 @@ import contextlib
 import os
 import socket
 import threading
+from concurrent.futures import Future
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Protocol
 
 from fsspec_cas import (
@@ -157,6 +159,7 @@ class Lock:
         self._tried: set[Pending] = set()  # commits that were sent under this lease
         self._meanwhile: Meanwhile | None = None
         self._keeps_log = False
+        self._ahead: tuple[Pending, Future[bool]] | None = None  # whether what is to be rolled forward is there
         self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
         self._applied: Pending | None = None
         self.metrics = Recorder(self._on_metric, self._world)
@@ -290,7 +293,7 @@ class Lock:
             try:
                 answer = self._feed(TryLock(self._moment(), over, self._keeps_log))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
-                    self._apply(answer.pending)
+                    self._roll_forward(answer.pending)
             except BaseException:
                 self._back_out()
                 raise
@@ -515,6 +518,21 @@ class Lock:
             self._applied = pending
             self._note_applied()
 
+    def _look_ahead(self, pending: Pending | None) -> None:
+        """Whoever handed the lock over is at its publish: look for that while the lock is being taken."""
+        self._ahead = None
+        if pending is not None and pending.sole and not self._store.backend.blocking:
+            self._ahead = pending, self._store.beside(partial(publish.is_there, self._store, pending.path))
+
+    def _roll_forward(self, pending: Pending) -> None:
+        """Finish what was decided under an earlier lease, if it was not there already."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == pending and ahead[1].exception() is None and ahead[1].result():
+            self._applied = pending
+            self._note_applied()
+        else:
+            self._apply(pending)
+
     def _note_applied(self) -> None:
         state = self._state
         if isinstance(state, Rolling) and state.held.record.pending == self._applied:
@@ -539,6 +557,7 @@ class Lock:
                     event = self._read()
                 case PutRecord():
                     if _takes(self._state):
+                        self._look_ahead(effect.record.pending)
                         self._tell_meanwhile(effect)
                     event = self._put(effect)
                 case _:

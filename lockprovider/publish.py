@@ -99,7 +99,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still says what to do.
     """
-    if data is None and pending.sole and _is_there(store, pending.path, left_s):
+    if data is None and pending.sole and is_there(store, pending.path, left_s):
         return  # by the one who handed it over, most likely
     if data is None and pending.data is not None:
         data = _enclosed(pending, pending.data)
@@ -143,7 +143,8 @@ def _timeout_s(path: str, left_s: Left) -> float:
     return min(_REQUEST_S, seconds)
 
 
-def _is_there(store: Store, path: str, left_s: Left) -> bool:
+def is_there(store: Store, path: str, left_s: Left = ample) -> bool:
+    """Whether there is an object; of a `sole` publish that is to say whether it was applied."""
     try:
         store.head(path, timeout=_timeout_s(path, left_s))
     except ObjectNotFound:

@@ -32,9 +32,11 @@ class Told(LocalBackend):
         return await super().put(path, *args, **kwargs)
 
 
-@pytest.fixture
-def backend() -> Told:
-    return Told()
+@pytest.fixture(params=[True, False], ids=["", "as behind a network"])
+def backend(request: pytest.FixtureRequest) -> Told:
+    made = Told()
+    made.blocking = request.param
+    return made
 
 
 @pytest.fixture

@@ -240,7 +240,7 @@ class Lock:
         if self._me.pid != os.getpid():
             self._be_new()
         with self._looking:  # not the machine's: a look waits for no acquisition or renewal
-            self._glimpse = self._known_now(self._glimpse or self.known)
+            self._glimpse = self._known_now(self._glimpse or self.known, self._store)
             self._party.saw(self._glimpse)
             return None if self._glimpse is None else self._glimpse.record
 
@@ -579,15 +579,15 @@ class Lock:
     def _read(self) -> RecordSeen:
         """Read the record; while it has not changed, no body is moved."""
         self._looked = True
-        known = self.known = self._known_now(self.known)
+        known = self.known = self._known_now(self.known, self._records)
         if known is None:
             return RecordSeen(None, None, self._moment())
         return RecordSeen(known.record, known.version, self._moment())
 
-    def _known_now(self, before: Known | None) -> Known | None:
+    def _known_now(self, before: Known | None, store: Store) -> Known | None:
         """The record now; None if there is none."""
         try:
-            content = self._content(before)
+            content = self._content(before, store)
         except ObjectNotFound:
             return None
         if content is None:
@@ -595,10 +595,10 @@ class Lock:
         record = LockRecord.decode(content.data)
         return Known(record, content.version, record.nonce != "" and record.encode() == content.data)
 
-    def _content(self, before: Known | None) -> Content | None:
+    def _content(self, before: Known | None, store: Store) -> Content | None:
         if before is None:
-            return self._records.read(self.path, timeout=self._request_s())
-        return self._records.read_if_changed(self.path, before.version, timeout=self._request_s())
+            return store.read(self.path, timeout=self._request_s())
+        return store.read_if_changed(self.path, before.version, timeout=self._request_s())
 
     def _put(self, effect: PutRecord) -> Event:
         try:

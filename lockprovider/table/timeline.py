@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,12 +25,13 @@ class Timeline:
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
         """The same timeline with these instants, too."""
-        there = list(self.instants)
+        there, new = list(self.instants), []
         for instant in instants:
             at = bisect_left(there, instant.file_name, key=lambda one: one.file_name)
             if there[at : at + 1] != [instant]:
                 there.insert(at, instant)
-        return Timeline(tuple(there))
+                new.append(instant)
+        return _knowing(Timeline(tuple(there)), self, new) if new else self
 
     def cuts(self, size: int) -> tuple[str, ...]:
         """Begin times at which this many file names, or a few more, have come before, each: to list parts at once.
@@ -125,3 +126,18 @@ class Timeline:
         """File names of the requested and inflight states of one write, inflight last."""
         pending = (i for i in self.instants if i.begin == begin and i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is State.INFLIGHT))
+
+
+def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timeline:
+    """The same timeline; what had been found out of the timeline `before` these instants is not found out again."""
+    done = sorted((i for i in new if i.is_completed and i.changes_rows), key=lambda i: i.completion or "")
+    last = before.writes[-1].completion or "" if before.writes else ""
+    if any(i.action is Action.SAVEPOINT for i in new) or any((i.completion or "") <= last for i in done):
+        return after
+    times = [time for i in new for time in (i.begin, i.completion) if time]
+    completed = [time for i in new if i.is_completed for time in (i.begin, i.completion) if time]
+    vars(after)["writes"] = (*before.writes, *done)
+    vars(after)["written"] = before.written | {i.file_name for i in done}
+    vars(after)["latest_time"] = max([before.latest_time, *times])
+    vars(after)["latest_completed_time"] = max([before.latest_completed_time, *completed])
+    return after

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockprovider.table.conflict import archived_since, completed_since, undone_since
-from lockprovider.table.instant import Instant, format_ms, parse
+from lockprovider.table.instant import Action, Instant, State, format_ms, parse
 from lockprovider.table.timeline import Timeline
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
@@ -121,3 +121,29 @@ def test_the_parts_between_the_cuts_are_the_whole_and_none_is_long(moments: list
     longest = max((len(list(group)) for _, group in groupby(names, key=lambda name: name[:17])), default=0)
     known = set(names[: len(names) // 2])
     assert all(len([name for name in part if name in known]) <= size + longest for part in parts)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40), st.sampled_from(list(Action)), st.booleans())), st.data()
+)
+def test_what_is_added_is_as_if_it_had_been_listed(
+    made: list[tuple[int, int, Action, bool]], data: st.DataObject
+) -> None:
+    instants = [
+        parsed
+        for begin, more, action, done in made
+        if (parsed := parse(_name(begin, begin + more, action, done=done))) is not None
+    ]
+    instants = list(dict.fromkeys(instants))
+    cut = data.draw(st.integers(0, len(instants)))
+    before = Timeline.of(i.file_name for i in instants[:cut])
+    before.latest_time, before.writes  # noqa: B018 - known before
+    added, listed = before.plus(instants[cut:]), Timeline.of(i.file_name for i in instants)
+    for what in ("instants", "written", "latest_time", "latest_completed_time", "first_active", "names"):
+        assert getattr(added, what) == getattr(listed, what), what
+    assert [i.completion for i in added.writes] == [i.completion for i in listed.writes]
+
+
+def _name(begin: int, completion: int, action: Action, *, done: bool) -> str:
+    first, last = f"2026112100000{begin:04d}", f"2026112100000{completion:04d}"
+    return Instant(first, action, State.COMPLETED, last).file_name if done else f"{first}.{action.value}.requested"

@@ -65,6 +65,7 @@ from fsspec_cas.retry import delay_s
 from fsspec_cas.version import ABSENT, Condition, Version
 
 T = TypeVar("T")
+_SHORT_S = 0.01  # too little for another try, whose "no answer" would hide why the others failed
 
 TIMEOUT_S = 60.0
 _BATCH = 1000  # S3's most
@@ -426,7 +427,7 @@ class AsyncStore:
         """Ask again, with pauses, until there is an answer; only for calls that may be repeated freely."""
         deadline = self._world.monotonic_s() + timeout
         failures, why = 0, "the timeout had passed"
-        while (left := deadline - self._world.monotonic_s()) > 0:
+        while (left := deadline - self._world.monotonic_s()) > (_SHORT_S if failures else 0):
             answer = self._heard(await ask(left))
             if not isinstance(answer, (NotNow, NoAnswer)):
                 return answer

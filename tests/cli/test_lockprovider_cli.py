@@ -465,9 +465,9 @@ def test_a_killed_run_takes_its_command_with_it_and_the_lock_lapses_to_the_next(
 
 
 def test_a_command_in_a_terminal_can_read_from_it_and_gets_its_ctrl_c_once(local, tmp_path):
-    script = (
-        f"read -r line; echo got $line; trap 'echo int >> {tmp_path}/got; exit 5' INT; echo ready; sleep 1000 & wait"
-    )
+    # In front: a `wait` of dash sleeps on if the signal comes right before it.
+    loop = "while :; do sleep 0.1; done"
+    script = f"read -r line; echo got $line; trap 'echo int >> {tmp_path}/got; exit 5' INT; echo ready; {loop}"
     terminal = Terminal(COMMAND, "run", local.url, "--", "sh", "-c", script)
     terminal.write("typed\n")
     terminal.read_until("got typed")

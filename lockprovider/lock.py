@@ -372,14 +372,7 @@ class Lock:
         with self._publishing, self._one_step:
             self._finish_in_flight()
             while isinstance(self._state, (Held, Rolling)):
-                self._feed(
-                    Release(
-                        self._moment(),
-                        self._party.comes_again(
-                            self._state.held.record if isinstance(self._state, Rolling) else self._state.record
-                        ),
-                    )
-                )
+                self._feed(Release(self._moment(), self._comes_again()))
                 self._finish_in_flight()
             released = isinstance(self._state, Idle) and self._state.released is not None
         self.note_end(at_ms, held=released)

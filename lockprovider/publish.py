@@ -10,7 +10,7 @@ Whoever acquires a lock whose record carries `pending` applies it first. A holde
 point never commits; one that was paused after it has committed, in the order of the commit points.
 
 A holder that has others waiting may hand the lock over with its commit point, in one write, and apply after that. It
-has `HAND_OVER_S` for it, as long as the record keeps those away who know nothing of `pending`.
+has half of `HAND_OVER_S` for it, as long as the record keeps those away who know nothing of `pending`.
 
 Applying is bounded by the lease under which it is done: nothing is written after its end, and no write is waited for
 longer. Whoever is going to remove what was published waits for those who handed over (`LockRecord.late_ms`). So an

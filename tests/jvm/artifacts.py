@@ -65,7 +65,7 @@ def joined(classpath: list[Path]) -> str:
 def tool(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise Missing(f"JVM Hudi is not tested: {name} is not on the PATH (a JDK 17 and Maven are needed)")
+        raise Missing(f"{name} is not on the PATH (a JDK 17 and Maven are needed)")
     return found
 
 
@@ -74,10 +74,10 @@ def run(command: list[str], limit_s: float) -> None:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise Missing(f"JVM Hudi is not tested: not done after {limit_s:g} s: {shown}") from None
+        raise Missing(f"not done after {limit_s:g} s: {shown}") from None
     if ended.returncode:
         said = (ended.stdout + ended.stderr)[-2000:]
-        raise Missing(f"JVM Hudi is not tested: exit {ended.returncode} of {shown}\n{said}")
+        raise Missing(f"exit {ended.returncode} of {shown}\n{said}")
 
 
 def _fetch(done: Path, coordinates: tuple[str, ...]) -> None:

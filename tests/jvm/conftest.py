@@ -28,7 +28,7 @@ def lock_classpath(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         released = jars("hudi-lock-1.2.0", JARS)
         return [compiled(SOURCES, released, tmp_path_factory.mktemp("classes")), *released]
     except Missing as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"JVM Hudi is not tested: {reason}")
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,7 @@ def start_hudi(
         spark_jars = sorted((folder / "pyspark" / "jars").glob("*.jar"))
         ours = compiled(SOURCES, [*released, *spark_jars], tmp_path_factory.mktemp("classes"))
     except (Missing, ServerError) as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"JVM Hudi is not tested: {reason}")
     server = request.getfixturevalue("seaweedfs")
     with ExitStack() as started:
 

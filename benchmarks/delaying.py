@@ -1,0 +1,88 @@
+"""A network that takes its time: a TCP proxy that hands on what it got after a delay, each way, in order.
+
+    python -m benchmarks.delaying --to 127.0.0.1:6379 --ms 15      # prints its address
+
+A request and its answer take twice the delay; what the server sends by itself takes it once. Bandwidth is not bounded,
+and how long a connection takes to be made is not delayed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from benchmarks.shaped_s3 import ROOT
+
+_CHUNK_BYTES = 1 << 16
+
+
+async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
+    """One direction of one connection, until its end."""
+    loop = asyncio.get_running_loop()
+    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    async def deliver() -> None:
+        data = b"any"
+        while data:
+            due_s, data = await under_way.get()
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    delivering = asyncio.create_task(deliver())
+    data = b"any"
+    while data:
+        with contextlib.suppress(ConnectionError):
+            data = b""
+            data = await reader.read(_CHUNK_BYTES)
+        under_way.put_nowait((loop.time() + delay_s, data))
+    with contextlib.suppress(ConnectionError):
+        await delivering
+
+
+async def run(host: str, port: int, delay_s: float) -> None:
+    """Serve until killed."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_connection(host, port)
+        await asyncio.gather(carry(reader, requests, delay_s), carry(answers, writer, delay_s))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=1000)
+    print(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+@contextlib.contextmanager
+def delayed(address: str, delay_ms: float) -> Iterator[str]:
+    """The address of a proxy in a process of its own; without a delay, the address itself."""
+    if not delay_ms:
+        yield address
+        return
+    command = [sys.executable, "-m", "benchmarks.delaying", "--to", address, "--ms", str(delay_ms)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert child.stdout is not None
+        yield child.stdout.readline().strip()
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def main() -> None:
+    """Serve."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--to", required=True, help="host:port")
+    parser.add_argument("--ms", type=float, required=True, help="each way")
+    arguments = parser.parse_args()
+    host, _, port = arguments.to.rpartition(":")
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run(host, int(port), arguments.ms / 1000))
+
+
+if __name__ == "__main__":
+    main()

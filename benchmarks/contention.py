@@ -22,12 +22,13 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.retry import delay_s
-from lockprovider.lease import ahead_of, joined, step
+from lockprovider.lease import ahead_of, joined, not_there, step
 from lockprovider.moves import (
     Apply,
     Busy,
     Commit,
     Ended,
+    Free,
     HandOver,
     Held,
     Idle,
@@ -35,6 +36,7 @@ from lockprovider.moves import (
     Moment,
     Outrun,
     Passing,
+    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -55,6 +57,7 @@ Task = Generator[Any, Any, Any]
 SETTINGS = LockSettings()
 _SKEW_S = 0.05
 _NOISE = 0.15
+_TURNS = 2  # that a publish may lose before the lock is taken for it; as the commits of a table
 _NOT_NOW = object()  # 429
 
 
@@ -123,6 +126,7 @@ class _Process:
     released_s: float = -1e9
     dead: bool = False
     reads: int = 0
+    there: Pending | None = None
 
 
 @dataclass
@@ -132,6 +136,7 @@ class _Contender:
     asks_left: int
     asked_s: float = 0.0
     served: int = 0
+    lost: int = 0
 
 
 class Simulation:
@@ -191,16 +196,25 @@ class Simulation:
         self.at(self.now_s + delay_s, lambda: self._go_on(task, then() if then else None))
 
     def _turn(self, process: _Process, me: _Contender) -> Task:
-        yield from (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
+        published = False
+        while not published:
+            yield from (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
+            if self._release_sent_s is not None:
+                self.hand_overs.append(self.now_s - self._release_sent_s)
+            if not isinstance(process.machine, Free):
+                break
+            yield self.case.get_s + self.case.hold_s, None  # what is read under the lock
+            published = yield from self._publish_free(process, me.me)
+            me.lost = 0 if published else me.lost + 1
+        me.lost = 0
         self.waits.append(self.now_s - me.asked_s)
-        if self._release_sent_s is not None:
-            self.hand_overs.append(self.now_s - self._release_sent_s)
         me.served += 1
-        yield self.case.hold_s, None
-        handed = False
-        if self.case.publishes:
+        handed = published
+        if not published:
+            yield self.case.hold_s, None
+        if self.case.publishes and not published:
             handed = yield from self._publish(process, me.me)
-        else:
+        elif not published:
             self._release_sent_s = self.now_s
             yield from self._release(process, me.me)
         process.busy = False
@@ -211,6 +225,19 @@ class Simulation:
         if me.asks_left > 0:
             self.at(self.now_s + self.case.work_s, lambda: self._asks(me))
         self._next(process)
+
+    def _publish_free(self, process: _Process, me: Me) -> Task:
+        """Whether nobody was faster."""
+        pending = _pending(me, next(self._nonces))
+        again, there, sent_s = self._again(process), process.there, self.now_s
+        unsure = not_there(process.machine.record, there)
+        told = yield from self._feed(process, me, Publish(pending, self._moment(process), again, there))
+        if unsure:
+            self.requests += 1  # a look whether that is there, meanwhile
+        if told != Told("handed_over"):
+            return False
+        self._release_sent_s, process.there = sent_s, pending
+        return True
 
     def _again(self, process: _Process) -> bool:
         seen = process.machine.record
@@ -223,7 +250,7 @@ class Simulation:
 
     def _publish(self, process: _Process, me: Me) -> Task:
         """Whether the lock was handed over with it."""
-        pending = Pending(me.owner, "", str(next(self._nonces)), sole=True)
+        pending = _pending(me, next(self._nonces))
         while isinstance(process.machine, Held):
             at = self._moment(process)
             if process.machine.record.line:
@@ -253,7 +280,9 @@ class Simulation:
                 yield 1e9, None
             sent_s, reads = self.now_s, process.reads
             age_s = self._news(process)
-            effect = yield from self._feed(process, me.me, TryLock(self._moment(process), over))
+            publishes = self.case.publishes
+            wish = TryLock(self._moment(process), over, keeps_log=publishes, leaves=publishes and me.lost < _TURNS)
+            effect = yield from self._feed(process, me.me, wish)
             if not isinstance(effect, Busy):
                 process.waited_s = self.now_s - began_s
                 return
@@ -319,7 +348,7 @@ class Simulation:
     def _answered(process: _Process, condition: Any, version: Version | None) -> Any:
         if version is not None:
             return PutWon(version)
-        takes = isinstance(process.machine, Writing) and process.machine.purpose == "take"
+        takes = isinstance(process.machine, Writing) and process.machine.purpose in ("take", "publish")
         return Outrun() if takes and condition is not ABSENT else PutFailed()
 
     def _moment(self, process: _Process) -> Moment:
@@ -372,6 +401,10 @@ class Simulation:
             wait_max_s=waits[-1],
             unserved=sum(c.served == 0 for c in self.contenders),
         )
+
+
+def _pending(me: Me, number: int) -> Pending:
+    return Pending(f"{me.owner}/{number}", "", str(number), b"x", sole=True)
 
 
 def cases(seconds: float) -> Iterator[tuple[str, Case]]:

@@ -23,6 +23,7 @@ from lockprovider.errors import (
     NotPicklable,
     PublishUnknown,
 )
+from lockprovider.free import FreeLock
 from lockprovider.holding import Lease, OnLost
 from lockprovider.lock import Lock
 from lockprovider.log import Entry as LogEntry
@@ -39,6 +40,7 @@ __all__ = [
     "AsyncLock",
     "AuditLog",
     "Counters",
+    "FreeLock",
     "Holder",
     "InvalidSettings",
     "Lease",

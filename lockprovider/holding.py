@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fsspec_cas import AlreadyExists, CasError
 from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotPicklable, PublishUnknown
 from lockprovider.heartbeat import Heartbeat
-from lockprovider.moves import Ended, Told
+from lockprovider.moves import Apply, Ended, Told
 from lockprovider.pending import Pending
 from lockprovider.record import LockRecord
 
@@ -158,7 +158,7 @@ class Lease:
                 self._lock.note_end(held=True)
                 self._lock.end(self)
             try:
-                self._lock.apply_late(pending, data, began_s)
+                self._lock.apply_late(Apply(pending), data, began_s)
             except CasError as error:
                 raise PublishUnknown(
                     f"{pending.path!r} was decided, and the next holder puts it there: {error}"

@@ -10,24 +10,34 @@ by less than the grace plus the margin.
     Idle        TryLock                   Reading     ReadRecord, or straight PutRecord on the own released record
     Reading     no record                 Writing     PutRecord if absent
                 released, lapsed, own     Writing     PutRecord if match; `pending` is copied, the epoch rises
+                given, to be left free    Free        free: nobody holds it, and it is there for a `Publish`
                 the same, others' turn    Idle        Busy, and how many go first
                 another's, valid          Idle        Busy
-    Writing     taking, surely lost       Idle        Busy: outrun, and nobody has looked by whom
+    Free        Publish                   Writing     PutRecord if match: taken, decided, handed over; the epoch rises
+                TryLock                   as Reading
+    Writing     take, publish surely lost Idle        Busy: outrun, and nobody has looked by whom
                 won, took, no pending     Held        Acquired
                 won, took, pending        Rolling     Apply
                 won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
                 won, committed            Rolling     Apply (the commit point was passed just now)
-                won, released             Idle        Released
-                won, handed over          Idle        HandedOver: it is decided; apply it, and do nothing else
+                won, released, freed      Idle        Released, Freed
+                won, handed over,
+                     published            Idle        HandedOver: it is decided; apply it, and do nothing else
                 lost, unknown             Checking    ReadRecord
     Checking    my nonce is there         as if won
                 mine, another nonce       Held        not written (or an older write of mine landed late); with a
                                                       `pending` Rolling, for that may be undone work
                 took: anything else       as Reading
                 the same, handed over     Idle        HandedOver (an older copy of the write)
+                published: mine is told   Idle        HandedOver (and others have gone on)
+                           as it was      Free        not written (it may land yet)
+                           the log goes on
+                           without it     as Reading  it never was, and never will be
                 renewed, committed: else  Lost        Ended; whether a commit was decided, `settle_commit` says
-                released: else            Idle        Released (it is not ours any more)
+                published: else           Lost        Ended; whether it was decided, `settle_commit` says
+                released, freed: else     Idle        Released, Freed (it is not ours any more)
     Checking    Look                      Checking    ReadRecord (the look before failed)
+    Idle        Release                   Writing     PutRecord if match, on the own record that was handed over
     Rolling     AppliedPending            Held        Acquired, Committed, not written
     Rolling     Renew, Release            Writing     PutRecord if match, `pending` kept
     Held        Renew, Commit, Release    Writing     PutRecord if match, `pending` cleared
@@ -45,6 +55,11 @@ holder's own clock does not make its lease look lapsed to others while it believ
 To hand over is to commit and to release in one write, for a holder that has others waiting. They may take the lock at
 once, and apply what is pending as after any take-over. Whoever knows nothing of `pending` sees a lease that lives for
 `HAND_OVER_S` more, and the one who handed over applies within that time, or not at all.
+
+Whoever has nothing to do under the lock but one publish need not even hold it: that the record still is at the version
+at which it was seen free is all that a commit point asks for. So `Publish` takes the lock, commits and hands over in
+one write. What was decided before and is not applied yet stays in the record (`earlier`): each applies all that, and
+then its own.
 
 A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
 One that does not keep it drops it with its take.
@@ -68,6 +83,7 @@ from lockprovider.moves import (
     Commit,
     Ended,
     Event,
+    Free,
     HandOver,
     Held,
     Idle,
@@ -77,6 +93,7 @@ from lockprovider.moves import (
     Moment,
     Outrun,
     Passing,
+    Publish,
     Purpose,
     PutFailed,
     PutRecord,
@@ -112,7 +129,7 @@ def step(me: Me, state: State, event: Event) -> Step:
     if isinstance(event, Tick):
         return _tick(state, event.monotonic_s)
     match state:
-        case Idle() | Lost() | Reading():
+        case Idle() | Lost() | Reading() | Free():
             return _outside(me, state, event)
         case Held() | Rolling():
             return _inside(me, state, event)
@@ -120,14 +137,20 @@ def step(me: Me, state: State, event: Event) -> Step:
             return _in_flight(me, state, event)
 
 
-def _outside(me: Me, state: Idle | Lost | Reading, event: Event) -> Step:
+def _outside(me: Me, state: Idle | Lost | Reading | Free, event: Event) -> Step:
     match state, event:
-        case Idle((record, version)), TryLock(at) as wish:
-            return _judge(me, record, version, at, wish)
-        case ((Idle() | Lost()), TryLock(_, passing, keeps_log)):
-            return Reading(passing, keeps_log), ReadRecord()
+        case ((Idle((record, version)) | Free(record, version)), TryLock(at, passing, keeps_log, leaves)):
+            return _judge(me, record, version, at, Reading(passing, keeps_log, leaves))
+        case ((Idle() | Lost()), TryLock(_, passing, keeps_log, leaves)):
+            return Reading(passing, keeps_log, leaves), ReadRecord()
         case Reading() as wish, RecordSeen(record, version, at):
             return _judge(me, record, version, at, wish)
+        case Free() as free, Publish(pending, at, again, there):
+            return _by_the_way(me, free, pending, at, there, again=again)
+        case Idle((LockRecord(handed=True) as record, version)), Release(at):
+            freed = replace(record, expired=True, handed=False, pending=None, earlier=(), nonce=at.nonce)
+            write = Writing("free", freed, at.monotonic_s, _clocks_ms(at), None)
+            return write, PutRecord(freed, version)
         case _:
             raise _misplaced(state, event)
 
@@ -135,7 +158,7 @@ def _outside(me: Me, state: Idle | Lost | Reading, event: Event) -> Step:
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
     held = state.held if isinstance(state, Rolling) else state
     # What is being rolled forward stays in the record until it is applied.
-    kept = held.record.pending if isinstance(state, Rolling) else None
+    kept = held.record if isinstance(state, Rolling) else settled(held.record)
     match state, event:
         case Rolling(then=then), AppliedPending():
             return held, Told(then)
@@ -143,16 +166,16 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
             return _tick(state, at.monotonic_s)
         case _, Renew(at):
             then = state.then if isinstance(state, Rolling) else "not_written"
-            return _write("renew", held, _prolonged(me, held, at, kept), at, then)
+            return _write("renew", held, _prolonged(me, replace(held, record=kept), at), at, then)
         case _, Release(at, again):
-            line = joined(held.record, me.party).line if again else held.record.line
-            freed_ms = at.now_ms if line else 0
-            released = replace(held.record, expired=True, pending=kept, nonce=at.nonce, line=line, freed_ms=freed_ms)
+            line = joined(kept, me.party).line if again else kept.line
+            released = replace(kept, expired=True, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
             return _write("release", held, released, at)
         case Held(), Commit(pending, at):
-            return _write("commit", held, _decided(_prolonged(me, held, at, None), pending), at)
+            return _write("commit", held, _decided(_prolonged(me, held, at), pending), at)
         case Held(), HandOver(pending, at, again):
-            return _write("hand_over", held, _handed(me, held, at, pending, again=again), at)
+            handed = _handed(me, held.record, _not_back_ms(held, at), at, pending, again=again)
+            return _write("hand_over", held, handed, at)
         case _:
             raise _misplaced(state, event)
 
@@ -163,12 +186,14 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
             return _written(me, write, version)
         case Writing() as write, PutFailed():
             return Checking(write), ReadRecord()
-        case Writing(purpose="take"), Outrun():
+        case Writing(purpose="take" | "publish"), Outrun():
             return Idle(), Busy("", 0, None, outrun=True)
+        case Writing(purpose="free"), Outrun():
+            return Idle(), Told("freed")
         case Checking(), Look():
             return state, ReadRecord()
-        case Checking(write), RecordSeen(record, version, at):
-            return _checked(me, write, record, version, at)
+        case Checking(write), RecordSeen() as seen:
+            return _checked(me, write, seen)
         case _:
             raise _misplaced(state, event)
 
@@ -177,19 +202,34 @@ def _misplaced(state: State, event: Event) -> ValueError:
     return ValueError(f"{type(event).__name__} does not belong to {type(state).__name__}")
 
 
-def _judge(
-    me: Me, record: LockRecord | None, version: Version | None, at: Moment, wish: TryLock | Reading | Writing
-) -> Step:
+def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment, wish: Reading | Writing) -> Step:
     """May I take the lock that I see?"""
     if record is None or version is None:
         return _take(me, None, ABSENT, at, wish)
     free = record.given or at.now_ms > record.valid_until_ms + GRACE_MS
     ahead = 0 if _left(me, record, at) else ahead_of(me.party, record.line)
     over = wish.passing.over if wish.passing.version in (None, version) else 0
+    if free and ahead <= over and wish.leaves and may_stay_free(record):
+        return Free(record, version, Reading(wish.passing, wish.keeps_log, wish.leaves)), Told("free")
     # A valid record of mine while I hold nothing: an older write of mine landed late.
     if (free and ahead <= over) or (record.owner == me.owner and not record.given):
         return _take(me, record, version, at, wish)
     return Idle(), Busy(record.owner, record.valid_until_ms, record.holder, ahead, free)
+
+
+def may_stay_free(record: LockRecord) -> bool:
+    """Whether a publish may take the lock by the way.
+
+    Not one that lapsed: its holder may be at work. Not without a log: a publish would not tell what happened before.
+    And one in so many is done under a lock that is taken and released: one that is only ever handed over is never free
+    for a client that knows nothing of that.
+    """
+    log = record.log
+    undone = all(pending.sole for pending in record.undone)
+    return record.given and log is not None and log.next % HAND_OVERS != 0 and undone and record.tells_all
+
+
+HAND_OVERS = 8
 
 
 def ahead_of(party: str, line: tuple[str, ...]) -> int:
@@ -215,9 +255,16 @@ def joined(record: LockRecord, party: str) -> LockRecord:
     return record if party in record.line else replace(record, line=(*record.line, party))
 
 
-def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: TryLock | Reading | Writing) -> Step:
+def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: Reading | Writing) -> Step:
+    record = _taken(me, seen, at, wish)
+    clocks_ms = _clocks_ms(at)
+    write = Writing("take", record, at.monotonic_s, clocks_ms, None, wish.passing, wish.keeps_log, wish.leaves)
+    return write, PutRecord(record, condition)
+
+
+def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading | Writing) -> LockRecord:
     no_shows = _no_shows(me, seen, at, wish.passing) if seen else 0
-    record = LockRecord(
+    return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
         expired=False,
@@ -229,17 +276,37 @@ def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wis
         turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
         late_ms=_late_ms(seen, at.now_ms) if seen else 0,
         log=_log(seen, at) if wish.keeps_log else None,
+        earlier=seen.earlier if seen else (),
     )
-    write = Writing("take", record, at.monotonic_s, _clocks_ms(at), None, wish.passing, wish.keeps_log)
-    return write, PutRecord(record, condition)
+
+
+def _by_the_way(me: Me, free: Free, pending: Pending, at: Moment, there: Pending | None, *, again: bool) -> Step:
+    earlier = not_there(free.record, there)
+    taken = _taken(me, free.record, at, free.wish)
+    record = replace(_handed(me, taken, at.now_ms, at, pending, again=again), earlier=earlier)
+    write = Writing("publish", record, at.monotonic_s, _clocks_ms(at), None, free=free)
+    return write, PutRecord(record, free.version)
+
+
+def not_there(record: LockRecord, there: Pending | None) -> tuple[Pending, ...]:
+    """What was decided and may not be there yet, for one that knows of `there` and so of all before it."""
+    undone = record.undone
+    return undone[undone.index(there) + 1 :] if there in undone else undone
+
+
+def settled(record: LockRecord) -> LockRecord:
+    """The same once all that was decided is there."""
+    return replace(record, pending=None, earlier=())
 
 
 def _log(seen: LockRecord | None, at: Moment) -> Log:
     """The one that is there, or a new one; what is applied only now happens in it."""
     if seen is not None and seen.log is not None:
         return seen.log
-    begun = Log(at.nonce)
-    return begun if seen is None or seen.pending is None else begun.plus(seen.pending)
+    log = Log(at.nonce)
+    for pending in seen.undone if seen is not None else ():
+        log = log.plus(pending)
+    return log
 
 
 def _late_ms(seen: LockRecord, now_ms: int) -> int:
@@ -256,7 +323,11 @@ def _turn_ms(seen: LockRecord, now_ms: int) -> int:
     if not seen.line or seen.holder is None:
         return 0
     last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
-    return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16 if mean_ms else last_ms
+    if not mean_ms:
+        return last_ms
+    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # they were long while the line was formed
+        return (mean_ms + last_ms) // 2
+    return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16
 
 
 def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
@@ -277,9 +348,8 @@ def _write(purpose: Purpose, held: Held, record: LockRecord, at: Moment, then: W
     return write, PutRecord(record, held.version)
 
 
-def _prolonged(me: Me, held: Held, at: Moment, pending: Pending | None) -> LockRecord:
-    valid_until_ms = _not_back_ms(held, at) + _validity_ms(me)
-    return replace(held.record, valid_until_ms=valid_until_ms, nonce=at.nonce, pending=pending)
+def _prolonged(me: Me, held: Held, at: Moment) -> LockRecord:
+    return replace(held.record, valid_until_ms=_not_back_ms(held, at) + _validity_ms(me), nonce=at.nonce)
 
 
 def _not_back_ms(held: Held, at: Moment) -> int:
@@ -287,12 +357,13 @@ def _not_back_ms(held: Held, at: Moment) -> int:
 
 
 def _decided(record: LockRecord, pending: Pending) -> LockRecord:
-    return replace(record, pending=pending, log=None if record.log is None else record.log.plus(pending))
+    log = None if record.log is None else record.log.plus(pending)
+    return replace(record, pending=pending, earlier=(), log=log)
 
 
-def _handed(me: Me, held: Held, at: Moment, pending: Pending, *, again: bool) -> LockRecord:
-    record = joined(held.record, me.party) if again else held.record
-    until_ms = _not_back_ms(held, at) + round(hand_over_s(me.settings) * 1000)
+def _handed(me: Me, held: LockRecord, now_ms: int, at: Moment, pending: Pending, *, again: bool) -> LockRecord:
+    record = joined(held, me.party) if again else held
+    until_ms = now_ms + round(hand_over_s(me.settings) * 1000)
     record = replace(record, valid_until_ms=until_ms, handed=True, freed_ms=at.now_ms, nonce=at.nonce)
     return _decided(record, pending)
 
@@ -318,12 +389,15 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
     match write.purpose:
         case "release":
             return Idle((write.record, version)), Told("released")
-        case "hand_over":
+        case "hand_over" | "publish":
             return Idle((write.record, version)), Told("handed_over")
+        case "free":
+            return Idle((write.record, version)), Told("freed")
         case "renew":
             return _still(held, write.then), Told("renewed")
         case "take":
-            return (held, Told("acquired")) if pending is None else (Rolling(held, "acquired"), Apply(pending))
+            apply = None if pending is None else Apply(pending, write.record.earlier)
+            return (held, Told("acquired")) if apply is None else (Rolling(held, "acquired"), apply)
         case "commit":
             return (held, Told("committed")) if pending is None else (Rolling(held, "committed"), Apply(pending))
 
@@ -333,23 +407,48 @@ def _still(held: Held, then: What) -> Held | Rolling:
     return held if held.record.pending is None else Rolling(held, then)
 
 
-def _checked(me: Me, write: Writing, record: LockRecord | None, version: Version | None, at: Moment) -> Step:
+def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
     """A write of mine was refused or its answer lost, and this is what is there now."""
-    if record is not None and version is not None:
-        if record.nonce == write.record.nonce and record.owner == me.owner:
-            return _written(me, replace(write, record=record), version)  # somebody may have joined the line
-        mine = record.owner == me.owner and record.epoch == write.record.epoch
-        if mine and record.handed and write.purpose == "hand_over" and record.pending == write.record.pending:
-            return _written(me, replace(write, record=record), version)  # an older copy of the same
-        if mine and write.before is not None and not record.given:
-            # The record from before, or an older write of mine that landed late: still the holder, not written yet.
-            held = replace(write.before, record=record, version=version)
-            return _still(held, write.then), Told("not_written")
+    mine = _still_mine(me, write, seen)
+    if mine is not None:
+        return mine
+    if write.free is not None:
+        return _published(me, write, write.free, seen)
     if write.purpose == "take":
-        return _judge(me, record, version, at, write)
-    if write.purpose == "release":
-        return Idle(), Told("released")
-    why = f"the lock was released or taken over: {_said(me, record)}"
+        return _judge(me, seen.record, seen.version, seen.at, write)
+    if write.purpose in ("release", "free"):
+        return Idle(), Told("released" if write.purpose == "release" else "freed")
+    why = f"the lock was released or taken over: {_said(me, seen.record)}"
+    return Lost(why), Ended(why)
+
+
+def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
+    record, version = seen.record, seen.version
+    if record is None or version is None or record.owner != me.owner:
+        return None
+    if record.nonce == write.record.nonce:
+        return _written(me, replace(write, record=record), version)  # somebody may have joined the line
+    same = record.epoch == write.record.epoch
+    if same and record.handed and write.purpose == "hand_over" and record.pending == write.record.pending:
+        return _written(me, replace(write, record=record), version)  # an older copy of the same
+    if same and write.before is not None and not record.given:
+        # The record from before, or an older write of mine that landed late: still the holder, not written yet.
+        return _still(replace(write.before, record=record, version=version), write.then), Told("not_written")
+    return None
+
+
+def _published(me: Me, write: Writing, free: Free, seen: RecordSeen) -> Step:
+    """A publish under a lock that nobody held was refused or its answer lost, and this is what is there now."""
+    record, mine, log = seen.record, write.record.pending, write.record.log
+    assert mine is not None  # noqa: S101 - of a publish
+    assert log is not None  # noqa: S101 - nor is it done without one
+    if record is not None and (mine in record.undone or (record.log is not None and record.log.has(mine))):
+        return Idle(), Told("handed_over")
+    if seen.version == free.version:
+        return free, Told("not_written")
+    if record is not None and record.log is not None and record.log.name == log.name and record.log.first < log.next:
+        return _judge(me, record, seen.version, seen.at, free.wish)
+    why = f"the lock was taken by one that keeps no log: {_said(me, record)}"
     return Lost(why), Ended(why)
 
 
@@ -387,7 +486,7 @@ def belief(state: State) -> Held | None:
             return None
         case Writing(before=before) | Checking(Writing(before=before)):
             return before
-        case Idle() | Reading() | Lost():
+        case Idle() | Reading() | Free() | Lost():
             return None
 
 
@@ -406,7 +505,7 @@ def settle_commit(
         return "committed"
     if seen is None:
         return "not_committed"
-    if seen.pending == pending:
+    if pending in seen.undone:
         return "apply"
     if seen.log is not None and seen.log.has(pending):
         return "committed"

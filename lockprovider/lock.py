@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Protocol
@@ -37,9 +38,10 @@ from lockprovider.asking import Tried, ask
 from lockprovider.audit_log import AuditLog
 from lockprovider.errors import LockError, NotAcquired, NotPicklable
 from lockprovider.fifo import Fifo
+from lockprovider.free import FreeLock
 from lockprovider.heartbeat import Pulse
 from lockprovider.holding import Lease, OnLost
-from lockprovider.lease import hand_over_s, settle_commit
+from lockprovider.lease import HAND_OVERS, hand_over_s, not_there, settle_commit
 from lockprovider.metrics import OnMetric, Recorder, Step
 from lockprovider.moves import (
     AppliedPending,
@@ -49,6 +51,7 @@ from lockprovider.moves import (
     Commit,
     Ended,
     Event,
+    Free,
     HandOver,
     Held,
     Idle,
@@ -58,6 +61,7 @@ from lockprovider.moves import (
     Moment,
     Outrun,
     Passing,
+    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -78,7 +82,6 @@ from lockprovider.pending import Pending
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings
 
-_HAND_OVERS = 8  # one publish of so many is followed by a release
 _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 
 
@@ -158,7 +161,8 @@ class Lock:
         self._patient = False
         self._tried: set[Pending] = set()  # commits that were sent under this lease
         self._meanwhile: Meanwhile | None = None
-        self._keeps_log = False
+        self._keeps_log = self._leaves = False
+        self._there: Pending | None = None  # the last publish that is known to be applied, and all before it
         self._ahead: tuple[Pending, Future[bool]] | None = None  # whether what is to be rolled forward is there
         self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
         self._applied: Pending | None = None
@@ -200,24 +204,46 @@ class Lock:
         if mine is not None and mine.thread is threading.current_thread():
             return mine.again(keeps_log=keeps_log)
         with self.metrics.acquisition():
-            timeout_s = self.settings.timeout_s if timeout_s is None else timeout_s
-            return self._acquire(timeout_s, meanwhile, keeps_log=keeps_log)
+            self._wait(timeout_s, meanwhile, keeps_log=keeps_log, leaves=False)
+            return self._begin()
 
-    def _acquire(self, timeout_s: float, meanwhile: Meanwhile | None, *, keeps_log: bool) -> Lease:
-        deadline = self._world.monotonic_s() + timeout_s
+    def wait_for_turn(self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None) -> Lease | FreeLock:
+        """As `acquire` by one that keeps the log and has nothing to do under the lock but one publish.
+
+        For that the lock need not be held. Where that will do it is left free, and its `publish_last` is what takes it.
+
+        Raises:
+            NotAcquired, MalformedRecord, CasError: as `acquire`.
+        """
+        mine = self._lease
+        if mine is not None and mine.thread is threading.current_thread():
+            return self.acquire(timeout_s, meanwhile=meanwhile, keeps_log=True)
+        if self._me.pid != os.getpid():
+            self._be_new()
+        with self.metrics.acquisition():
+            self._wait(timeout_s, meanwhile, keeps_log=True, leaves=True)
+            state = self._state
+            return FreeLock(self, state, looked=self._looked) if isinstance(state, Free) else self._begin()
+
+    def _wait(self, timeout_s: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool) -> None:
+        """Until the machine holds the lock, or has found it free for one that leaves it so."""
+        deadline = self._world.monotonic_s() + (self.settings.timeout_s if timeout_s is None else timeout_s)
         if not self._turn.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
             raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
         try:
-            self._meanwhile, self._keeps_log = meanwhile, keeps_log
+            self._meanwhile, self._keeps_log, self._leaves = meanwhile, keeps_log, leaves
             self.require_safe_store()
             ask(self, self._party, self._world, deadline)
-            return self._begin()
+            self._tried = set()
         except BaseException:
-            self.step_aside()
-            self._turn.release()
+            self._leave()
             raise
         finally:
             self._meanwhile = None
+
+    def _leave(self) -> None:
+        self.step_aside()
+        self._turn.release()
 
     def require_safe_store(self) -> None:
         """Refuse a store that ignores conditions; the first acquisition does it, and nothing is asked after it.
@@ -271,8 +297,11 @@ class Lock:
     def adopt(self, idle: Idle, known: Known | None) -> None:
         """What another client of this process has released, and knows, is as good as the own."""
         self.known = known or self.known
+        state = self._state
         if idle.released is not None:
             self._state = idle
+        elif isinstance(state, Idle) and state.released is not None and known is not None:
+            self._state = state if known.version == state.released[1] else Idle()
 
     def joined(self, there: LockRecord, version: Version) -> bool:
         """Add this process to the line, under the version that was read."""
@@ -291,9 +320,11 @@ class Lock:
                 self._state = Idle()  # what an earlier release or acquisition that failed has left
             self._applied = None
             try:
-                answer = self._feed(TryLock(self._moment(), over, self._keeps_log))
+                answer = self._feed(TryLock(self._moment(), over, self._keeps_log, self._leaves))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
-                    self._roll_forward(answer.pending)
+                    self._roll_forward(answer)
+                if isinstance(self._state, Free) and self._meanwhile is not None:
+                    self._meanwhile.start(self._state.record)
             except BaseException:
                 self._back_out()
                 raise
@@ -306,12 +337,12 @@ class Lock:
         self._state = Idle()
 
     def _begin(self) -> Lease:
-        self._tried = set()
         lease = Lease(self, self._on_lost)
         try:
             lease.start()
         except BaseException:
             self._release_quietly()
+            self._leave()
             raise
         self._lease = lease
         return lease
@@ -320,8 +351,7 @@ class Lock:
         """Let other threads of this client have their turn."""
         if self._lease is lease:
             self._lease = None
-            self.step_aside()
-            self._turn.release()
+            self._leave()
 
     def step_aside(self) -> None:
         """Whatever we held is over: other clients of this process need not wait for us."""
@@ -411,7 +441,7 @@ class Lock:
                 if data is None:
                     data = publish.prepare(self._store, pending, self._left_s)
             if isinstance(effect, Apply):
-                self._apply(pending, data)
+                self._apply(effect, data)
                 return Told("committed")
             return self._final(effect)
 
@@ -429,6 +459,52 @@ class Lock:
                 self._tried.add(pending)
                 return self._final(self._feed(HandOver(pending, self._moment(), self._comes_again())))
 
+    # -- what a lock that is left free is asked for (`lockprovider.free`) ------------------------------------------
+
+    def publish_free(self, free: Free, pending: Pending) -> tuple[Apply, Busy | Told | Ended | None]:
+        """Try once to take the lock, pass the commit point and hand over; and what is to be applied if that is so."""
+        with self._publishing, self._one_step:
+            what = Apply(pending, not_there(free.record, self._there))
+            if self._state is not free:
+                return what, None
+            self._patient = True
+            self._tried.add(pending)
+            self._look_ahead(what.earlier[-1] if what.earlier else None)
+            again = self._party.comes_again(free.record)
+            answer = self._feed(Publish(pending, self._moment(), again, self._there))
+            return what, None if isinstance(answer, Apply) else answer
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether others wait, as the own last write of the record says, or in this process."""
+        state = self._state
+        released = state.released if isinstance(state, Idle) else None
+        line = () if released is None else released[0].line
+        return any(p != self._party.name for p in line) or self._party.fifo.taken or self._turn.wanted
+
+    def free_again(self) -> None:
+        """Release what was handed over, while nobody waits, for those who know nothing of that. Best effort."""
+        with contextlib.suppress(CasError, LockError), self._one_step:
+            state = self._state
+            if isinstance(state, Idle) and state.released is not None and state.released[0].handed:
+                self._patient = True
+                self._feed(Release(self._moment()))
+
+    def go_last(self, free: Free) -> None:
+        """Let the next one in the line have the turn that was not used. Best effort."""
+        party = self._party.name
+        line = tuple(p for p in free.record.line if p != party)
+        if party in free.record.line and line and self._state is free:
+            again = self._party.comes_again(free.record)
+            self.joined(replace(free.record, line=(*line, party) if again else line), free.version)
+            self._state = Idle()
+
+    def left_free(self) -> None:
+        """Whoever had the turn is done with it."""
+        if isinstance(self._state, Free):
+            self._state = Idle((self._state.record, self._state.version))
+        self._leave()
+
     def _handed_over(self, pending: Pending) -> bool:
         """Whether that is what became of the last lease: the heartbeat may have been told, in the publisher's place."""
         state = self._state
@@ -442,17 +518,19 @@ class Lock:
         """
         held = self.held()
         log = None if held is None else held.record.log
-        return held is not None and bool(held.record.line) and (log is None or log.next % _HAND_OVERS != 0)
+        return held is not None and bool(held.record.line) and (log is None or log.next % HAND_OVERS != 0)
 
-    def apply_late(self, pending: Pending, data: bytes, began_s: float) -> None:
-        """Apply what was handed over by a write that was sent after `began_s`; the next holder may be at it, too.
+    def apply_late(self, what: Apply, data: bytes, began_s: float) -> None:
+        """Apply what was handed over by a write that was sent after `began_s`; others may be at it, too.
 
         Raises:
             Unavailable: the time for it is over; the next holder does it.
             OutcomeUnknown, StoreError: as `publish.apply`.
         """
         until_s = began_s + hand_over_s(self.settings) / 2  # the other half is for clocks that differ
-        publish.apply(self._store, pending, data, lambda: until_s - self._world.monotonic_s())
+        if what.earlier and self._is_there(what.earlier[-1]):
+            what = Apply(what.pending)
+        self._put_there(what, data, lambda: until_s - self._world.monotonic_s())
 
     def wait_for_late(self) -> None:
         """Return once nobody puts anything there any more that was published under an earlier lease of this lock.
@@ -497,34 +575,45 @@ class Lock:
         return effect if isinstance(effect, Ended) else None
 
     def _apply_left(self, left_s: publish.Left) -> None:
-        """Finish a publish that was decided and could not be applied before."""
+        """Finish what was decided and could not be applied before."""
         state = self._state
         if isinstance(state, Rolling) and state.held.record.pending is not None:
-            self._apply(state.held.record.pending, left_s=left_s)
+            self._apply(Apply(state.held.record.pending, state.held.record.earlier), left_s=left_s)
 
-    def _apply(self, pending: Pending, data: bytes | None = None, left_s: publish.Left | None = None) -> None:
+    def _apply(self, what: Apply, data: bytes | None = None, left_s: publish.Left | None = None) -> None:
         """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
-        self._sent.add(pending)
-        publish.apply(self._store, pending, data, left_s or self._left_s)
-        self._sent.discard(pending)
+        self._put_there(what, data, left_s or self._left_s)
         with self._one_step:
-            self._applied = pending
+            self._applied = what.pending
             self._note_applied()
 
+    def _put_there(self, what: Apply, data: bytes | None, left_s: publish.Left) -> None:
+        """What was decided, in the order of the decisions."""
+        for earlier in what.earlier:
+            publish.apply(self._store, earlier, None, left_s)
+        self._sent.add(what.pending)
+        publish.apply(self._store, what.pending, data, left_s)
+        self._sent.discard(what.pending)
+        self._there = what.pending
+
     def _look_ahead(self, pending: Pending | None) -> None:
-        """Whoever handed the lock over is at its publish: look for that while the lock is being taken."""
+        """Whoever handed the lock over is at its publish: look for that while the record is being written."""
         self._ahead = None
         if pending is not None and pending.sole and not self._store.backend.blocking:
             self._ahead = pending, self._store.beside(partial(publish.is_there, self._store, pending.path))
 
-    def _roll_forward(self, pending: Pending) -> None:
-        """Finish what was decided under an earlier lease, if it was not there already."""
+    def _is_there(self, pending: Pending) -> bool:
+        """What came of the look ahead."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == pending and ahead[1].exception() is None and ahead[1].result():
-            self._applied = pending
+        return ahead is not None and ahead[0] == pending and ahead[1].exception() is None and ahead[1].result()
+
+    def _roll_forward(self, what: Apply) -> None:
+        """Finish what was decided under an earlier lease, if it was not there already."""
+        if self._is_there(what.pending):
+            self._applied = what.pending
             self._note_applied()
         else:
-            self._apply(pending)
+            self._apply(what)
 
     def _note_applied(self) -> None:
         state = self._state

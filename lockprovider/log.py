@@ -66,9 +66,11 @@ class Log:
         last = unpack(self.packed)[-1:]
         return next((e.data for e in last if (e.path, e.digest) == (pending.path, pending.digest)), None)
 
-    def ends_with(self, pending: Pending) -> bool:
-        """Whether the last publish is that one, bytes and all."""
-        return pending.data is not None and self.data_of(pending) == pending.data
+    def ends_with(self, pendings: tuple[Pending, ...]) -> bool:
+        """Whether the last publishes are those, bytes and all."""
+        last = unpack(self.packed)[-len(pendings) :] if pendings else ()
+        wanted = [(p.path, p.digest, p.data) for p in pendings]
+        return [(e.path, e.digest, e.data) for e in last] == wanted and all(p.data is not None for p in pendings)
 
 
 def pack(entries: tuple[Entry, ...]) -> bytes:

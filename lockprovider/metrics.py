@@ -176,7 +176,7 @@ class Recorder:
         """A write of the record, sent in this state, came to this."""
         if isinstance(outcome, Unknown):
             self._count(UNKNOWN)
-        elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
+        elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose in ("take", "publish"):
             self._count(PRECONDITION)
 
     def throttled(self) -> None:

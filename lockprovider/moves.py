@@ -13,8 +13,8 @@ from lockprovider.pending import Pending
 from lockprovider.record import Holder, LockRecord
 from lockprovider.settings import LockSettings
 
-Purpose = Literal["take", "renew", "commit", "hand_over", "release"]
-What = Literal["acquired", "renewed", "committed", "handed_over", "released", "not_written"]
+Purpose = Literal["take", "renew", "commit", "hand_over", "publish", "release", "free"]
+What = Literal["acquired", "free", "renewed", "committed", "handed_over", "released", "freed", "not_written"]
 Verdict = Literal["committed", "apply", "not_committed", "unknown"]
 
 
@@ -55,11 +55,15 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class TryLock:
-    """Take the lock if it is free and nobody else's turn. `keeps_log`: only publishes will be done under it."""
+    """Take the lock if it is free and nobody else's turn.
+
+    `keeps_log`: only publishes will be done under it. `leaves`: only one, so leave it `Free` if that will do.
+    """
 
     at: Moment
     passing: Passing = Passing()
     keeps_log: bool = False
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +122,24 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Publish:
+    """Take a lock that is free, pass the commit point and hand over, in one. `again`: as of `Release`.
+
+    `there`: the last publish that is known to be applied, with all before it.
+    """
+
+    pending: Pending
+    at: Moment
+    again: bool = False
+    there: Pending | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
-    """Give the lock back. `again`: this party will come back, so it stays in the line, at its end."""
+    """Give the lock back. `again`: this party will come back, so it stays in the line, at its end.
+
+    Of one that was handed over and that nobody waits for: release it for those who know nothing of that.
+    """
 
     at: Moment
     again: bool = False
@@ -147,6 +167,7 @@ Event = (
     | Renew
     | Commit
     | HandOver
+    | Publish
     | Release
     | Look
     | Tick
@@ -171,9 +192,10 @@ class PutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Create the pending object; "exists with the same digest" is success."""
+    """Create the pending object, after those before it; "exists with the same digest" is success."""
 
     pending: Pending
+    earlier: tuple[Pending, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +246,16 @@ class Reading:
 
     passing: Passing = Passing()
     keeps_log: bool = False
+    leaves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The lock is there for us at this version, and nobody holds it; a publish may take it by the way."""
+
+    record: LockRecord
+    version: Version
+    wish: Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +282,8 @@ class Writing:
     before: Held | None
     passing: Passing = Passing()  # of a take: holds for the next judgement too
     keeps_log: bool = False  # of a take, too
+    leaves: bool = False  # of a take, too
+    free: Free | None = None  # of a publish
     then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
 
 
@@ -275,5 +309,5 @@ class Lost:
     why: str
 
 
-State = Idle | Reading | Held | Writing | Checking | Rolling | Lost
+State = Idle | Reading | Free | Held | Writing | Checking | Rolling | Lost
 Step = tuple[State, Effect | None]

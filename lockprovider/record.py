@@ -1,7 +1,7 @@
 """The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
 
 `owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`, while several wait `line`,
-`turnMs`, `freedMs`, `handed` and `lateUntil`, and for those who keep one `log`, are ours: JVM Hudi ignores
+`turnMs`, `freedMs`, `handed`, `lateUntil` and `earlier`, and for those who keep one `log`, are ours: JVM Hudi ignores
 them when it reads and drops them when it writes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
@@ -42,6 +42,7 @@ class LockRecord:
         epoch: the fencing token, strictly rising over all acquisitions; 0 where a JVM writer dropped it.
         nonce: makes the bytes of every write unique, and names the write.
         pending: a decided publish that the next holder must finish.
+        earlier: those that were decided right before it and may not be there yet either, in their order.
         holder: for people.
         line: who may take the lock next, in this order. Politeness, not safety: a take never depends on it.
         turn_ms: how long a turn took of late, from take to take; 0 if not known.
@@ -66,11 +67,17 @@ class LockRecord:
     handed: bool = False
     late_ms: int = 0
     log: Log | None = None
+    earlier: tuple[Pending, ...] = ()
+
+    @property
+    def undone(self) -> tuple[Pending, ...]:
+        """All that is decided and may not be there yet, in the order of the decisions."""
+        return () if self.pending is None else (*self.earlier, self.pending)
 
     @property
     def tells_all(self) -> bool:
         """Whether what is pending, which may not be there yet, stands in the log with its bytes; or nothing is."""
-        return self.pending is None or (self.log is not None and self.log.data_of(self.pending) is not None)
+        return self.pending is None or (self.log is not None and self.log.ends_with(self.undone))
 
     def apart_from_line(self) -> LockRecord:
         """The same without what those who wait may change."""
@@ -89,7 +96,7 @@ class LockRecord:
             "owner": self.owner,
             "epoch": self.epoch,
             "nonce": self.nonce,
-            "pending": None if self.pending is None else self._pending_fields(self.pending),
+            "pending": None if self.pending is None else _fields(self.pending, enclosed=not self.tells_all),
             "holder": None if self.holder is None else {n: getattr(self.holder, n) for n in Holder.__slots__},
         }
         if self.line:
@@ -102,19 +109,13 @@ class LockRecord:
             fields["handed"] = True
         if self.late_ms:
             fields["lateUntil"] = self.late_ms
+        if self.earlier:
+            told = self.tells_all and all(p.sole and not p.staged for p in self.earlier)
+            fields["earlier"] = len(self.earlier) if told else [_fields(p, enclosed=True) for p in self.earlier]
         if self.log is not None:
             fields["log"] = {"name": self.log.name, "first": self.log.first, "next": self.log.next}
             fields["log"]["packed"] = base64.b64encode(self.log.packed).decode("ascii")
         return json.dumps(fields, separators=(",", ":")).encode()
-
-    def _pending_fields(self, pending: Pending) -> dict[str, Any]:
-        fields: dict[str, Any] = {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
-        logged = self.log is not None and self.log.ends_with(pending)
-        if pending.data is not None and not logged:
-            fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
-        if pending.sole:
-            fields["sole"] = True
-        return fields
 
     @classmethod
     def decode(cls, data: bytes) -> LockRecord:
@@ -126,13 +127,14 @@ class LockRecord:
         try:
             fields = json.loads(data)
             log = _log(fields.get("log"))
+            pending = _pending(fields.get("pending"), log)
             return cls(
                 owner=_of(fields["owner"], str),
                 valid_until_ms=_of(fields["validUntil"], int),
                 expired=_of(fields["expired"], bool),
                 epoch=_of(fields.get("epoch") or 0, int),
                 nonce=_of(fields.get("nonce") or "", str),
-                pending=_pending(fields.get("pending"), log),
+                pending=pending,
                 holder=_holder(fields.get("holder")),
                 line=tuple(_of(party, str) for party in fields.get("line") or ()),
                 turn_ms=_of(fields.get("turnMs") or 0, int),
@@ -140,6 +142,7 @@ class LockRecord:
                 handed=_of(fields.get("handed") or False, bool),
                 late_ms=_of(fields.get("lateUntil") or 0, int),
                 log=log,
+                earlier=_earlier(fields.get("earlier"), log) if pending else (),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
             raise MalformedRecord(
@@ -159,6 +162,27 @@ def _log(value: Any) -> Log | None:
         return None
     packed = base64.b64decode(_of(value["packed"], str), validate=True)
     return Log(_of(value["name"], str), _of(value["first"], int), _of(value["next"], int), packed)
+
+
+def _fields(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
+    if pending.data is not None and enclosed:
+        fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
+    if pending.sole:
+        fields["sole"] = True
+    return fields
+
+
+def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
+    """A number says that they are in the log, before the last."""
+    if value is None:
+        return ()
+    if isinstance(value, list):
+        return tuple(p for p in (_pending(one, None) for one in value) if p is not None)
+    found = () if log is None else (log.since(log.next - 1 - _of(value, int)) or ())[:-1]
+    if len(found) != value:
+        raise ValueError(f"the log does not have the {value} publishes that are pending")
+    return tuple(Pending(e.path, "", e.digest, e.data, sole=True) for e in found)
 
 
 def _pending(value: Any, log: Log | None) -> Pending | None:

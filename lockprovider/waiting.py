@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.lease import ahead_of
+from lockprovider.lease import ahead_of, may_stay_free
 from lockprovider.moves import Busy, Passing
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS
@@ -23,6 +23,7 @@ EVERYONE = Passing(1 << 30)  # for a try that does not wait
 
 _DOUBLINGS = 10
 _LOOKS = 6  # of the first in the line, in the length of a turn, once that should have ended
+_FEWER_LOOKS = 4  # where turns are short and alike: nobody takes the lock but by a publish
 _SLOWER = 4  # its next look in a turn that lasts long: after this share of how much longer it lasts
 _EARLY = 0.9  # of the time until the own turn is slept through: turns are not equally long
 _WAYS = 1.5  # to the store, that a look is earlier still: it shall be there in time
@@ -160,8 +161,10 @@ def _pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
     if waiter.party not in line:
         return _guests_pause_s(waiter, sight, draw)
     ahead = ahead_of(waiter.party, line)
-    left_s = 0.0 if sight.busy.free else min(turn_s, max(0.0, turn_s - _lasts_s(sight)))  # of this turn
-    own_in_s = (ahead * turn_s + left_s - _WAYS * waiter.way_s) * _EARLY
+    if may_stay_free(sight.record):  # a turn ends with the publish of whoever has it
+        own_in_s = (ahead - 1) * turn_s + _left_s(sight) - waiter.way_s
+    else:
+        own_in_s = (ahead * turn_s + _left_s(sight) - _WAYS * waiter.way_s) * _EARLY
     if ahead == 0:
         return max(own_in_s, _pace_s(waiter, sight) * (1 - draw / 2))
     return max(own_in_s, _pace_s(waiter, sight)) * (1 - draw / 10)
@@ -192,6 +195,14 @@ def _turn_s(sight: Sight) -> float:
     return sight.record.turn_ms / 1000 or max(FIRST_S, _lasts_s(sight))
 
 
+def _left_s(sight: Sight) -> float:
+    """Of this turn; where nobody takes the lock but by a publish, one ends and the next begins with that."""
+    turn_s, record = _turn_s(sight), sight.record
+    if may_stay_free(record) and record.freed_ms:
+        return min(turn_s, max(0.0, turn_s - (sight.now_ms - record.freed_ms) / 1000))
+    return 0.0 if sight.busy.free else min(turn_s, max(0.0, turn_s - _lasts_s(sight)))
+
+
 def _lasts_s(sight: Sight) -> float:
     """How long the turn lasts by now; clocks may differ."""
     holder = sight.record.holder
@@ -204,7 +215,11 @@ def _pace_s(waiter: Waiter, sight: Sight) -> float:
     """How often the first in the line looks: when the turn lasts longer than others did, more and more seldom."""
     holder = sight.record.holder
     lasts_s = 0.0 if holder is None else (sight.now_ms - holder.since_ms) / 1000
-    return min(waiter.poll_s, max(_turn_s(sight) / _LOOKS, (lasts_s - _turn_s(sight)) / _SLOWER))
+    return min(waiter.poll_s, max(_turn_s(sight) / _looks(sight.record), (lasts_s - _turn_s(sight)) / _SLOWER))
+
+
+def _looks(record: LockRecord) -> int:
+    return _FEWER_LOOKS if may_stay_free(record) else _LOOKS
 
 
 def _patience_s(waiter: Waiter, sight: Sight) -> float:

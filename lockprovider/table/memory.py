@@ -13,9 +13,10 @@ at work; and nothing is remembered of a table on which a service is pending.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 
 import pyarrow as pa
 
@@ -80,15 +81,17 @@ class Memory:
     def learn(self, log: Log | None, timeline: Timeline, config: TableConfig, *, decided: bool) -> Timeline:
         """The table was listed after `log` had been read, or under the lock; the timeline now.
 
-        The last publish may be decided and not be there yet; it is part of the timeline if `decided`.
+        The last publishes may be decided and not be there yet; they are part of the timeline if `decided`.
         """
-        last = () if log is None else self._learn(log.since(log.first) or ())[-1:]
-        is_there = all(instant.file_name in timeline.names for instant in last)
+        entries = () if log is None else log.since(log.first) or ()
+        self._learn(entries)
+        there = (entry.path.removeprefix(_PREFIX) in timeline.names for entry in reversed(entries))
+        missing = entries[len(entries) - sum(1 for _ in takewhile(operator.not_, there)) :]
         if decided:
-            timeline = timeline.plus(last)
+            timeline = timeline.plus(self._learn(missing))
         self.latest = timeline
         if log is not None and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants):
-            self._seen = Seen(log.name, log.next if decided or is_there else log.next - 1, timeline, config)
+            self._seen = Seen(log.name, log.next - (0 if decided else len(missing)), timeline, config)
         else:
             self._seen = None
         return timeline

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fsspec_cas import CasError, Won
-from lockprovider import Lease, LeaseLost, LockRecord, NotAcquired, Pending, PublishUnknown
+from lockprovider import FreeLock, Lease, LeaseLost, LockRecord, NotAcquired, Pending, PublishUnknown
 from lockprovider.table import restore, rollback
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import Ahead, at_once
@@ -69,7 +69,8 @@ from lockprovider.table.view import FileSlice, Snapshot, lost
 if TYPE_CHECKING:
     from lockprovider.table.manager import Now, Table
 
-_LEASES = 5  # how often a commit may lose its lease before it gives up
+_LEASES = 8  # how often a commit may lose its lease, or its turn, before it gives up
+_TURNS = 2  # how often its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,12 +365,12 @@ class Transaction:
 
     def _commit_under_lock(self, staged: Pending, stats: tuple[WriteStat, ...]) -> tuple[str, float]:
         """The completion time, and the seconds waited for the lock."""
-        table, waited_s = self.table, 0.0
-        for _ in range(_LEASES):
+        table, waited_s, hold = self.table, 0.0, False
+        for tried in range(_LEASES):
             asked_s = table.world.monotonic_s()
             table.tell("lock_wait", self._begin)
             ahead = Ahead(table.store, self._look, wary=table.memory.is_contended)
-            lease = table.lock.acquire(meanwhile=ahead, keeps_log=True)
+            lease = self._turn(ahead, hold=hold or tried >= _TURNS)
             table.memory.is_contended = ahead.tries > 1
             waited_s += table.world.monotonic_s() - asked_s
             table.tell("lock_held", self._begin, epoch=lease.epoch)
@@ -377,8 +378,16 @@ class Transaction:
                 seen = ahead.result(lease.record)
                 if not seen.timeline.pending(Action.RESTORE):
                     return self._publish(lease, staged, stats, seen), waited_s
-            except (LeaseLost, PublishUnknown):
+            except LeaseLost:
+                continue
+            except PublishUnknown:
+                hold = True
                 continue  # the next holder (me, if I get it) sees what was decided
+            except TableError:
+                if isinstance(lease, Lease) or lease.looked:
+                    raise
+                hold = True  # the record that it was found by may be gone
+                continue
             finally:
                 with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
                     lease.release()
@@ -386,6 +395,14 @@ class Transaction:
             if not restore.finish_left(table, seen.timeline):
                 raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         raise Aborted(f"instant {self._begin} lost its lease {_LEASES} times before its commit; begin again")
+
+    def _turn(self, ahead: Ahead[Now], *, hold: bool) -> Lease | FreeLock:
+        """A commit is all that is done, so the lock need not be held, but by one that was overtaken again and again.
+
+        And not while an earlier try may be on its way: to take the lock is what makes an end of that.
+        """
+        lock = self.table.lock
+        return lock.acquire(meanwhile=ahead, keeps_log=True) if hold else lock.wait_for_turn(meanwhile=ahead)
 
     def _look(self, record: LockRecord) -> Now:
         """The table now, with what the check is going to read of it at hand.
@@ -400,7 +417,7 @@ class Transaction:
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])
         return seen
 
-    def _publish(self, lease: Lease, staged: Pending, stats: tuple[WriteStat, ...], seen: Now) -> str:
+    def _publish(self, lease: Lease | FreeLock, staged: Pending, stats: tuple[WriteStat, ...], seen: Now) -> str:
         now = seen.timeline
         done = now.written_at(self._begin)
         if done is not None and done.completion is not None:

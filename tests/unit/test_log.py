@@ -55,7 +55,7 @@ def test_one_that_is_too_large_is_named_without_its_bytes() -> None:
     log = Log("a").plus(publish("small", b"1")).plus(large)
     assert log.has(large)
     assert log.data_of(large) is None
-    assert not log.ends_with(large)
+    assert not log.ends_with((large,))
     assert [entry.data for entry in log.since(log.first) or ()][-1:] == [None]
     assert log.plus(publish("next", b"2")).since(log.next) == (LogEntry("next", digest(b"2"), b"2"),)
 
@@ -63,7 +63,10 @@ def test_one_that_is_too_large_is_named_without_its_bytes() -> None:
 def test_the_last_one_is_there_with_its_bytes() -> None:
     last = publish("last", b"2")
     log = Log("a").plus(publish("first", b"1")).plus(last)
-    assert log.ends_with(last)
-    assert not log.ends_with(publish("first", b"1"))
+    first = publish("first", b"1")
+    assert log.ends_with((last,))
+    assert log.ends_with((first, last))
+    assert not log.ends_with((first,))
+    assert not log.ends_with((publish("zeroth", b"0"), first, last))
     assert log.has(publish("first", b"1"))
     assert not log.has(publish("first", b"other"))

@@ -1,0 +1,102 @@
+"""`FreeLock`: what `Lock.wait_for_turn` returns where a lock need not be held for what is to be done.
+
+Not promised: anything, but that its `publish_last` cannot happen after somebody else took the lock, or published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError
+from lockprovider.errors import LeaseLost, MalformedRecord, PublishUnknown
+from lockprovider.moves import Apply, Busy, Ended, Free, Told
+from lockprovider.pending import Pending
+from lockprovider.record import LockRecord
+
+if TYPE_CHECKING:
+    from lockprovider.lock import Lock
+
+
+class FreeLock:
+    """A lock that is free at one version of its record, and this client's turn. `release` ends the turn."""
+
+    def __init__(self, lock: Lock, free: Free, *, looked: bool) -> None:
+        self.looked = looked  # if not, the record was the own last one, and another may have written since
+        self._lock = lock
+        self._free = free
+        self._over = False
+
+    @property
+    def record(self) -> LockRecord:
+        """The lock record; what stands in it holds until somebody writes another."""
+        return self._free.record
+
+    @property
+    def epoch(self) -> int:
+        """Of the last who had it."""
+        return self._free.record.epoch
+
+    def publish_last(self, pending: Pending, data: bytes) -> None:
+        """Create the pending object with `data`, if and only if nobody has taken the lock since; as of a `Lease`.
+
+        Raises:
+            LeaseLost: somebody was faster; nothing was written, and will not be.
+            PublishUnknown: it could not be found out whether it was decided, or it was, and somebody else applies it.
+                What is decided next must be decided under a lock that is held: a copy may be on its way.
+        """
+        began_s = self._lock.world.monotonic_s()
+        try:
+            what, answer = self._lock.publish_free(self._free, pending)
+        except (CasError, MalformedRecord) as error:
+            raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
+        match answer:
+            case Told("handed_over"):
+                self._apply(what, data, began_s)
+            case Told("not_written"):
+                raise PublishUnknown(f"a publish of {pending.path!r} may be on its way still")
+            case Ended(why):
+                self._settle(pending, why)
+            case Busy() | Told() | None:
+                raise self._lost("somebody was faster")
+
+    def release(self) -> None:
+        """End the turn; what was not published will not be. Whoever waits has the next one."""
+        if not self._over:
+            self._lock.go_last(self._free)
+            self._end(published=False)
+
+    def _apply(self, what: Apply, data: bytes, began_s: float) -> None:
+        waited_for = self._lock.is_waited_for
+        if waited_for:
+            self._end(published=True)
+        try:
+            self._lock.apply_late(what, data, began_s)
+            if not waited_for:
+                self._lock.free_again()
+        except CasError as error:
+            raise PublishUnknown(
+                f"{what.pending.path!r} was decided, and the next holder puts it there: {error}"
+            ) from error
+        finally:
+            self._end(published=True)
+
+    def _end(self, *, published: bool) -> None:
+        if not self._over:
+            self._over = True
+            with contextlib.ExitStack() as stack:
+                if published:
+                    stack.enter_context(self._lock.metrics.release())
+                self._lock.left_free()
+
+    def _settle(self, pending: Pending, why: str) -> None:
+        match self._lock.settle(pending, 0):
+            case "committed":
+                return
+            case "not_committed":
+                raise self._lost(why)
+            case "apply" | "unknown":
+                raise PublishUnknown(f"{pending.path!r} may have been decided, and the next holder puts it there")
+
+    def _lost(self, why: str) -> LeaseLost:
+        return LeaseLost(f"the turn of {self._lock.owner} at {self._lock.path!r} is over: {why}")

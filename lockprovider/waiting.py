@@ -23,7 +23,8 @@ EVERYONE = Passing(1 << 30)  # for a try that does not wait
 
 _DOUBLINGS = 10
 _LOOKS = 6  # of the first in the line, in the length of a turn, once that should have ended
-_FEWER_LOOKS = 4  # where turns are short and alike: nobody takes the lock but by a publish
+_LATE = 0.25  # of a turn, that a look comes after the time at which a publish is expected
+_FEWER_LOOKS = 3  # where turns are short and alike, for the lock is taken by a publish only
 _SLOWER = 4  # its next look in a turn that lasts long: after this share of how much longer it lasts
 _EARLY = 0.9  # of the time until the own turn is slept through: turns are not equally long
 _WAYS = 1.5  # to the store, that a look is earlier still: it shall be there in time
@@ -162,7 +163,7 @@ def _pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
         return _guests_pause_s(waiter, sight, draw)
     ahead = ahead_of(waiter.party, line)
     if may_stay_free(sight.record):  # a turn ends with the publish of whoever has it
-        own_in_s = (ahead - 1) * turn_s + _left_s(sight) - waiter.way_s
+        own_in_s = (ahead - 1 + _LATE) * turn_s + _left_s(sight) - waiter.way_s
     else:
         own_in_s = (ahead * turn_s + _left_s(sight) - _WAYS * waiter.way_s) * _EARLY
     if ahead == 0:

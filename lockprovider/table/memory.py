@@ -31,7 +31,6 @@ from lockprovider.table.view import FileGroup, FileSlice, Snapshot
 _REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
 _PLAIN = (Action.COMMIT, Action.REPLACECOMMIT)
 _PREFIX = f"{TIMELINE}/"
-_LEAD_MS = 50  # JVM writers wait for 200 ms of clocks that differ, ours with theirs and this together
 _KEPT = 20_000  # commits
 
 
@@ -53,7 +52,6 @@ class Memory:
         self.latest = Timeline()
         self.is_there = ""  # a path of the timeline that was seen there
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
-        self.lead_ms = 0  # of a begin time before the clock: see `took_begin`
         self.is_contended = False  # whether the last commit had to try for the lock more than once
         self._seen: Seen | None = None
         self._raw: dict[str, bytes] = {}
@@ -144,13 +142,6 @@ class Memory:
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
         return self._partitions[1]
-
-    def took_begin(self, seconds: float, *, found: bool) -> None:
-        """A try to begin took so long; not `found`: others completed meanwhile, later than the time that was tried.
-
-        So the next one tries a time ahead; less and less so, while that is not needed.
-        """
-        self.lead_ms = self.lead_ms * 7 // 8 if found else min(_LEAD_MS, max(self.lead_ms, round(1500 * seconds)))
 
     def may_look_for_dead(self, now_s: float, every_s: float) -> bool:
         """Whether this writer looks for dead ones again: not at each of its commits."""

@@ -70,6 +70,11 @@ class Timeline:
         return max((time for i in done for time in (i.begin, i.completion) if time), default="")
 
     @cached_property
+    def latest_completed_begin(self) -> str:
+        """The latest begin time of a completed instant; empty if there is none."""
+        return max((instant.begin for instant in self.instants if instant.is_completed), default="")
+
+    @cached_property
     def first_active(self) -> str:
         """The begin time before which an instant that is not here was archived, and so completed.
 
@@ -139,5 +144,7 @@ def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timel
     vars(after)["writes"] = (*before.writes, *done)
     vars(after)["written"] = before.written | {i.file_name for i in done}
     vars(after)["latest_time"] = max([before.latest_time, *times])
+    begins = [i.begin for i in new if i.is_completed]
+    vars(after)["latest_completed_begin"] = max([before.latest_completed_begin, *begins])
     vars(after)["latest_completed_time"] = max([before.latest_completed_time, *completed])
     return after

@@ -1,10 +1,11 @@
 """One transaction: begin, write, and the commit that happens once or never.
 
     begin   the snapshot is one listing of the timeline; nothing is written yet
-    start   with the first write: heartbeat, `.requested`, `.inflight`. The begin time exceeds everything on a timeline
-            listed after `.requested` was created, and no other action has it, else it is given up for a later one:
-            then every writer that began its check before sees an instant that began later, and every one after sees
-            it pending
+    start   with the first write: heartbeat, `.requested`, `.inflight`. The begin time exceeds those of all that is
+            completed on a timeline seen after `.requested` was created, and no other action has it, else it is given
+            up for a later one: then every writer that took its snapshot before sees an instant that began later than
+            all in it (so JVM writers judge), and every one after sees it pending; and among the files of one file
+            group the last that was written began last
     write   engines put markers and data files under names that carry the begin time; nobody reads them
     commit  under the table lock: the instant is still pending and its heartbeat alive, the table is still what it was,
             nothing completed since the snapshot touched the same file groups -> fenced publish of the completed file
@@ -180,9 +181,7 @@ class Transaction:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
         table, known = self.table, self._timeline or self.table.memory.latest
         while not self._begin:
-            asked_s = table.world.monotonic_s()
-            known = self._take(known.next_time(table.world.now_ms() + table.memory.lead_ms))
-            table.memory.took_begin(table.world.monotonic_s() - asked_s, found=self._begin != "")
+            known = self._take(known.next_time(table.world.now_ms()))
         self._timeline = self._timeline or known
         return self._begin
 
@@ -322,7 +321,7 @@ class Transaction:
         looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
         seen = table.now(listed=looks_for_dead)
         now = seen.timeline
-        if seen.config != self.config or now.latest_completed_time >= begin or not now.is_alone(requested):
+        if seen.config != self.config or now.latest_completed_begin >= begin or not now.is_alone(requested):
             table.store.delete(f"{TIMELINE}/{requested.file_name}")
             heartbeat.stop()
             if seen.config != self.config:

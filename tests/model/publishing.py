@@ -9,8 +9,9 @@ What may happen, each within a budget: a lease counts as lapsed for another clie
 own lease has lapsed at any moment; the answer to a request is lost; a write is late, and lands at any later moment at which
 its condition is true (a second copy of a write that landed never finds its condition true again, so "twice" is a late
 write that has lost); a request fails and was not done; a client stops for ever, with its write still on the way; one that
-waits writes itself into the line, that is into the record of the holder; a holder hands the lock over with its commit.
-What was handed over is applied at any later moment by the one who did. Those who keep the log go by it, instead of reading the entries, whenever they can. All take as rudely as they can: the line is
+waits writes itself into the line, that is into the record of the holder; a holder hands the lock over with its commit;
+one that keeps the log publishes under a lock that nobody holds. What was handed over is applied at any later moment by
+the one who did, after what was decided before. Those who keep the log go by it, instead of reading the entries, whenever they can. All take as rudely as they can: the line is
 politeness, and nothing may depend on it.
 
 Promises, checked at every step:
@@ -37,6 +38,7 @@ from lockprovider.moves import (
     Checking,
     Commit,
     Ended,
+    Free,
     HandOver,
     Held,
     Idle,
@@ -44,6 +46,7 @@ from lockprovider.moves import (
     Lost,
     Me,
     Moment,
+    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -62,6 +65,7 @@ from lockprovider.settings import LockSettings
 from lockprovider.waiting import EVERYONE
 from model.search import BrokenPromise
 
+_WRITING = ("try", "seen", "renew", "commit", "hand over", "publish", "release")
 ANY = object()  # a condition that is always true: what a plain put has
 PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free"})
 _MEMORY = 3
@@ -94,6 +98,11 @@ class Rules:
     settles: bool = True  # False: an ended lease is taken for "not written" without looking
     record_first: bool = True
     deletes: bool = False
+    in_order: bool = True  # False: one that has published without holding the lock applies its own and nothing else
+    applies_first: bool = (
+        True  # False: it frees the lock for those who know nothing of what is pending, and applies never
+    )
+    unwritten: str = "unknown"  # what a publish without a lock is told that is not there, and may be on its way
 
 
 class Client(NamedTuple):
@@ -109,6 +118,8 @@ class Client(NamedTuple):
     seen: int = 0
     applying: int = 0  # the apply that goes on while `op` is the heartbeat's
     memory: int = 0  # a log, a place in it, and the entries there were then
+    before: int = 0  # what is to be applied before the own entry, when that was published under a free lock
+    there: int = 0  # a publish that is known to be there, with all before it
 
 
 class World(NamedTuple):
@@ -133,6 +144,7 @@ class Publishing:
     budget: Budget = field(default_factory=Budget)
     rules: Rules = field(default_factory=Rules)
     keepers: str = ""  # who keeps the log
+    leavers: str = ""  # who leaves the lock free, where a publish will do
     watch: frozenset[str] = PROMISES
     reached: set[str] = field(default_factory=set)  # so that a test can see that the search went where it matters
 
@@ -188,8 +200,8 @@ class Publishing:
                 yield from self._read(world, i)
             case PutRecord() as put:
                 yield from self._put(world, i, put)
-            case Apply(pending):
-                yield from self._apply(world, i, pending)
+            case Apply() as apply:
+                yield from self._apply(world, i, apply)
 
     def _own_step(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         client, name = world.clients[i], _NAMES[i]
@@ -202,7 +214,8 @@ class Publishing:
             begins = client.entry > 0 or i == 0 or world.clients[i - 1].entry > 0
             if begins and client.entry < self.transactions:
                 ready = machine if isinstance(machine, (Idle, Lost)) else Idle()
-                fresh = Client(self._id(ready), entry=client.entry + 1, memory=client.memory)
+                known = {"memory": client.memory, "there": client.there}
+                fresh = Client(self._id(ready), entry=client.entry + 1, **known)
                 yield self._feed(f"{name} tries to take the lock", world, i, fresh, "try")
             return
         yield from self._beside(world, i, machine)
@@ -211,13 +224,14 @@ class Publishing:
                 yield self._learn(world, i, machine)
             case "late", _:
                 yield from self._apply_late(world, i)
-            case "publish", Held():
-                yield from self._decide(world, i)
+            case "publish", Held() | Free():
+                yield from self._decide(world, i, machine)
             case "publish" | "release", Checking():
                 yield self._feed(f"{name} looks again", world, i, client, "look")
             case "publish", Rolling(held):
                 label = f"{name} takes the roll-forward up again"
-                yield label, _with(world, i, client._replace(op=self._id(Apply(held.record.pending))))
+                apply = Apply(held.record.pending, held.record.earlier)
+                yield label, _with(world, i, client._replace(op=self._id(apply)))
             case "publish", _:
                 label = f"{name} finds its lease ended"
                 yield label, self._ended(label, world, i, client)
@@ -228,7 +242,10 @@ class Publishing:
             case _:
                 raise AssertionError(f"{client.phase}, {machine}")
 
-    def _decide(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+    def _decide(self, world: World, i: int, machine: Held | Free) -> Iterator[tuple[str, World]]:
+        if isinstance(machine, Free):
+            yield from self._publish(world, i, machine)
+            return
         client, name, hands = world.clients[i], _NAMES[i], world.budget.hands
         what = f"{self._entry(i, client)} [{client.base}]"
         tried = client._replace(tried=True)
@@ -237,12 +254,23 @@ class Publishing:
             yield self._feed(f"{name} hands over with {what}", after, i, tried, "hand over")
         yield self._feed(f"{name} sends the commit of {what}", world, i, tried, "commit")
 
+    def _publish(self, world: World, i: int, machine: Free) -> Iterator[tuple[str, World]]:
+        client, name = world.clients[i], _NAMES[i]
+        self.reached.add("published under a free lock")
+        before = real.not_there(machine.record, self._all[client.there])
+        if before:
+            self.reached.add("published before what was decided earlier was there")
+        tried = client._replace(tried=True, before=self._id(before))
+        yield self._feed(f"{name} publishes {self._entry(i, client)} [{client.base}]", world, i, tried, "publish")
+        yield f"{name} does not use its turn", self._over(world, i, client, "out")
+
     def _learn(self, world: World, i: int, machine: Any) -> tuple[str, World]:
         """Find out which entries there are."""
         client = world.clients[i]
         base = self._by_log(client, machine)
         how = "reads the entries" if base is None else "goes by the log"
-        base = ",".join(sorted(world.objects)) if base is None else base
+        undone = (p.path for p in machine.record.undone) if isinstance(machine, Free) else ()
+        base = ",".join(sorted({*world.objects, *undone})) if base is None else base
         self.reached.add(how)
         after = self._remembering(client._replace(phase="publish", base=base), machine)
         return f"{_NAMES[i]} {how}: [{base}]", _with(world, i, after)
@@ -262,10 +290,23 @@ class Publishing:
     def _apply_late(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         """`Lock.apply_late`: after the lock was handed over, whoever may have it now."""
         client, entry = world.clients[i], self._entry(i, world.clients[i])
+        before = self._all[client.before] or ()
+        if before and self.rules.in_order:
+            label = f"{_NAMES[i]} sees to it that {before[0].path} is there, before its own"
+            rest = client._replace(before=self._id(before[1:]))
+            yield label, _with(self._there(label, world, before[0].path), i, rest)
+            yield f"{_NAMES[i]} does not get to that", self._over(world, i, client, "out")
+            return
         self.reached.add("applied late")
+        applied = client._replace(there=self._id(self._pending(i, client)))
         label = f"{_NAMES[i]} applies {entry}, after it has handed over"
-        yield label, self._published(label, self._there(label, world, entry), i, client)
+        yield label, self._published(label, self._there(label, world, entry), i, applied)
         yield f"{_NAMES[i]} does not get to applying {entry}", self._over(world, i, client, "out")
+        if self.leavers and self._all[client.machine].released is not None:
+            label = f"{_NAMES[i]} {'applies ' + entry if self.rules.applies_first else 'forgets'}, and frees the lock"
+            there = self._there(label, world, entry) if self.rules.applies_first else world
+            self.reached.add("freed")
+            yield self._feed(label, there, i, applied._replace(phase="release"), "release")
 
     def _there(self, label: str, world: World, path: str) -> World:
         missing = [entry for entry in world.decided[: world.decided.index(path)] if entry not in world.objects]
@@ -279,9 +320,10 @@ class Publishing:
         yield from self._renewed(world, i, machine)
         if budget.renewals and isinstance(machine, Rolling) and client.phase != "publish":
             after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
-            path = machine.held.record.pending.path
-            label = f"{name}'s heartbeat applies {path}"
-            yield self._feed(label, self._there(label, after, path), i, client, "applied")
+            label = f"{name}'s heartbeat applies {machine.held.record.pending.path}"
+            for pending in machine.held.record.undone:
+                after = self._there(label, after, pending.path)
+            yield self._feed(label, after, i, client, "applied")
         if budget.lapses and isinstance(machine, (Held, Rolling)):
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
             yield self._feed(f"{name}'s own deadline passes", after, i, client, "tick")
@@ -298,7 +340,8 @@ class Publishing:
 
     def _join(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         name, record, budget = _NAMES[i], self._all[world.record], world.budget
-        waits = world.clients[i].phase == "out" and record is not None and not record.given
+        joinable = record is not None and (not record.given or self.leavers != "")  # whoever goes last writes it, too
+        waits = world.clients[i].phase == "out" and joinable
         if budget.joins and waits and name != record.owner and name not in record.line:
             put = PutRecord(self.rules.joined(record, name), self._version(world.record))
             after = world._replace(budget=budget._replace(joins=budget.joins - 1))
@@ -357,8 +400,15 @@ class Publishing:
             _, failed = self._feed(label, failed, i, client, "failed")
             yield label, self._raised(failed, i)
 
-    def _apply(self, world: World, i: int, pending: Pending) -> Iterator[tuple[str, World]]:
+    def _apply(self, world: World, i: int, apply: Apply) -> Iterator[tuple[str, World]]:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
+        pending = apply.pending
+        if apply.earlier:
+            self.reached.add("several rolled forward")
+            label = f"{name} applies {apply.earlier[0].path}"
+            rest = client._replace(op=self._id(Apply(pending, apply.earlier[1:])))
+            yield label, _with(self._there(label, world, apply.earlier[0].path), i, rest)
+            return
         self.reached.add("applied" if pending.path[0] == name.lower() else "rolled forward")
         label = f"{name} applies {pending.path}"
         there = self._there(label, world, pending.path)
@@ -427,8 +477,8 @@ class Publishing:
 
     def _feed(self, label: str, world: World, i: int, client: Client, kind: str, arg: int = 0) -> tuple[str, World]:
         """Feed one event to the real machine."""
-        nonce = self._fresh_nonce(world) if kind in ("try", "seen", "renew", "commit", "hand over", "release") else 0
-        published = (client.base, client.entry) if kind in ("commit", "hand over") else None
+        nonce = self._fresh_nonce(world) if kind in _WRITING else 0
+        published = (client.base, client.entry, client.there) if kind in ("commit", "hand over", "publish") else None
         key = (i, client.machine, kind, arg, nonce, published)
         if key not in self._fed:
             event = self._event(i, client, kind, arg, nonce)
@@ -443,8 +493,8 @@ class Publishing:
                 return self._pruned(_with(world, i, client))
             case ReadRecord() | PutRecord() | Apply():
                 return self._pruned(_with(world, i, client._replace(op=effect_id)))
-            case Busy():
-                return self._over(world, i, client, "out")
+            case Busy() | Told("free" | "not_written") as answer if not client.applying:
+                return self._pruned(self._not_done(label, world, i, client, answer))
             case _ if client.applying:  # the heartbeat's own: the one who applies goes on
                 return self._pruned(_with(world, i, client._replace(op=client.applying, applying=0)))
             case Told("acquired"):
@@ -454,7 +504,7 @@ class Publishing:
                 return self._pruned(self._published(label, world, i, client))
             case Told("handed_over"):
                 return self._pruned(_with(world, i, client._replace(phase="late", seen=0, epoch=0)))
-            case Told("released"):
+            case Told("released" | "freed"):
                 return self._pruned(self._over(world, i, client, "out"))
             case Told():
                 return self._pruned(_with(world, i, client))
@@ -462,6 +512,21 @@ class Publishing:
                 return self._pruned(self._ended(label, world, i, client))
             case other:
                 raise AssertionError(other)
+
+    def _not_done(self, label: str, world: World, i: int, client: Client, answer: Any) -> World:
+        """Somebody else has the lock, or it is left free, or what was sent is not there."""
+        match answer:
+            case Busy() if client.phase != "publish":
+                return self._over(world, i, client, "out")
+            case Told("free") if client.phase != "publish":
+                return _with(world, i, client._replace(phase="fresh", epoch=0))
+            case Busy() | Told("free"):
+                return self._denied(label, world, i, client, "out")
+            case Told("not_written") if isinstance(self._all[client.machine], Free):
+                never = self.rules.unwritten == "never"
+                return self._denied(label, world, i, client, "out") if never else self._over(world, i, client, "out")
+            case _:
+                return _with(world, i, client)
 
     def _ended(self, label: str, world: World, i: int, client: Client) -> World:
         if client.phase != "publish":
@@ -476,18 +541,18 @@ class Publishing:
             self._broken("truth", label, f"{_NAMES[i]} reports {entry} as published, and it is not there")
         return self._over(world, i, client, "out" if client.phase == "late" else "release")
 
-    def _denied(self, label: str, world: World, i: int, client: Client) -> World:
+    def _denied(self, label: str, world: World, i: int, client: Client, phase: str = "release") -> World:
         entry = self._entry(i, client)
         if entry in world.decided or entry in world.objects:
             self._broken("truth", label, f"{_NAMES[i]} reports {entry} as never written, and it was decided")
-        return self._over(world, i, client, "release")._replace(denied=world.denied | {entry})
+        return self._over(world, i, client, phase)._replace(denied=world.denied | {entry})
 
     def _over(self, world: World, i: int, client: Client, phase: str) -> World:
         """On to `phase`, without what is not needed any more: fewer states that differ in nothing."""
         retired = phase == "out" and client.entry >= self.transactions
         machine = self._id(Idle()) if retired else client.machine
-        memory = 0 if retired else client.memory
-        return self._pruned(_with(world, i, Client(machine, client.op, phase, client.entry, memory=memory)))
+        known = {} if retired else {"memory": client.memory, "there": client.there}
+        return self._pruned(_with(world, i, Client(machine, client.op, phase, client.entry, **known)))
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
@@ -508,8 +573,9 @@ class Publishing:
             if pending.digest != ",".join(sorted(decided)):
                 self._broken("fence", label, f"{pending.path} [{pending.digest}] misses some of {list(decided)}")
             decided = (*decided, pending.path)
-        if old is not None and old.pending not in (None, pending) and old.pending.path not in world.objects:
-            self._broken("keep", label, f"{old.pending.path} was decided, and is forgotten before it is there")
+        for gone in set() if old is None else {*old.undone} - {*new.undone}:
+            if gone.path not in world.objects:
+                self._broken("keep", label, f"{gone.path} was decided, and is forgotten before it is there")
         newest = world.newest_epoch
         if old is None or new.epoch != old.epoch:
             if new.epoch <= newest:
@@ -544,8 +610,8 @@ class Publishing:
                     event: Any = RecordSeen(record, None if record is None else self._version(world.record), _at("new"))
                 case PutRecord():
                     event = PutWon(Version("model", "new"))
-                case Apply(pending):
-                    objects.add(pending.path)
+                case Apply(pending, earlier):
+                    objects |= {pending.path, *(p.path for p in earlier)}
                     event = AppliedPending()
                 case _:
                     break
@@ -568,7 +634,7 @@ class Publishing:
         at = _at(str(nonce))
         match kind:
             case "try":
-                return TryLock(at, EVERYONE, _NAMES[i] in self.keepers)
+                return TryLock(at, EVERYONE, _NAMES[i] in self.keepers, _NAMES[i] in self.leavers)
             case "seen":
                 record = self._all[arg]
                 return RecordSeen(record, None if record is None else self._version(arg), at)
@@ -584,6 +650,8 @@ class Publishing:
                 return Commit(self._pending(i, client), at)
             case "hand over":
                 return HandOver(self._pending(i, client), at)
+            case "publish":
+                return Publish(self._pending(i, client), at, there=self._all[client.there])
             case "release":
                 return Release(at)
             case "look":
@@ -595,7 +663,7 @@ class Publishing:
         return f"{_NAMES[i].lower()}{client.entry}"
 
     def _pending(self, i: int, client: Client) -> Pending:
-        return Pending(self._entry(i, client), "", client.base)
+        return Pending(self._entry(i, client), "", client.base, b"", sole=True)
 
     def _id(self, thing: Any) -> int:
         found = self._ids.get(thing)
@@ -624,7 +692,7 @@ def _at(nonce: str) -> Moment:
 
 
 def _log(machine: Any) -> Any:
-    held = real.belief(machine)
+    held = machine if isinstance(machine, Free) else real.belief(machine)
     return None if held is None else held.record.log
 
 
@@ -634,7 +702,7 @@ def _what(record: LockRecord) -> str:
         what += ", released"
     if record.handed:
         what += ", handed over"
-    return what if record.pending is None else f"{what}, pending {record.pending.path}"
+    return f"{what}, pending {', '.join(p.path for p in record.undone)}" if record.undone else what
 
 
 def _nonces(thing: Any) -> Iterator[int]:

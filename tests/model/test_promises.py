@@ -28,6 +28,14 @@ WORLDS = {
     "three clients hand over": (3, 1, Budget(lapses=1, hands=2)),
     "two clients keep the log": (2, 2, Budget(lapses=1, hands=2), "AB"),
     "one of two keeps the log": (2, 2, Budget(lapses=1, hands=2), "A"),
+    "two clients leave the lock free": (2, 3, Budget(lost=1), "AB", "AB"),
+    "two clients leave the lock free, a late write": (2, 2, Budget(lost=1, late=1), "AB", "AB"),
+    "two clients leave the lock free, lapses and a failed request": (2, 2, Budget(lapses=2, failed=1), "AB", "AB"),
+    "two clients leave the lock free, a crash": (2, 2, Budget(lapses=1, lost=1, crashes=1), "AB", "AB"),
+    "two clients leave the lock free, one joins": (2, 2, Budget(lost=1, joins=1), "AB", "AB"),
+    "one of two holds the lock that the other leaves free": (2, 2, Budget(lapses=1, lost=1, hands=1), "AB", "A"),
+    "one of two leaves the lock free, the other drops the log": (2, 2, Budget(lapses=1, lost=1), "A", "A"),
+    "three clients leave the lock free": (3, 1, Budget(lapses=1, lost=1, late=1), "ABC", "ABC"),
 }
 
 # Worlds in which some twin stumbles, small ones first.
@@ -43,6 +51,11 @@ TRAPS = (
     Publishing(2, 1, Budget(lapses=1, failed=1)),
     Publishing(2, 1, Budget(lapses=1, joins=1)),
     Publishing(2, 2, Budget(lapses=1, joins=2)),
+    Publishing(2, 2, Budget(), keepers="AB", leavers="AB"),
+    Publishing(2, 2, Budget(lost=1), keepers="AB", leavers="AB"),
+    Publishing(2, 2, Budget(late=1), keepers="AB", leavers="AB"),
+    Publishing(2, 2, Budget(lapses=1, lost=1), keepers="AB", leavers="A"),
+    Publishing(2, 2, Budget(lapses=1, lost=1), keepers="A", leavers="A"),
     Publishing(2, 1, Budget(lapses=1, late=1)),
     Publishing(2, 1, Budget(lapses=1, failed=1, renewals=1)),
     Publishing(2, 1, Budget(lapses=1, lost=1, late=1)),
@@ -54,14 +67,19 @@ TRAPS = (
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_with_no_assumption_on_clocks_every_promise_of_publish_holds(world: str) -> None:
-    *what, keepers = (*WORLDS[world], "")[:4]
-    model = Publishing(*what, keepers=keepers)
+    *what, keepers, leavers = (*WORLDS[world], "", "")[:5]
+    model = Publishing(*what, keepers=keepers, leavers=leavers)
     found = explore(model.initial(), model.steps)
     assert not found.story, str(found)
     assert found.states > 500
     assert ("joined" in model.reached) == (model.budget.joins > 0)
-    assert ("applied late" in model.reached) == (model.budget.hands > 0)
-    assert ("goes by the log" in model.reached) == (keepers != "")
+    assert ("applied late" in model.reached) == (model.budget.hands > 0 or leavers != "")
+    assert ("published under a free lock" in model.reached) == (leavers != "")
+    assert ("goes by the log" in model.reached) == (keepers != "" and model.transactions > 1)
+    assert ("freed" in model.reached) == (leavers != "")
+    assert ("published before what was decided earlier was there" in model.reached) == (
+        leavers != "" and len(keepers) > 1
+    )
     assert ("renewed while applying" in model.reached) == (model.budget.renewals > 0)
 
 

@@ -20,6 +20,7 @@ from lockprovider.moves import (
     Idle,
     Lost,
     Me,
+    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -187,6 +188,33 @@ def _a_new_log_has_the_name_of_the_old(me: Me, state: Any, event: Any) -> tuple[
     return after, effect
 
 
+def _publish_is_a_plain_put(put: PutRecord) -> Any:
+    """By one that does not hold the lock."""
+    return ANY if put.record.handed and put.record.freed_ms == put.record.holder.since_ms else put.condition
+
+
+def _publish_forgets_what_is_not_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    after, effect = real.step(me, state, event)
+    if isinstance(event, Publish) and isinstance(effect, PutRecord):
+        record = replace(effect.record, earlier=())
+        return replace(after, record=record), replace(effect, record=record)
+    return after, effect
+
+
+def _take_over_sees_the_last_only(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    after, effect = real.step(me, state, event)
+    return after, Apply(effect.pending) if isinstance(effect, Apply) else effect
+
+
+def _what_others_went_on_from_was_never(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """The answer to a publish is lost, and another has written since: so it is not looked for in the log."""
+    after, effect = real.step(me, state, event)
+    publishes = isinstance(state, Checking) and state.write.free is not None
+    if publishes and effect == Told("handed_over") and event.record.nonce != state.write.record.nonce:
+        return Idle(), Busy(event.record.owner, 0, None)
+    return after, effect
+
+
 PUBLISHING: dict[str, tuple[str, Rules]] = {
     "a take-over drops the pending publish": ("fence", Rules(step=_takeover_drops_pending)),
     "a take-over adopts without rolling forward": ("fence", Rules(step=_adopts_without_applying)),
@@ -211,6 +239,13 @@ PUBLISHING: dict[str, tuple[str, Rules]] = {
     "a publish is not written into the log": ("fence", Rules(step=_does_not_log)),
     "one that keeps no log leaves it there": ("fence", Rules(step=_one_that_keeps_no_log_leaves_it_there)),
     "a new log has the name of the old": ("fence", Rules(step=_a_new_log_has_the_name_of_the_old)),
+    "a publish under a free lock is a plain put": ("fence", Rules(condition=_publish_is_a_plain_put)),
+    "a publish forgets what is not there yet": ("keep", Rules(step=_publish_forgets_what_is_not_there)),
+    "a publish is there before what was decided earlier": ("order", Rules(in_order=False)),
+    "a lock is freed before what was published is there": ("keep", Rules(applies_first=False)),
+    "a take-over sees the last of what is pending": ("order", Rules(step=_take_over_sees_the_last_only)),
+    "a publish that others went on from never was": ("truth", Rules(step=_what_others_went_on_from_was_never)),
+    "a publish that is not there yet never will be": ("truth", Rules(unwritten="never")),
     "a pending publish blocks the next holder": ("free", Rules(step=_unapplied_blocks_for_ever)),
 }
 

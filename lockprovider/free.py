@@ -45,11 +45,13 @@ class FreeLock:
             PublishUnknown: it could not be found out whether it was decided, or it was, and somebody else applies it.
                 What is decided next must be decided under a lock that is held: a copy may be on its way.
         """
-        began_s = self._lock.world.monotonic_s()
         try:
-            what, answer = self._lock.publish_free(self._free, pending)
+            self._publish(pending, data, self._lock.world.monotonic_s())
         except (CasError, MalformedRecord) as error:
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
+
+    def _publish(self, pending: Pending, data: bytes, began_s: float) -> None:
+        what, answer = self._lock.publish_free(self._free, pending)
         match answer:
             case Told("handed_over"):
                 self._apply(what, data, began_s)
@@ -75,9 +77,8 @@ class FreeLock:
             if not waited_for:
                 self._lock.free_again()
         except CasError as error:
-            raise PublishUnknown(
-                f"{what.pending.path!r} was decided, and the next holder puts it there: {error}"
-            ) from error
+            reason = f"{what.pending.path!r} was decided, and the next holder puts it there: {error}"
+            raise PublishUnknown(reason) from error
         finally:
             self._end(published=True)
 

@@ -693,7 +693,7 @@ class Lock:
             self.known = Known(effect.record, outcome.version, understood=True)
             return PutWon(outcome.version)
         outrun = self._patient and not isinstance(outcome, Unknown) and isinstance(effect.condition, Version)
-        return Outrun() if outrun and _takes(self._state) else PutFailed()
+        return Outrun() if outrun and _may_be_outrun(self._state) else PutFailed()
 
     def _send(self, effect: PutRecord) -> Outcome:
         data = effect.record.encode()
@@ -717,6 +717,11 @@ class Lock:
 
 def _takes(state: State) -> bool:
     return isinstance(state, Writing) and state.purpose == "take"
+
+
+def _may_be_outrun(state: State) -> bool:
+    """Then it is not asked by whom."""
+    return isinstance(state, Writing) and state.purpose in ("take", "publish", "free")
 
 
 def _folder(path: str) -> str:

@@ -18,7 +18,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fsspec
@@ -190,16 +190,49 @@ class History:
                 self._tell(client.process.name, f"goes without: {type(error).__name__}: {error}")
 
     def _transact(self, client: Client, path: str) -> None:
+        if client.keeps_log and self.rng.random() < 0.6:
+            self._publish_by_the_way(client, path)
+        else:
+            self._publish_under_lock(client, path)
+
+    def _publish_by_the_way(self, client: Client, path: str) -> None:
+        turn = client.lock.wait_for_turn()
+        if isinstance(turn, Lease):
+            with turn:
+                self._under(client, turn, path)
+            return
+        name = client.process.name
+        self._tell(name, f"finds it free after epoch {turn.epoch}")
+        try:
+            seen = self._seen(client, turn.record)
+            client.clock.sleep(self.rng.choice((0.0, 0.1, 4.0)) * self.rng.random())
+            pending = client.lock.enclose(path, json.dumps(seen).encode(), sole=True)
+            self._decide(client, path, seen, lambda data: turn.publish_last(pending, data))
+        finally:
+            turn.release()
+
+    def _seen(self, client: Client, record: LockRecord) -> list[str]:
+        """What is published, or decided."""
+        undone = (pending.path for pending in record.undone)
+        listed = {*(entry.path for entry in client.store.list("tx/")), *undone}
+        seen = self._by_log(client, record.log) or sorted(listed)
+        client.memory = None if record.log is None else (record.log, seen)
+        return seen
+
+    def _publish_under_lock(self, client: Client, path: str) -> None:
         with client.lock.acquire(keeps_log=client.keeps_log) as lease:
-            client.inside.append(lease)
-            try:
-                self._tell(client.process.name, f"holds it, epoch {lease.epoch}")
-                self.epochs.append(lease.epoch)
-                with self._jumping(client):
-                    self._read_and_publish(client, lease, path)
-            finally:
-                self._leave(client, lease)
+            self._under(client, lease, path)
         self._tell(client.process.name, "has released it")
+
+    def _under(self, client: Client, lease: Lease, path: str) -> None:
+        client.inside.append(lease)
+        try:
+            self._tell(client.process.name, f"holds it, epoch {lease.epoch}")
+            self.epochs.append(lease.epoch)
+            with self._jumping(client):
+                self._read_and_publish(client, lease, path)
+        finally:
+            self._leave(client, lease)
 
     def _leave(self, client: Client, lease: Lease) -> None:
         if lease in client.inside:
@@ -236,15 +269,16 @@ class History:
 
     def _read_and_publish(self, client: Client, lease: Lease, path: str) -> None:
         known = {path for path, there in self.done.items() if there}
-        log = lease.record.log
-        seen = self._by_log(client, log) or sorted(entry.path for entry in client.store.list("tx/"))
-        client.memory = None if log is None else (log, seen)
+        seen = self._seen(client, replace(lease.record, pending=None, earlier=()))
         if not known <= set(seen) and self._is_newest(lease):
             self.broken = self.broken or f"fence: {client.process.name} holds the lock and does not see {known}"
         client.clock.sleep(self.rng.choice((0.0, 0.5, 4.0, 12.0)) * self.rng.random())
+        self._decide(client, path, seen, lambda data: self._publish(client, lease, path, data))
+
+    def _decide(self, client: Client, path: str, seen: list[str], publish: Callable[[bytes], None]) -> None:
         try:
             self.done[path] = None
-            self._publish(client, lease, path, json.dumps(seen).encode())
+            publish(json.dumps(seen).encode())
         except PublishUnknown as error:
             self._tell(client.process.name, f"does not know what became of {path}: {error}")
         except (CasError, LeaseLost, LockError) as error:

@@ -55,6 +55,7 @@ def test_every_promise_holds_in_every_history(crew: Crew, first: int) -> None:
         "unknown",
         "is killed",
         "goes by the log",
+        "finds it free",
     }
 
 
@@ -63,7 +64,14 @@ def happened(history: History) -> Counter[str]:
     told = list(history.done.values())
     counts.update(taken=len(history.epochs), published=told.count(True), unknown=told.count(None))
     counts["fenced"] = sum("did not publish" in line and "is lost" in line for line in history.story)
-    for what in ("is stopped", "is killed", "clock stepped", "goes by the log", "is about to hand over"):
+    for what in (
+        "is stopped",
+        "is killed",
+        "clock stepped",
+        "goes by the log",
+        "is about to hand over",
+        "finds it free",
+    ):
         counts[what] = sum(what in line for line in history.story)
     return counts
 

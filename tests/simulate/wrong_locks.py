@@ -76,6 +76,8 @@ async def _put_whatever_is_there(
 class _NoTurns:
     """The threads of one client do not wait for each other."""
 
+    wanted = False
+
     def acquire(self, timeout: float = -1) -> bool:
         return True
 
@@ -101,10 +103,16 @@ _OF_PUBLISHING = (
     "the owner in the record is enough",
     "a pending publish blocks the next holder",
     "a released record counts as held",
+    "a publish forgets what is not there yet",
+    "a publish that others went on from never was",
 )
 
 # What is dropped may be missed by the next holder first, or by whoever finds its publish in the log.
-_ALSO = {"a take-over drops the pending publish": "truth", "a take-over adopts without rolling forward": "truth"}
+_ALSO = {
+    "a take-over drops the pending publish": "truth",
+    "a take-over adopts without rolling forward": "truth",
+    "a publish forgets what is not there yet": "fence|truth",
+}
 
 WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     **{

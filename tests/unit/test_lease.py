@@ -16,6 +16,7 @@ from lockprovider.moves import (
     Checking,
     Commit,
     Ended,
+    Free,
     HandOver,
     Held,
     Idle,
@@ -25,6 +26,7 @@ from lockprovider.moves import (
     Moment,
     Outrun,
     Passing,
+    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -576,3 +578,121 @@ def test_a_new_log_begins_with_what_is_applied_only_now() -> None:
     """Else one that looks before it is applied would not be told."""
     left = replace(OTHERS, expired=True, pending=PENDING)
     assert taken(left, keeps_log=True).log == Log("n8").plus(PENDING)
+
+
+# -- a publish under a lock that nobody holds --------------------------------------------------------------------------
+
+
+def small(name: str) -> Pending:
+    return Pending(name, "", f"d {name}", name.encode(), sole=True)
+
+
+FIRST, SECOND, MINE = small("first"), small("second"), small("mine")
+GIVEN = replace(
+    WAITED_FOR,
+    owner="them",
+    expired=True,
+    line=(),
+    pending=SECOND,
+    earlier=(FIRST,),
+    log=Log("a").plus(FIRST).plus(SECOND),
+)
+LEAVES = TryLock(at(), keeps_log=True, leaves=True)
+
+
+def found_free(record: LockRecord = GIVEN) -> Free:
+    reading, _ = step(ME, Idle(), LEAVES)
+    free, told = step(ME, reading, RecordSeen(record, V1, at()))
+    assert told == Told("free")
+    assert isinstance(free, Free)
+    return free
+
+
+def publishing(there: Pending | None = None) -> tuple[Writing, PutRecord]:
+    state, put = step(ME, found_free(), Publish(MINE, at("n2"), there=there))
+    assert isinstance(state, Writing)
+    assert isinstance(put, PutRecord)
+    return state, put
+
+
+def test_to_publish_under_a_free_lock_is_to_take_it_to_commit_and_to_hand_over_in_one_write() -> None:
+    state, put = publishing()
+    assert put.condition == V1
+    assert put.record.undone == (FIRST, SECOND, MINE)
+    assert (put.record.owner, put.record.handed, put.record.expired) == ("me", True, False)
+    assert put.record.epoch > GIVEN.epoch
+    assert put.record.log == GIVEN.log.plus(MINE)
+    assert put.record.valid_until_ms == NOW_MS + 1000 * HAND_OVER_S
+    assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Told("handed_over"))
+    assert belief(state) is None
+
+
+@pytest.mark.parametrize(("there", "left"), [(FIRST, (SECOND, MINE)), (SECOND, (MINE,)), (small("another"), None)])
+def test_what_is_known_to_be_there_is_not_left_to_others(there: Pending, left: tuple[Pending, ...] | None) -> None:
+    _, put = publishing(there)
+    assert put.record.undone == (left or (FIRST, SECOND, MINE))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        replace(GIVEN, expired=False, valid_until_ms=NOW_MS - 2 * GRACE_MS),
+        replace(GIVEN, log=None),
+        replace(GIVEN, log=Log("a").plus(SECOND)),
+        replace(GIVEN, pending=replace(SECOND, sole=False)),
+        replace(GIVEN, pending=None, earlier=(), log=Log("a", 0, 8)),
+    ],
+    ids=["lapsed", "no log", "not all of it in the log", "another may write there", "a JVM writer's turn"],
+)
+def test_the_lock_is_taken_where_that_would_not_do(seen: LockRecord) -> None:
+    reading, _ = step(ME, Idle(), LEAVES)
+    state, put = step(ME, reading, RecordSeen(seen, V1, at()))
+    assert isinstance(state, Writing)
+    assert isinstance(put, PutRecord)
+    assert put.record.undone == seen.undone
+
+
+def test_a_publish_that_is_surely_lost_is_outrun() -> None:
+    state, _ = publishing()
+    assert step(ME, state, Outrun()) == (Idle(), Busy("", 0, None, outrun=True))
+
+
+def test_a_publish_that_was_not_answered_is_found_wherever_the_log_went_on() -> None:
+    state, put = publishing()
+    checking, _ = step(ME, state, PutFailed())
+    assert step(ME, checking, RecordSeen(put.record, V2, at()))[1] == Told("handed_over")
+    log = put.record.log.plus(small("next"))
+    gone_on = replace(GIVEN, owner="another", nonce="n7", pending=small("next"), earlier=(), log=log)
+    assert step(ME, checking, RecordSeen(gone_on, V3, at())) == (Idle(), Told("handed_over"))
+    taken = replace(put.record, owner="another", nonce="n7", log=None, handed=False)
+    assert step(ME, checking, RecordSeen(taken, V3, at())) == (Idle(), Told("handed_over"))
+
+
+def test_a_publish_that_was_not_answered_and_is_not_there() -> None:
+    state, _ = publishing()
+    checking, _ = step(ME, state, PutFailed())
+    assert step(ME, checking, RecordSeen(GIVEN, V1, at())) == (found_free(), Told("not_written"))
+    without = replace(GIVEN, owner="another", nonce="n7", log=GIVEN.log.plus(small("next")), pending=small("next"))
+    without = replace(without, earlier=())
+    assert step(ME, checking, RecordSeen(without, V3, at()))[1] == Told("free"), "it never was, and never will be"
+    ended, told = step(ME, checking, RecordSeen(OTHERS, V3, at()))
+    assert isinstance(ended, Lost)
+    assert isinstance(told, Ended), "the log is gone, so nobody can tell by it"
+
+
+def test_what_was_handed_over_is_freed_for_those_who_know_nothing_of_that() -> None:
+    state, put = publishing()
+    idle, _ = step(ME, state, PutWon(V2))
+    freeing, put = step(ME, idle, Release(at("n3")))
+    assert put.condition == V2
+    assert (put.record.expired, put.record.handed, put.record.undone) == (True, False, ())
+    assert step(ME, freeing, PutWon(V3)) == (Idle((put.record, V3)), Told("freed"))
+    assert step(ME, freeing, Outrun()) == (Idle(), Told("freed"))
+    checking, _ = step(ME, freeing, PutFailed())
+    assert step(ME, checking, RecordSeen(OTHERS, V3, at())) == (Idle(), Told("freed"))
+
+
+def test_whoever_takes_a_lock_applies_all_that_was_left() -> None:
+    state, put = taking(GIVEN)
+    assert put.record.undone == (FIRST, SECOND)
+    assert step(ME, state, PutWon(V2))[1] == Apply(SECOND, (FIRST,))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider import Holder, LockRecord, MalformedRecord, Pending
+from lockprovider import Holder, LockRecord, Log, MalformedRecord, Pending
 
 text = st.text(max_size=20)
 numbers = st.integers(min_value=-(2**63), max_value=2**63)
@@ -41,6 +42,24 @@ def test_a_jvm_reader_finds_its_three_fields_and_a_jvm_writer_drops_the_others(r
     assert (read.owner, read.valid_until_ms, read.expired) == (record.owner, record.valid_until_ms, record.expired)
     assert (read.epoch, read.nonce, read.pending, read.holder) == (0, "", None, None)
     assert (read.line, read.turn_ms, read.freed_ms) == ((), 0, 0)
+
+
+small = st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.booleans())
+
+
+@given(st.lists(small, min_size=1, max_size=5), st.integers(min_value=0, max_value=5), st.booleans())
+def test_what_is_not_there_yet_reads_back_with_its_bytes_whether_the_log_has_them_or_not(
+    publishes: list[Pending], undone: int, staged: bool
+) -> None:
+    if staged:
+        publishes[-1] = replace(publishes[-1], staged="staged/1", data=None)
+    log = Log("a")
+    for pending in publishes:
+        log = log.plus(pending)
+    *earlier, last = publishes[-undone:]
+    for kept in (log, None):
+        record = LockRecord("a", 5, expired=False, pending=last, earlier=tuple(earlier), log=kept)
+        assert LockRecord.decode(record.encode()) == record
 
 
 def test_fields_that_nobody_knows_are_ignored() -> None:

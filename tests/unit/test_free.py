@@ -1,0 +1,263 @@
+"""A publish under a lock that nobody holds: over a real store, what it costs, and what others find."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsspec_cas import Store, Unavailable
+from fsspec_cas.answer import NoAnswer
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockRecord, LockSettings, PublishUnknown
+
+SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
+RECORD = "table_lock.json"
+
+
+class Told(LocalBackend):
+    """Notes what is asked; may fail to write data, and may lose the answer to the next write of the record."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.down = False
+        self.loses = ""  # "answer", "request", or neither
+        self.out_of_reach = False
+
+    async def head(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        self._reach()
+        self.asked.append(f"head {Path(path).name}")
+        return await super().head(path, *args, **kwargs)
+
+    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        name, loses = Path(path).name, self.loses
+        if self.down and name != RECORD:
+            raise Unavailable("the store is down")
+        self._reach()
+        self.asked.append(f"put {name}")
+        self.out_of_reach = bool(loses)
+        if loses == "request":
+            return NoAnswer("it never got there")
+        answer = await super().put(path, *args, **kwargs)
+        return NoAnswer("it never got back") if loses else answer
+
+    async def get(self, *args: Any, **kwargs: Any) -> Any:
+        self._reach()
+        return await super().get(*args, **kwargs)
+
+    def _reach(self) -> None:
+        if self.out_of_reach:
+            raise Unavailable("the store is out of reach")
+
+
+@pytest.fixture(params=[True, False], ids=["", "as behind a network"])
+def backend(request: pytest.FixtureRequest) -> Told:
+    made = Told()
+    made.blocking = request.param
+    return made
+
+
+@pytest.fixture
+def store(backend: Told, tmp_path: Path) -> Store:
+    """With a lock in it that has a log."""
+    made = Store(backend, str(tmp_path))
+    lock = Lock(made, settings=SETTINGS)
+    publish(lock, lock.wait_for_turn(), "first")
+    return made
+
+
+def record(store: Store) -> LockRecord:
+    return LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
+
+
+def rewrite(store: Store, **fields: object) -> None:
+    """The lock record with these fields in place of its own."""
+    content = store.read(HUDI_LOCK_PATH)
+    data = json.dumps(json.loads(content.data) | fields).encode()
+    store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()
+    Lock(store, settings=SETTINGS).look()  # this process knew another
+
+
+def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
+    try:
+        turn.publish_last(lock.enclose(path, path.encode(), sole=True), path.encode())
+    finally:
+        turn.release()
+
+
+def found_free(store: Store) -> tuple[Lock, FreeLock]:
+    lock = Lock(store, settings=SETTINGS)
+    turn = lock.wait_for_turn()
+    assert isinstance(turn, FreeLock)
+    return lock, turn
+
+
+def waited_for(store: Store) -> tuple[Lock, Lease | FreeLock]:
+    """As found, with another process in the line behind."""
+    lock = Lock(store, settings=SETTINGS)
+    rewrite(store, line=[lock._party.name, "another"])
+    return lock, lock.wait_for_turn()
+
+
+def there(store: Store) -> set[str]:
+    return {entry.path for entry in store.list("") if not entry.path.startswith(".")}
+
+
+def test_it_is_one_write_of_the_record_and_one_to_free_it_for_those_who_know_nothing_of_that(
+    store: Store, backend: Told
+) -> None:
+    lock, turn = found_free(store)
+    before = record(store)
+    backend.asked.clear()
+    publish(lock, turn, "second")
+    assert backend.asked == [f"put {RECORD}", "put second", f"put {RECORD}"]
+    after = record(store)
+    assert after.expired
+    assert not after.undone
+    assert after.epoch > before.epoch
+    assert after.log is not None
+    assert [entry.path for entry in after.log.since(0) or ()] == ["first", "second"]
+
+
+def test_while_others_wait_it_is_theirs_at_once(store: Store, backend: Told) -> None:
+    lock, turn = waited_for(store)
+    backend.asked.clear()
+    publish(lock, turn, "second")
+    assert backend.asked == [f"put {RECORD}", "put second"]
+    assert record(store).handed
+    assert there(store) == {"first", "second"}
+
+
+def test_whoever_was_slower_has_written_nothing(store: Store) -> None:
+    slow, turn = found_free(store)
+    publish(*found_free(store), "second")
+    with pytest.raises(LeaseLost, match="somebody was faster"):
+        publish(slow, turn, "third")
+    assert there(store) == {"first", "second"}
+    publish(*found_free(store), "third")
+    assert there(store) == {"first", "second", "third"}
+
+
+def test_whoever_holds_the_lock_is_waited_for_and_one_that_takes_it_is_not_overtaken(store: Store) -> None:
+    slow, turn = found_free(store)
+    with Lock(store, settings=SETTINGS).acquire():
+        with pytest.raises(LeaseLost):
+            publish(slow, turn, "second")
+        with pytest.raises(Exception, match="is held by"):
+            slow.wait_for_turn(0)
+    assert there(store) == {"first"}
+
+
+@pytest.mark.parametrize("loses", ["answer", "request"])
+def test_an_answer_that_is_lost_is_found_out(store: Store, backend: Told, loses: str) -> None:
+    lock, turn = found_free(store)
+    backend.loses = loses
+    with pytest.raises(PublishUnknown):
+        publish(lock, turn, "second")
+    backend.loses, backend.out_of_reach = "", False
+    assert there(store) == {"first"}
+    with lock.acquire(keeps_log=True) as lease:  # whatever was on its way comes to nothing now
+        if loses == "request":
+            publish(lock, lease, "second")
+    assert there(store) == {"first", "second"}
+    log = record(store).log
+    assert log is not None
+    assert [entry.path for entry in log.since(0) or ()] == ["first", "second"]
+
+
+def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: Told) -> None:
+    for name in ("second", "third"):
+        lock, turn = found_free(store)
+        backend.down = True
+        with pytest.raises(PublishUnknown, match="the next holder puts it there"):
+            publish(lock, turn, name)
+        backend.down = False
+    assert there(store) == {"first"}
+    assert [pending.path for pending in record(store).undone] == ["second", "third"]
+    lock, turn = found_free(store)
+    backend.asked.clear()
+    publish(lock, turn, "fourth")
+    puts = [what for what in backend.asked if what.startswith("put")]
+    assert puts == [f"put {RECORD}", "put second", "put third", "put fourth", f"put {RECORD}"]
+    assert there(store) == {"first", "second", "third", "fourth"}
+    assert not record(store).undone
+
+
+def test_one_that_takes_the_lock_puts_all_of_them_there_first(store: Store, backend: Told) -> None:
+    for name in ("second", "third"):
+        lock, turn = found_free(store)
+        backend.down = True
+        with pytest.raises(PublishUnknown):
+            publish(lock, turn, name)
+        backend.down = False
+    with Lock(store, settings=SETTINGS).acquire():
+        assert there(store) == {"first", "second", "third"}
+
+
+def test_what_is_there_is_not_written_again(store: Store, backend: Told) -> None:
+    publish(*waited_for(store), "second")
+    assert [pending.path for pending in record(store).undone] == ["second"]
+    lock, turn = waited_for(store)
+    backend.asked.clear()
+    publish(lock, turn, "third")
+    assert backend.asked.count("put second") == 0
+    assert backend.asked.count("head second") == 1
+    assert there(store) == {"first", "second", "third"}
+
+
+def test_one_in_eight_takes_the_lock_and_gives_it_back_for_a_jvm_writer_s_turn(store: Store) -> None:
+    turns = []
+    for number in range(15):
+        lock, turn = waited_for(store)
+        turns.append(type(turn))
+        publish(lock, turn, f"state{number}")
+        assert record(store).expired == isinstance(turn, Lease)
+    assert turns.count(Lease) == 1
+    assert len(there(store)) == 16
+
+
+@pytest.mark.parametrize("what", ["no log", "held until it lapsed", "something staged is pending"])
+def test_the_lock_is_taken_where_a_publish_by_the_way_would_not_do(store: Store, what: str) -> None:
+    match what:
+        case "no log":
+            Lock(store, settings=SETTINGS).acquire().release()
+        case "held until it lapsed":
+            rewrite(store, expired=False, handed=False, validUntil=1)
+        case _:
+            pending = Lock(store).stage("second", b"second", sole=True)
+            told = {"path": "second", "staged": pending.staged, "digest": pending.digest, "sole": True}
+            rewrite(store, pending=told)
+    with Lock(store, settings=SETTINGS).wait_for_turn() as turn:
+        assert isinstance(turn, Lease)
+
+
+def test_a_turn_that_is_not_used_is_the_next_one_s(store: Store) -> None:
+    _, turn = waited_for(store)
+    turn.release()
+    assert record(store).line[0] == "another"
+    assert there(store) == {"first"}
+
+
+def test_threads_of_one_process_publish_one_after_the_other(store: Store) -> None:
+    lock = Lock(store, settings=LockSettings(timeout_s=30, poll_s=0.05))
+
+    def work(number: int) -> None:
+        while True:
+            try:
+                return publish(lock, lock.wait_for_turn(), f"state{number}")
+            except LeaseLost:
+                continue
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert there(store) == {"first", *(f"state{number}" for number in range(20))}
+    log = record(store).log
+    assert log is not None
+    assert log.next == 21
+    assert not record(store).handed, "nobody waits any more"

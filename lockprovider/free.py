@@ -6,6 +6,7 @@ Not promised: anything, but that its `publish_last` cannot happen after somebody
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class FreeLock:
-    """A lock that is free at one version of its record, and this client's turn. `release` ends the turn."""
+    """A lock that is free at one version of its record, and this client's turn; `release` ends it in any case."""
 
     def __init__(self, lock: Lock, free: Free, *, looked: bool) -> None:
         self.looked = looked  # if not, the record was the own last one, and another may have written since
         self._lock = lock
         self._free = free
-        self._over = False
+        self._over = self._published = False
+        self._freeing: Future[None] | None = None
 
     @property
     def record(self) -> LockRecord:
@@ -39,6 +41,9 @@ class FreeLock:
 
     def publish_last(self, pending: Pending, data: bytes) -> None:
         """Create the pending object with `data`, if and only if nobody has taken the lock since; as of a `Lease`.
+
+        While nobody waits, the record is then written once more, so that JVM writers need not wait; `release` returns
+        after that.
 
         Raises:
             LeaseLost: somebody was faster; nothing was written, and will not be.
@@ -64,30 +69,28 @@ class FreeLock:
 
     def release(self) -> None:
         """End the turn; what was not published will not be. Whoever waits has the next one."""
-        if not self._over:
+        if self._freeing is not None:
+            self._freeing.result()
+        elif not self._over:
             self._lock.go_last(self._free)
-            self._end(published=False)
+        self._end()
 
     def _apply(self, what: Apply, data: bytes, began_s: float) -> None:
-        waited_for = self._lock.is_waited_for
-        if waited_for:
-            self._end(published=True)
+        self._published = True
+        if waited_for := self._lock.is_waited_for:
+            self._end()
         try:
             self._lock.apply_late(what, data, began_s)
-            if not waited_for:
-                self._lock.free_again()
         except CasError as error:
             reason = f"{what.pending.path!r} was decided, and the next holder puts it there: {error}"
             raise PublishUnknown(reason) from error
-        finally:
-            self._end(published=True)
+        if not waited_for:
+            self._freeing = self._lock.free_again()
 
-    def _end(self, *, published: bool) -> None:
+    def _end(self) -> None:
         if not self._over:
             self._over = True
-            with contextlib.ExitStack() as stack:
-                if published:
-                    stack.enter_context(self._lock.metrics.release())
+            with self._lock.metrics.release() if self._published else contextlib.nullcontext():
                 self._lock.left_free()
 
     def _settle(self, pending: Pending, why: str) -> None:

@@ -482,8 +482,11 @@ class Lock:
         line = () if released is None else released[0].line
         return any(p != self._party.name for p in line) or self._party.fifo.taken or self._turn.wanted
 
-    def free_again(self) -> None:
+    def free_again(self) -> Future[None]:
         """Release what was handed over, while nobody waits, for those who know nothing of that. Best effort."""
+        return self._store.beside(self._free_again)
+
+    def _free_again(self) -> None:
         with contextlib.suppress(CasError, LockError), self._one_step:
             state = self._state
             if isinstance(state, Idle) and state.released is not None and state.released[0].handed:

@@ -284,7 +284,6 @@ class Transaction:
             with contextlib.suppress(CasError):
                 self.table.lock.unstage(staged)
             raise
-        self._clean_up(staged)
         return self._result(completion, conflicts, waited_s, self._stats)
 
     def leave(self) -> None:
@@ -318,16 +317,28 @@ class Transaction:
         if not self._create(requested, plan):
             heartbeat.stop()
             return table.timeline()
+        try:
+            return self._verify(requested, profile, heartbeat)
+        except BaseException:
+            heartbeat.leave()  # what is left is a dead writer's, then
+            raise
+
+    def _verify(self, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat) -> Timeline:
+        """Whether that time will do; the timeline as it was seen after it was taken."""
+        table, begin = self.table, requested.begin
+        inflight = Instant(begin, self._action, State.INFLIGHT)
+        creating = table.store.beside(partial(self._create, inflight, profile))
         looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
         seen = table.now(listed=looks_for_dead)
+        creating.result()
         now = seen.timeline
         if seen.config != self.config or now.latest_completed_begin >= begin or not now.is_alone(requested):
-            table.store.delete(f"{TIMELINE}/{requested.file_name}")
-            heartbeat.stop()
+            heartbeat.leave()
+            names = (inflight.file_name, requested.file_name)  # in this order
+            table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])
             if seen.config != self.config:
                 raise PropertiesChanged("the table's properties were changed by another writer; begin again")
             return now
-        self._create(Instant(begin, self._action, State.INFLIGHT), profile)
         self._begin, self._heartbeat, self._log = begin, heartbeat, seen.log
         if self._timeline is None:
             self._is_listed = seen.listed
@@ -376,7 +387,9 @@ class Transaction:
             try:
                 seen = ahead.result(lease.record)
                 if not seen.timeline.pending(Action.RESTORE):
-                    return self._publish(lease, staged, stats, seen), waited_s
+                    completion = self._publish(lease, staged, stats, seen)
+                    self._clean_up(staged)
+                    return completion, waited_s
             except LeaseLost:
                 continue
             except PublishUnknown:

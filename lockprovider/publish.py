@@ -12,6 +12,11 @@ point never commits; one that was paused after it has committed, in the order of
 A holder that has others waiting may hand the lock over with its commit point, in one write, and apply after that. It
 has half of `HAND_OVER_S` for it, as long as the record keeps those away who know nothing of `pending`.
 
+And who has nothing to do under the lock but that one publish need not take it before (`lockprovider.free`): the commit
+point is conditional on the version at which the lock was seen free, takes it and hands it over. Then several publishes
+may be decided and not be there yet. Whoever applies one applies those that were decided before it first, so that what
+is there never lacks what was decided earlier.
+
 Applying is bounded by the lease under which it is done: nothing is written after its end, and no write is waited for
 longer. Whoever is going to remove what was published waits for those who handed over (`LockRecord.late_ms`). So an
 object that was removed under a later lease does not come back from a roll-forward that was paused.

@@ -24,6 +24,7 @@ from fsspec_cas import ABSENT, Version
 from fsspec_cas.retry import delay_s
 from lockprovider.lease import ahead_of, joined, not_there, step
 from lockprovider.moves import (
+    EVERYONE,
     Apply,
     Busy,
     Commit,
@@ -51,7 +52,7 @@ from lockprovider.moves import (
 from lockprovider.pending import Pending
 from lockprovider.record import LockRecord
 from lockprovider.settings import LockSettings
-from lockprovider.waiting import EVERYONE, Join, Sight, Waiter, comes_again, join_failed, looked, passing
+from lockprovider.waiting import Join, Sight, Waiter, comes_again, join_failed, looked, passing
 
 Task = Generator[Any, Any, Any]
 SETTINGS = LockSettings()

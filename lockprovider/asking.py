@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from lockprovider.errors import NotAcquired
 from lockprovider.lease import ahead_of, joined
-from lockprovider.moves import Busy, Held, Idle, Passing
+from lockprovider.moves import EVERYONE, Busy, Held, Idle, Passing
 from lockprovider.party import Known, Party
-from lockprovider.waiting import EVERYONE, FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
+from lockprovider.waiting import FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 
 if TYPE_CHECKING:
     import threading

@@ -64,6 +64,9 @@ then its own.
 A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
 One that does not keep it drops it with its take.
 
+One that knows nothing of `line` hardly finds the lock free where many wait. So if one was seen of late (`guest_ms`),
+those in the line leave the lock alone for as long as it takes to be found, every so often (`rest_ms`).
+
 `line` in the record says whose turn is next. It is politeness: who does not see it, or passes over it, takes the lock
 as safely as anybody. So waiters may write it too: while the lock is held, one adds itself under the version it has read
 and changes nothing else (`joined`). The holder's next write is refused once, and finds its own lease at a new version.
@@ -76,6 +79,7 @@ from dataclasses import replace
 from fsspec_cas import ABSENT, Condition, Version
 from lockprovider.log import Log
 from lockprovider.moves import (
+    EVERYONE,
     AppliedPending,
     Apply,
     Busy,
@@ -170,6 +174,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
         case _, Release(at, again):
             line = joined(kept, me.party).line if again else kept.line
             released = replace(kept, expired=True, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
+            released = replace(released, rest_ms=_rest_ms(released, at.now_ms))
             return _write("release", held, released, at)
         case Held(), Commit(pending, at):
             return _write("commit", held, _decided(_prolonged(me, held, at), pending), at)
@@ -207,6 +212,8 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
     if record is None or version is None:
         return _take(me, None, ABSENT, at, wish)
     free = record.given or at.now_ms > record.valid_until_ms + GRACE_MS
+    if rests_s(record, at.now_ms) and wish.passing != EVERYONE:
+        free = False
     ahead = 0 if _left(me, record, at) else ahead_of(me.party, record.line)
     over = wish.passing.over if wish.passing.version in (None, version) else 0
     if free and ahead <= over and wish.leaves and may_stay_free(record):
@@ -232,6 +239,22 @@ def may_stay_free(record: LockRecord) -> bool:
 HAND_OVERS = 8
 
 
+def rests_s(record: LockRecord, now_ms: int) -> float:
+    """For how long those in the line leave a released lock to one that knows nothing of it, in seconds."""
+    left_ms = record.rest_ms - now_ms if record.expired else 0
+    return left_ms / 1000 if 0 < left_ms <= _REST_MS else 0.0
+
+
+def _rest_ms(record: LockRecord, now_ms: int) -> int:
+    last_ms = max(record.guest_ms, record.rest_ms)
+    is_due = record.line and record.guest_ms and now_ms > last_ms + _REST_EVERY_MS
+    return now_ms + _REST_MS if is_due else record.rest_ms
+
+
+_REST_EVERY_MS = 15_000
+_REST_MS = 1200  # JVM Hudi looks once in a second
+
+
 def ahead_of(party: str, line: tuple[str, ...]) -> int:
     """How many in the line go before this party; all, if it is not in it."""
     return line.index(party) if party in line else len(line)
@@ -239,7 +262,7 @@ def ahead_of(party: str, line: tuple[str, ...]) -> int:
 
 def _left(me: Me, record: LockRecord, at: Moment) -> bool:
     """Nobody can be waiting in the line of a lock that was there for the taking for so long."""
-    free_s = (at.now_ms - (record.freed_ms or record.valid_until_ms)) / 1000
+    free_s = (at.now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
     return free_s > _LEFT_AFTER_PACES * me.settings.poll_s
 
 
@@ -277,6 +300,8 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading | Writing)
         late_ms=_late_ms(seen, at.now_ms) if seen else 0,
         log=_log(seen, at) if wish.keeps_log else None,
         earlier=seen.earlier if seen else (),
+        guest_ms=_guest_ms(seen, at.now_ms) if seen else 0,
+        rest_ms=seen.rest_ms if seen else 0,
     )
 
 
@@ -316,6 +341,12 @@ def _late_ms(seen: LockRecord, now_ms: int) -> int:
 
 
 _LONG_PAST_MS = 3_600_000
+
+
+def _guest_ms(seen: LockRecord, now_ms: int) -> int:
+    if not seen.nonce:
+        return now_ms
+    return seen.guest_ms if now_ms <= seen.guest_ms + _LONG_PAST_MS else 0
 
 
 def _turn_ms(seen: LockRecord, now_ms: int) -> int:

@@ -53,6 +53,9 @@ class Passing:
     version: Version | None = None
 
 
+EVERYONE = Passing(1 << 30)  # for a try that does not wait, nor leave the lock to anybody
+
+
 @dataclass(frozen=True, slots=True)
 class TryLock:
     """Take the lock if it is free and nobody else's turn.

@@ -1,8 +1,8 @@
 """The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
 
 `owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`, while several wait `line`,
-`turnMs`, `freedMs`, `handed`, `lateUntil` and `earlier`, and for those who keep one `log`, are ours: JVM Hudi ignores
-them when it reads and drops them when it writes.
+`turnMs`, `freedMs`, `guestMs`, `restMs`, `handed`, `lateUntil` and `earlier`, and for those who keep one `log`, are
+ours: JVM Hudi ignores them when it reads and drops them when it writes.
 
 Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
 """
@@ -47,6 +47,9 @@ class LockRecord:
         line: who may take the lock next, in this order. Politeness, not safety: a take never depends on it.
         turn_ms: how long a turn took of late, from take to take; 0 if not known.
         freed_ms: when it was released to those in the line, epoch ms by the releaser's clock; else 0.
+        guest_ms: when it was found to be written by one that knows nothing of the line (a JVM writer), epoch ms; 0 if
+            that is long past.
+        rest_ms: until when those in the line leave a released lock to such a one, epoch ms; or until when they did.
         handed: the holder has ended with a publish and handed the lock over. Any of ours may take it; who knows nothing
             of `pending` (a JVM writer) has to wait until `valid_until_ms`.
         late_ms: `valid_until_ms` of the last that was handed over, whose publish may not be there yet; 0 if that is
@@ -68,6 +71,8 @@ class LockRecord:
     late_ms: int = 0
     log: Log | None = None
     earlier: tuple[Pending, ...] = ()
+    guest_ms: int = 0
+    rest_ms: int = 0
 
     @property
     def undone(self) -> tuple[Pending, ...]:
@@ -105,6 +110,10 @@ class LockRecord:
             fields["turnMs"] = self.turn_ms
         if self.freed_ms:
             fields["freedMs"] = self.freed_ms
+        if self.guest_ms:
+            fields["guestMs"] = self.guest_ms
+        if self.rest_ms:
+            fields["restMs"] = self.rest_ms
         if self.handed:
             fields["handed"] = True
         if self.late_ms:
@@ -143,6 +152,8 @@ class LockRecord:
                 late_ms=_of(fields.get("lateUntil") or 0, int),
                 log=log,
                 earlier=_earlier(fields.get("earlier"), log) if pending else (),
+                guest_ms=_of(fields.get("guestMs") or 0, int),
+                rest_ms=_of(fields.get("restMs") or 0, int),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
             raise MalformedRecord(

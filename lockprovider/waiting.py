@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.lease import ahead_of, may_stay_free
+from lockprovider.lease import ahead_of, may_stay_free, rests_s
 from lockprovider.moves import Busy, Passing
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS
 
 FIRST_S = 0.05
-EVERYONE = Passing(1 << 30)  # for a try that does not wait
 
+_ALL = 1 << 20
 _DOUBLINGS = 10
 _LOOKS = 6  # of the first in the line, in the length of a turn, once that should have ended
 _LATE = 0.25  # of a turn, that a look comes after the time at which a publish is expected
@@ -85,7 +85,8 @@ def looked(waiter: Waiter, sight: Sight, draw: float) -> tuple[Waiter, Pause | J
     known = _noted(waiter, sight)
     if _should_join(known, sight):
         return known, Join()
-    return known, Pause(max(0.0, min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))))
+    pause_s = min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))
+    return known, Pause(max(0.0, pause_s, rests_s(sight.record, sight.now_ms) * (1 + draw / 10)))
 
 
 def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pause]:
@@ -108,7 +109,7 @@ def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
     """
     line = sight.record.line
     if line and waiter.party not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(sight):
-        return EVERYONE
+        return Passing(_ALL)
     if waiter.free_since_s is None:
         return Passing()
     free_s = monotonic_s - waiter.free_since_s

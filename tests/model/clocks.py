@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from fsspec_cas import ABSENT, Version
 from lockprovider.lease import belief, joined
 from lockprovider.moves import (
+    EVERYONE,
     Checking,
     Held,
     Idle,
@@ -37,7 +38,6 @@ from lockprovider.moves import (
 )
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings
-from lockprovider.waiting import EVERYONE
 from model.search import BrokenPromise
 from model.twins import Timed, plainly
 

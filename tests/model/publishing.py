@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from fsspec_cas import ABSENT, Version
 from lockprovider import lease as real
 from lockprovider.moves import (
+    EVERYONE,
     AppliedPending,
     Apply,
     Busy,
@@ -62,7 +63,6 @@ from lockprovider.moves import (
 from lockprovider.pending import Pending
 from lockprovider.record import LockRecord
 from lockprovider.settings import LockSettings
-from lockprovider.waiting import EVERYONE
 from model.search import BrokenPromise
 
 _WRITING = ("try", "seen", "renew", "commit", "hand over", "publish", "release")

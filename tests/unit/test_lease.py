@@ -8,8 +8,9 @@ import pytest
 
 from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
-from lockprovider.lease import belief, joined, settle_commit, step
+from lockprovider.lease import belief, joined, rests_s, settle_commit, step
 from lockprovider.moves import (
+    EVERYONE,
     AppliedPending,
     Apply,
     Busy,
@@ -696,3 +697,70 @@ def test_whoever_takes_a_lock_applies_all_that_was_left() -> None:
     state, put = taking(GIVEN)
     assert put.record.undone == (FIRST, SECOND)
     assert step(ME, state, PutWon(V2))[1] == Apply(SECOND, (FIRST,))
+
+
+# -- rests for those who know nothing of the line ----------------------------------------------------------------------
+
+BY_JVM = LockRecord("jvm", NOW_MS, expired=True)
+REST_MS, REST_EVERY_MS = 1200, 15_000
+
+
+def released(record: LockRecord, ms: int) -> LockRecord:
+    """By its holder, so much later."""
+    mine = Held(replace(record, owner="me", expired=False), V1, NOW_S + 9e9, NOW_MS - round(NOW_S * 1000))
+    _, put = step(ME, mine, Release(at("n2", ms=ms)))
+    assert isinstance(put, PutRecord)
+    return put.record
+
+
+def after_a_jvm_writer() -> LockRecord:
+    _, take = taking(BY_JVM)
+    assert isinstance(take, PutRecord)
+    return replace(take.record, line=("next",))
+
+
+def test_a_jvm_writer_that_was_seen_is_remembered_for_an_hour() -> None:
+    taken = after_a_jvm_writer()
+    assert taken.guest_ms == NOW_MS
+    freed = replace(taken, expired=True, line=())
+    for ms, kept in ((3_600_000, NOW_MS), (3_600_001, 0)):
+        _, again = taking(freed, at("n2", ms=ms))
+        assert isinstance(again, PutRecord)
+        assert again.record.guest_ms == kept
+
+
+@pytest.mark.parametrize(
+    ("record", "ms", "rests"),
+    [
+        (after_a_jvm_writer(), REST_EVERY_MS, False),
+        (after_a_jvm_writer(), REST_EVERY_MS + 1, True),
+        (replace(after_a_jvm_writer(), rest_ms=NOW_MS + 100), REST_EVERY_MS + 100, False),
+        (replace(after_a_jvm_writer(), line=()), REST_EVERY_MS + 1, False),
+        (replace(after_a_jvm_writer(), guest_ms=0), REST_EVERY_MS + 1, False),
+    ],
+    ids=["just seen", "due", "rested a moment ago", "nobody waits", "none was seen"],
+)
+def test_every_so_often_a_released_lock_is_left_to_a_jvm_writer(record: LockRecord, ms: int, rests: bool) -> None:
+    freed = released(record, ms)
+    assert (freed.rest_ms == NOW_MS + ms + REST_MS) == rests
+    assert (rests_s(freed, NOW_MS + ms) > 0) == rests
+
+
+def test_while_it_rests_none_of_those_who_wait_takes_it_but_one_that_cannot_wait_does() -> None:
+    freed = released(after_a_jvm_writer(), REST_EVERY_MS + 1)
+    next_one = replace(ME, owner="next", party="next")
+    for ms, passing, taken in (
+        (0, Passing(), False),
+        (0, Passing(5), False),
+        (REST_MS - 1, Passing(), False),
+        (REST_MS, Passing(), True),
+        (0, EVERYONE, True),
+    ):
+        moment = at("n3", ms=REST_EVERY_MS + 1 + ms)
+        state, effect = step(next_one, Reading(passing), RecordSeen(freed, V2, moment))
+        assert isinstance(state, Writing) == taken
+        assert isinstance(effect, Busy) != taken
+
+
+def test_a_rest_that_lies_far_ahead_is_a_clock_s_error() -> None:
+    assert rests_s(replace(OTHERS, expired=True, rest_ms=NOW_MS + REST_MS + 1), NOW_MS) == 0

@@ -26,6 +26,8 @@ records = st.builds(
     line=st.lists(text, max_size=4).map(tuple),
     turn_ms=st.integers(min_value=0, max_value=2**31),
     freed_ms=st.integers(min_value=0, max_value=2**53),
+    guest_ms=st.integers(min_value=0, max_value=2**53),
+    rest_ms=st.integers(min_value=0, max_value=2**53),
 )
 
 

@@ -83,10 +83,11 @@ class Join:
 def looked(waiter: Waiter, sight: Sight, draw: float) -> tuple[Waiter, Pause | Join]:
     """What to do after a look in vain; `draw` is in [0, 1)."""
     known = _noted(waiter, sight)
+    if rest_s := rests_s(sight.record, sight.now_ms):
+        return known, Pause(rest_s * (1 + draw / 10))
     if _should_join(known, sight):
         return known, Join()
-    pause_s = min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))
-    return known, Pause(max(0.0, pause_s, rests_s(sight.record, sight.now_ms) * (1 + draw / 10)))
+    return known, Pause(max(0.0, min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))))
 
 
 def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pause]:

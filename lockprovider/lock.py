@@ -204,8 +204,9 @@ class Lock:
         if mine is not None and mine.thread is threading.current_thread():
             return mine.again(keeps_log=keeps_log)
         with self.metrics.acquisition():
-            self._wait(timeout_s, meanwhile, keeps_log=keeps_log, leaves=False)
-            return self._begin()
+            lease = self._wait(timeout_s, meanwhile, keeps_log=keeps_log, leaves=False)
+        assert isinstance(lease, Lease)  # noqa: S101 - it is not left free
+        return lease
 
     def wait_for_turn(self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None) -> Lease | FreeLock:
         """As `acquire` by one that keeps the log and has nothing to do under the lock but one publish.
@@ -221,12 +222,11 @@ class Lock:
         if self._me.pid != os.getpid():
             self._be_new()
         with self.metrics.acquisition():
-            self._wait(timeout_s, meanwhile, keeps_log=True, leaves=True)
-            state = self._state
-            return FreeLock(self, state, looked=self._looked) if isinstance(state, Free) else self._begin()
+            return self._wait(timeout_s, meanwhile, keeps_log=True, leaves=True)
 
-    def _wait(self, timeout_s: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool) -> None:
-        """Until the machine holds the lock, or has found it free for one that leaves it so."""
+    def _wait(
+        self, timeout_s: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool
+    ) -> Lease | FreeLock:
         deadline = self._world.monotonic_s() + (self.settings.timeout_s if timeout_s is None else timeout_s)
         if not self._turn.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
             raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
@@ -235,6 +235,8 @@ class Lock:
             self.require_safe_store()
             ask(self, self._party, self._world, deadline)
             self._tried = set()
+            state = self._state
+            return FreeLock(self, state, looked=self._looked) if isinstance(state, Free) else self._begin()
         except BaseException:
             self._leave()
             raise
@@ -342,7 +344,6 @@ class Lock:
             lease.start()
         except BaseException:
             self._release_quietly()
-            self._leave()
             raise
         self._lease = lease
         return lease
@@ -472,6 +473,10 @@ class Lock:
             self._look_ahead(what.earlier[-1] if what.earlier else None)
             again = self._party.comes_again(free.record)
             answer = self._feed(Publish(pending, self._moment(), again, self._there))
+            state = self._state
+            if self._audit is not None and isinstance(state, Idle) and state.released is not None:
+                self._audit.taken(state.released[0])
+                self.note_end(held=True)
             return what, None if isinstance(answer, Apply) else answer
 
     @property

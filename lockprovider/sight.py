@@ -129,8 +129,9 @@ def lines(sight: Sight) -> list[str]:
     named.append(("epoch", str(record.epoch) if record.epoch else "none (written by JVM Hudi)"))
     if record.line:
         named.append(("waiting", f"{len(record.line)} in line"))
-    if record.pending is not None:
-        named.append(("pending", f"{record.pending.path}, decided; whoever takes the lock finishes it first"))
+    if record.undone:
+        paths = ", ".join(pending.path for pending in record.undone)
+        named.append(("pending", f"{paths}, decided; whoever takes the lock finishes it first"))
     named.append(("clock", _clock_words(sight)))
     return [f"{name:<8} {words}" for name, words in named]
 

@@ -143,10 +143,10 @@ def step(me: Me, state: State, event: Event) -> Step:
 
 def _outside(me: Me, state: Idle | Lost | Reading | Free, event: Event) -> Step:
     match state, event:
-        case ((Idle((record, version)) | Free(record, version)), TryLock(at, passing, keeps_log, leaves)):
-            return _judge(me, record, version, at, Reading(passing, keeps_log, leaves))
-        case ((Idle() | Lost()), TryLock(_, passing, keeps_log, leaves)):
-            return Reading(passing, keeps_log, leaves), ReadRecord()
+        case ((Idle((record, version)) | Free(record, version)), TryLock(at) as wish):
+            return _judge(me, record, version, at, _reading(wish))
+        case ((Idle() | Lost()), TryLock() as wish):
+            return _reading(wish), ReadRecord()
         case Reading() as wish, RecordSeen(record, version, at):
             return _judge(me, record, version, at, wish)
         case Free() as free, Publish(pending, at, again, there):
@@ -157,6 +157,10 @@ def _outside(me: Me, state: Idle | Lost | Reading | Free, event: Event) -> Step:
             return write, PutRecord(freed, version)
         case _:
             raise _misplaced(state, event)
+
+
+def _reading(wish: TryLock) -> Reading:
+    return Reading(wish.passing, wish.keeps_log, wish.leaves, wish.line)
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
@@ -207,7 +211,7 @@ def _misplaced(state: State, event: Event) -> ValueError:
     return ValueError(f"{type(event).__name__} does not belong to {type(state).__name__}")
 
 
-def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment, wish: Reading | Writing) -> Step:
+def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment, wish: Reading) -> Step:
     """May I take the lock that I see?"""
     if record is None or version is None:
         return _take(me, None, ABSENT, at, wish)
@@ -217,7 +221,7 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
     ahead = 0 if _left(me, record, at) else ahead_of(me.party, record.line)
     over = wish.passing.over if wish.passing.version in (None, version) else 0
     if free and ahead <= over and wish.leaves and may_stay_free(record):
-        return Free(record, version, Reading(wish.passing, wish.keeps_log, wish.leaves)), Told("free")
+        return Free(record, version, wish), Told("free")
     # A valid record of mine while I hold nothing: an older write of mine landed late.
     if (free and ahead <= over) or (record.owner == me.owner and not record.given):
         return _take(me, record, version, at, wish)
@@ -278,15 +282,15 @@ def joined(record: LockRecord, party: str) -> LockRecord:
     return record if party in record.line else replace(record, line=(*record.line, party))
 
 
-def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: Reading | Writing) -> Step:
+def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: Reading) -> Step:
     record = _taken(me, seen, at, wish)
-    clocks_ms = _clocks_ms(at)
-    write = Writing("take", record, at.monotonic_s, clocks_ms, None, wish.passing, wish.keeps_log, wish.leaves)
+    write = Writing("take", record, at.monotonic_s, _clocks_ms(at), None, wish)
     return write, PutRecord(record, condition)
 
 
-def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading | Writing) -> LockRecord:
+def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRecord:
     no_shows = _no_shows(me, seen, at, wish.passing) if seen else 0
+    restored = wish.line if seen and not seen.nonce else ()
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -295,7 +299,7 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading | Writing)
         nonce=at.nonce,
         pending=seen.pending if seen else None,
         holder=Holder(me.host, me.pid, at.now_ms),
-        line=tuple(party for party in seen.line[no_shows:] if party != me.party) if seen else (),
+        line=tuple(party for party in (seen.line[no_shows:] or restored) if party != me.party) if seen else (),
         turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
         late_ms=_late_ms(seen, at.now_ms) if seen else 0,
         log=_log(seen, at) if wish.keeps_log else None,
@@ -446,7 +450,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
     if write.free is not None:
         return _published(me, write, write.free, seen)
     if write.purpose == "take":
-        return _judge(me, seen.record, seen.version, seen.at, write)
+        return _judge(me, seen.record, seen.version, seen.at, write.wish)
     if write.purpose in ("release", "free"):
         return Idle(), Told("released" if write.purpose == "release" else "freed")
     why = f"the lock was released or taken over: {_said(me, seen.record)}"

@@ -82,6 +82,7 @@ from lockprovider.pending import Pending
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings
 
+_LINE_S = 30.0  # for so long those are taken to wait who were seen in a line that a JVM writer has dropped
 _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 
 
@@ -166,6 +167,7 @@ class Lock:
         self._ahead: tuple[Pending, Future[bool]] | None = None  # whether what is to be rolled forward is there
         self._sent: set[Pending] = set()  # what this client began to apply, and may yet arrive
         self._applied: Pending | None = None
+        self._line: tuple[float, tuple[str, ...]] = (0.0, ())  # as it was seen last, and when
         self.metrics = Recorder(self._on_metric, self._world)
         # A busy data path must not starve the renewals.
         self._records = self._store.apart().telling(self.metrics.throttled)
@@ -322,7 +324,7 @@ class Lock:
                 self._state = Idle()  # what an earlier release or acquisition that failed has left
             self._applied = None
             try:
-                answer = self._feed(TryLock(self._moment(), over, self._keeps_log, self._leaves))
+                answer = self._feed(TryLock(self._moment(), over, self._keeps_log, self._leaves, self._line_of_late()))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
                     self._roll_forward(answer)
                 if isinstance(self._state, Free) and self._meanwhile is not None:
@@ -672,7 +674,16 @@ class Lock:
         known = self.known = self._known_now(self.known, self._records)
         if known is None:
             return RecordSeen(None, None, self._moment())
+        if known.record.nonce:
+            self._saw_line(known.record)
         return RecordSeen(known.record, known.version, self._moment())
+
+    def _saw_line(self, record: LockRecord) -> None:
+        self._line = self._world.monotonic_s(), record.line
+
+    def _line_of_late(self) -> tuple[str, ...]:
+        at_s, line = self._line
+        return line if self._world.monotonic_s() - at_s < _LINE_S else ()
 
     def _known_now(self, before: Known | None, store: Store) -> Known | None:
         """The record now; None if there is none."""
@@ -699,6 +710,7 @@ class Lock:
         self.metrics.wrote(self._state, outcome)
         if isinstance(outcome, Won):
             self.known = Known(effect.record, outcome.version, understood=True)
+            self._saw_line(effect.record)
             return PutWon(outcome.version)
         outrun = self._patient and not isinstance(outcome, Unknown) and isinstance(effect.condition, Version)
         return Outrun() if outrun and _may_be_outrun(self._state) else PutFailed()

@@ -61,12 +61,14 @@ class TryLock:
     """Take the lock if it is free and nobody else's turn.
 
     `keeps_log`: only publishes will be done under it. `leaves`: only one, so leave it `Free` if that will do.
+    `line`: who waited a moment ago, should one that knows nothing of it have dropped it.
     """
 
     at: Moment
     passing: Passing = Passing()
     keeps_log: bool = False
     leaves: bool = False
+    line: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,7 @@ class Reading:
     passing: Passing = Passing()
     keeps_log: bool = False
     leaves: bool = False
+    line: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +286,7 @@ class Writing:
     sent_s: float
     clocks_ms: int
     before: Held | None
-    passing: Passing = Passing()  # of a take: holds for the next judgement too
-    keeps_log: bool = False  # of a take, too
-    leaves: bool = False  # of a take, too
+    wish: Reading = Reading()  # of a take: holds for the next judgement too
     free: Free | None = None  # of a publish
     then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
 

@@ -16,6 +16,7 @@ from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockR
 
 SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
 RECORD = "table_lock.json"
+JVM_FIELDS = ("owner", "validUntil", "expired")
 
 
 class Told(LocalBackend):
@@ -261,3 +262,15 @@ def test_threads_of_one_process_publish_one_after_the_other(store: Store) -> Non
     assert log is not None
     assert log.next == 21
     assert not record(store).handed, "nobody waits any more"
+
+
+def test_who_waits_is_not_forgotten_for_a_jvm_writer_that_knows_nothing_of_it(store: Store) -> None:
+    lock, turn = waited_for(store)
+    turn.release()
+    content = store.read(HUDI_LOCK_PATH)
+    jvm = {name: value for name, value in json.loads(content.data).items() if name in JVM_FIELDS}
+    store.put_if_match(HUDI_LOCK_PATH, json.dumps(jvm).encode(), content.version).unwrap()
+    with lock.wait_for_turn() as lease:
+        assert isinstance(lease, Lease)
+        assert lease.record.line == ("another",)
+        assert lease.record.guest_ms

@@ -39,6 +39,7 @@ _SLACK_S = 0.1  # what the first in the line may be late by, besides its pace an
 _SOONEST_S = 0.001
 _JOIN_BURST = 4  # attempts in a row: against turns that are short, one in three or four succeeds
 _JOIN_GROWTH = 1.5
+_UNKNOWN_TURN_S = 0.2  # each that joins makes the holder write anew: were all to join in its turn, it would not end
 _QUIET_S = 0.15  # a turn that lasts for so long, and for several ways to the store, leaves room to join
 _QUIET_WAYS = 5
 _PACED_S = 0.5
@@ -160,7 +161,8 @@ def _should_join(waiter: Waiter, sight: Sight) -> bool:
     if sight.took_s is None and not waiter.refused:
         return True
     rounds = _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
-    return _waited_s(waiter, sight.monotonic_s) > rounds * (len(line) + 1) * _turn_s(sight)
+    turn_s = sight.record.turn_ms / 1000 or _UNKNOWN_TURN_S
+    return _waited_s(waiter, sight.monotonic_s) > rounds * (len(line) + 1) * turn_s
 
 
 def _waited_s(waiter: Waiter, monotonic_s: float) -> float:
@@ -186,7 +188,8 @@ def _guests_pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
     slowing_s, round_s = _slowing_s(waiter.looks - 1, waiter.poll_s), len(line) * _turn_s(sight)
     if sight.busy.outrun:  # by one of the line, who comes on time; the last newcomer of all is soon tried again
         soon_s = _OUTRUN_WAYS * max(waiter.way_s, _OUTRUN_WAY_S)
-        return min(waiter.poll_s, max(soon_s, min(slowing_s, round_s) / 4) * (1 + draw))
+        later_s = min(slowing_s, round_s) if sight.record.turn_ms else slowing_s
+        return min(waiter.poll_s, max(soon_s, later_s / 4) * (1 + draw))
     return max(slowing_s, _GUEST_ROUND * round_s) * (1 + draw) / 2
 
 

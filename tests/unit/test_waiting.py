@@ -178,15 +178,17 @@ def test_nobody_joins_where_there_is_no_line_or_where_the_record_is_not_understo
 
 def test_a_line_begins_where_a_turn_lasts_long_enough_to_join_beside_it() -> None:
     lasting = replace(HELD, holder=Holder("h", 1, NOW_MS - 200))
-    assert first_join(lasting) == 5, "after as long as it lasts"
+    assert first_join(lasting) == 5
     waiter = Waiter("p", 1.0, looks=3, way_s=1.0, began_s=-9.0)
     assert isinstance(looked(waiter, sight(lasting), 0.5)[1], Pause), "not if the store is slower than that"
 
 
 def test_while_nobody_knows_how_long_a_turn_is_newcomers_do_not_all_join_during_the_first() -> None:
     """Each that joins makes the holder write anew: were all to do it at once, the holder would not get to its end."""
-    lasting = replace(HELD, holder=Holder("h", 1, NOW_MS - 400), line=("a", "b"))
-    assert first_join(lasting) == 25, "two go before: after three turns as long as this one by now"
+    lasting = replace(HELD, holder=Holder("h", 1, NOW_MS - 400))
+    waits = [first_join(replace(lasting, line=tuple("abcdef"[:n]))) for n in range(6)]
+    assert waits == sorted(set(waits)), "the more have, the later the next"
+    assert waits[5] * 0.05 > 1.0
 
 
 # -- outrun ------------------------------------------------------------------------------------------------------------

@@ -259,6 +259,8 @@ class Simulation:
                 told = yield from self._feed(process, me, HandOver(pending, at, self._again(process)))
                 if told == Told("handed_over"):
                     return True
+                if isinstance(process.machine, Rolling):  # refused, for somebody joined: what it took over is there
+                    process.machine = process.machine.held
                 continue
             yield from self._feed(process, me, Commit(pending, at))
             if isinstance(process.machine, Rolling):

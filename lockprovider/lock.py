@@ -454,6 +454,8 @@ class Lock:
         To be applied after that, see `apply_late`.
         """
         with self._publishing:
+            with self._one_step:
+                self._note_applied()
             self._apply_left(self._left_s)
             with self._one_step:
                 ended = self._finish_in_flight()

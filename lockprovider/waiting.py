@@ -29,12 +29,19 @@ _SLOWER = 4  # its next look in a turn that lasts long: after this share of how 
 _EARLY = 0.9  # of the time until the own turn is slept through: turns are not equally long
 _WAYS = 1.5  # to the store, that a look is earlier still: it shall be there in time
 _GUEST_ROUND = 0.5  # of a round of the line is slept through by those who are not in it
+_GUEST_S = 0.1  # their first pause, while nobody else is known to want the lock
 _OUTRUN_WAY_S = 0.02
 _OUTRUN_WAYS = 2  # to the store, until whoever was faster may have ended
+_CROWD_S = 0.15  # the first pause in a crowd without a line
+_CROWD_WAYS = 3  # to the store, if that is longer
+_CROWD_GROWTH = 1.5  # of that, each time that another got the lock
+_CROWD_POLLS = 0.55  # of the pace, at most: where many wait, a long pause costs the last of them most
+_CROWD_EVEN = 0.3  # of the pause is the same for all
 _SLACK_S = 0.1  # what the first in the line may be late by, besides its pace and its way to the store
 _SOONEST_S = 0.001
 _JOIN_BURST = 4  # attempts in a row: against turns that are short, one in three or four succeeds
 _JOIN_GROWTH = 1.5
+_UNKNOWN_TURN_S = 0.2  # each that joins makes the holder write anew: were all to join in its turn, it would not end
 _QUIET_S = 0.15  # a turn that lasts for so long, and for several ways to the store, leaves room to join
 _QUIET_WAYS = 5
 _PACED_S = 0.5
@@ -66,6 +73,7 @@ class Waiter:
     free_since_s: float | None = None
     began_s: float | None = None
     refused: int = 0  # attempts to join the line that others were faster than
+    rivals: int = 0  # times that somebody else got the lock meanwhile, as far as was seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +144,12 @@ def _noted(waiter: Waiter, sight: Sight) -> Waiter:
         version=sight.version,
         began_s=began_s,
         free_since_s=since_s if sight.busy.free else None,
+        rivals=waiter.rivals + _another_got_it(waiter, sight),
     )
+
+
+def _another_got_it(waiter: Waiter, sight: Sight) -> bool:
+    return sight.busy.outrun or (waiter.version not in (None, sight.version) and not sight.busy.free)
 
 
 def _should_join(waiter: Waiter, sight: Sight) -> bool:
@@ -152,7 +165,8 @@ def _should_join(waiter: Waiter, sight: Sight) -> bool:
     if sight.took_s is None and not waiter.refused:
         return True
     rounds = _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
-    return _waited_s(waiter, sight.monotonic_s) > rounds * (len(line) + 1) * (sight.record.turn_ms / 1000 or FIRST_S)
+    turn_s = sight.record.turn_ms / 1000 or _UNKNOWN_TURN_S
+    return _waited_s(waiter, sight.monotonic_s) > rounds * (len(line) + 1) * turn_s
 
 
 def _waited_s(waiter: Waiter, monotonic_s: float) -> float:
@@ -174,11 +188,22 @@ def _pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
 
 
 def _guests_pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
-    slowing_s = _slowing_s(waiter.looks - 1, waiter.poll_s)
-    if sight.busy.outrun:
+    line = sight.record.line
+    if waiter.rivals and not line:
+        return _crowd_pause_s(waiter, draw)
+    slowing_s, round_s = _slowing_s(waiter.looks - 1, waiter.poll_s), len(line) * _turn_s(sight)
+    if sight.busy.outrun:  # by one of the line, who comes on time; the last newcomer of all is soon tried again
         soon_s = _OUTRUN_WAYS * max(waiter.way_s, _OUTRUN_WAY_S)
-        return min(waiter.poll_s, max(soon_s, slowing_s / 4) * (1 + draw))
-    return max(slowing_s, _GUEST_ROUND * len(sight.record.line) * _turn_s(sight)) * (1 + draw) / 2
+        later_s = min(slowing_s, round_s) if sight.record.turn_ms else slowing_s
+        return min(waiter.poll_s, max(soon_s, later_s / 4) * (1 + draw))
+    return max(slowing_s, _GUEST_ROUND * round_s) * (1 + draw) / 2
+
+
+def _crowd_pause_s(waiter: Waiter, draw: float) -> float:
+    """Who sees others get the lock again and again looks more and more seldom: nobody knows how many they are."""
+    first_s = max(_CROWD_S, _CROWD_WAYS * waiter.way_s)
+    growth = _CROWD_GROWTH ** min(waiter.rivals - 1, _DOUBLINGS)
+    return min(_CROWD_POLLS * waiter.poll_s, first_s * growth) * (_CROWD_EVEN + 2 * (1 - _CROWD_EVEN) * draw)
 
 
 def _at_most_s(waiter: Waiter, sight: Sight, draw: float) -> float:
@@ -191,7 +216,7 @@ def _at_most_s(waiter: Waiter, sight: Sight, draw: float) -> float:
 
 
 def _slowing_s(times: int, poll_s: float) -> float:
-    return min(poll_s, FIRST_S * (1 << min(times, _DOUBLINGS)))
+    return min(poll_s, _GUEST_S * (1 << min(times, _DOUBLINGS)))
 
 
 def _turn_s(sight: Sight) -> float:

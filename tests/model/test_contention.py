@@ -15,8 +15,8 @@ from benchmarks.contention import Case, Simulation
 SEEDS = range(6)
 
 
-def runs(case: Case) -> list:
-    return [Simulation(case, seed).run() for seed in SEEDS]
+def runs(case: Case, seeds: range = SEEDS) -> list:
+    return [Simulation(case, seed).run() for seed in seeds]
 
 
 @pytest.mark.parametrize("threads", [2, 8, 32])
@@ -35,11 +35,12 @@ def test_four_processes_in_which_each_asks_once_are_all_served_for_few_requests(
     assert {run.acquisitions for run in found} == {4 * threads}
 
 
-@pytest.mark.parametrize(("processes", "lasts_s"), [(3, 40.0), (8, 40.0), (32, 60.0)])
-def test_processes_that_loop_alone_take_turns(processes: int, lasts_s: float) -> None:
-    found = runs(Case(processes, 1, rounds=0, lasts_s=lasts_s))
+@pytest.mark.parametrize(("processes", "lasts_s", "unfair"), [(3, 20.0, 5.5), (8, 20.0, 3.5), (32, 60.0, 3.3)])
+def test_processes_that_loop_alone_take_turns(processes: int, lasts_s: float, unfair: float) -> None:
+    """The longest wait is that of the last to get in, so it differs much between seeds; with three, a wait is short."""
+    found = runs(Case(processes, 1, rounds=0, lasts_s=lasts_s), range(40 if processes < 32 else 8))
     assert mean(run.requests for run in found) <= 6
-    assert median(run.unfairness for run in found) <= 3.5
+    assert median(run.unfairness for run in found) <= unfair
     assert max(run.unserved for run in found) == 0
 
 
@@ -52,14 +53,29 @@ def test_a_hundred_and_twenty_eight_processes_that_loop_alone_are_all_served_and
     assert run.hand_over_ms < 90
 
 
-@pytest.mark.parametrize(("processes", "most"), [(8, 8), (32, 11.5)])
-def test_processes_that_ask_once_and_all_at_once_need_far_fewer_requests_than_with_plain_polling(
+@pytest.mark.parametrize(("processes", "most"), [(8, 6.8), (32, 10), (128, 17)])
+def test_processes_that_ask_once_and_all_at_once_are_served_for_a_bounded_number_of_requests(
     processes: int, most: float
 ) -> None:
     """Nobody knows how many there are, and to tell each other would cost more than to find out."""
     found = runs(Case(processes, 1, lasts_s=1e9))
     assert mean(run.requests for run in found) <= most
+    assert median(run.unfairness for run in found) <= 3.5
     assert {run.acquisitions for run in found} == {processes}
+
+
+@pytest.mark.parametrize("processes", [8, 32])
+def test_processes_that_ask_once_and_all_at_once_hand_over_about_as_fast_as_with_plain_polling(processes: int) -> None:
+    line = runs(Case(processes, 1, lasts_s=1e9))
+    naive = runs(Case(processes, 1, lasts_s=1e9, policy="naive", poll_s=0.1))
+    assert mean(run.hand_over_ms for run in line) < 1.4 * mean(run.hand_over_ms for run in naive)
+
+
+def test_writers_that_begin_all_at_once_do_not_keep_each_other_from_committing() -> None:
+    """Those who join the line make the holder write anew; that must stay rare while all of them want to."""
+    found = runs(Case(64, 1, rounds=0, lasts_s=30.0, work_s=0.25, hold_s=0.005, publishes=True))
+    assert mean(run.per_s for run in found) > 8.5
+    assert max(run.unserved for run in found) == 0
 
 
 def test_turns_that_last_are_waited_for_with_few_looks() -> None:

@@ -354,10 +354,15 @@ class Table:
         return before + self.store.list("", start_after=_AFTER_META)
 
     def history(self) -> list[Commit]:
-        """All completed writes, in the order of their completion."""
-        return [
-            Commit(i.begin, i.completion or "", i.action.value, self.metadata_of(i)) for i in self.timeline().writes
-        ]
+        """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
+        for left in reversed(range(_OVERTAKEN)):
+            done = self.timeline().writes
+            try:
+                return [Commit(i.begin, i.completion or "", i.action.value, self.metadata_of(i)) for i in done]
+            except HistoryGone:  # archived just now
+                if not left:
+                    raise
+        raise AssertionError
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
         """What a completed write did.

@@ -18,15 +18,18 @@ Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lockprovider import InvalidSettings, Lease
+from fsspec_cas import CasError
+from lockprovider import InvalidSettings, Lease, LockError
 from lockprovider.table import archived, history_files, leaving, rollback
 from lockprovider.table.ahead import at_once
 from lockprovider.table.archival import Archivable, Facts, FileGroup, KeepActive, Plan, plan, surplus
+from lockprovider.table.errors import TableError
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import MARKERS, TIMELINE
 from lockprovider.table.lsm import Archived
@@ -75,6 +78,14 @@ def archive(table: Table, keep: KeepActive | None = None) -> ArchiveResult:
             if names:
                 table.tell("archived", "", instants=len(names))
             return ArchiveResult(tuple(names), done.held)
+
+
+def after_commit(table: Table) -> None:
+    """Archive, if what this process saw last of the timeline is long enough. The commit stands whatever comes of it."""
+    keep = table.settings.archival
+    if len(table.memory.latest.writes) > keep.most:
+        with contextlib.suppress(CasError, LockError, TableError):
+            archive(table, keep)
 
 
 def would_archive(table: Table, keep: KeepActive | None = None) -> ArchiveResult:

@@ -517,7 +517,7 @@ class Table:
             txn.check_keys = txn.check_keys if check_keys is None else check_keys
             try:
                 fn(txn)
-                return txn.commit(conflicts=conflicts)
+                result = txn.commit(conflicts=conflicts)
             except PropertiesChanged:
                 continue  # it has not begun; now they are known
             except Exception as error:
@@ -530,6 +530,10 @@ class Table:
             except BaseException:
                 txn.rollback()
                 raise
+            else:
+                if self.settings.archive_automatically:
+                    archive.after_commit(self)
+                return result
 
     def clean(self, policy: Policy | None = None) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention); see `clean`."""

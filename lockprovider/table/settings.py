@@ -26,6 +26,7 @@ _COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retain
 _HOURS_KEYS = ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained")
 _VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
 _ACTIVE_KEYS = ("hoodie.keep.min.commits", "hoodie.keep.max.commits")
+_AUTOMATIC_KEY = "hoodie.archive.automatic"
 _INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
 _MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
 _WAIT_KEY = "hoodie.write.lock.wait_time_ms"
@@ -108,12 +109,14 @@ class TableSettings:
         resolution: which others a write loses to (see `conflict`).
         retention: what a clean keeps, unless it is told otherwise.
         archival: how many commits an archival leaves on the timeline, unless it is told otherwise.
+        archive_automatically: whether a commit by `Table.transact`, and what is built on it, is followed by an archival
+            once there is something to archive (`hoodie.archive.automatic`; not by default here: it lists all files).
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
 
     Raises:
-        InvalidSettings: EAGER together with several writers.
+        InvalidSettings: EAGER together with several writers, or nothing to be kept by an archival.
     """
 
     lock: LockSettings = field(default_factory=LockSettings)
@@ -123,6 +126,7 @@ class TableSettings:
     resolution: Resolution = by_file_group
     retention: Policy = field(default_factory=KeepCommits)
     archival: KeepActive = field(default_factory=KeepActive)
+    archive_automatically: bool = False
     index: IndexSettings | None = None
     check_keys: bool = False
 
@@ -131,6 +135,9 @@ class TableSettings:
             raise InvalidSettings(
                 f"{FAILED_KEYS[0]}=EAGER would roll back live writers of {MODE_KEY}={self.mode.value}: set it to LAZY"
             )
+
+        if self.archival.fault:
+            raise InvalidSettings(self.archival.fault)
 
     @property
     def is_eager(self) -> bool:
@@ -160,6 +167,7 @@ class TableSettings:
             resolution=_resolution(options.get(RESOLUTION_KEY)),
             retention=_retention(options),
             archival=_archival(options),
+            archive_automatically=options.get(_AUTOMATIC_KEY, "false").strip().lower() == "true",
             index=_index(options),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from table.asked_for import counted
 from table.services import overwrite
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
+from fsspec_cas import Unavailable
 from lockprovider import InvalidSettings
 from lockprovider.table import (
     Aborted,
@@ -449,6 +451,26 @@ def test_the_settings_are_hudis() -> None:
     assert keep(max="5") == KeepActive(1, 5)
     with pytest.raises(InvalidSettings, match="hoodie.keep.min.commits=x"):
         keep(min="x")
+    with pytest.raises(InvalidSettings, match="hoodie.keep.max.commits=5 cannot be"):
+        keep(min="6", max="5")
+
+
+def test_commits_archive_by_themselves_if_they_are_told_to(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Table.open(table.url, settings=replace(FEW, archive_automatically=True))
+    for number in range(12):
+        upsert(told, (number % 2, "a", number))
+        assert len(told.timeline().writes) <= KEEP.most + 1
+    assert len(archived.look(told).files) == 3
+
+    def fail(*_: object) -> None:
+        raise Unavailable("the store is gone")
+
+    monkeypatch.setattr("lockprovider.table.archive._round", fail)
+    for number in range(4):
+        upsert(told, (number % 2, "a", 20 + number))
+    assert content(told) == by_hudi_rs(table.url) == {(0, "a", 22), (1, "a", 23)}
+    assert TableSettings.from_hudi({"hoodie.archive.automatic": "true"}).archive_automatically
+    assert not TableSettings.from_hudi({}).archive_automatically
 
 
 def test_what_is_to_be_archived_can_be_asked_for_first(table: Table) -> None:

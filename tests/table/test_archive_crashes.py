@@ -6,6 +6,7 @@ Merging and removing old files of the archive is part of it.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, upsert
 from table.test_crash_at_every_step import Died, DiesAtStep, let_time_pass
 
 from fsspec_cas import Store, Unavailable
-from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings, archived
+from lockprovider import Lease, LeaseLost
+from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings, archived, history_files
+from lockprovider.table.archival import Archivable
 from lockprovider.table.doctor import diagnose
 from lockprovider.table.instant import parse
+from lockprovider.table.layout import TIMELINE
 
 KEEP = KeepActive(2, 3)
 FEW = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(1), archival=KEEP)
@@ -75,23 +79,17 @@ def look_at(folder: Path, rows: Any, everything: set[str], after: str) -> None:
     assert all(True in found for found in states.values()), f"a completed instant looks pending after {after}"
 
 
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
-def test_whatever_the_last_request_was_readers_see_the_same_and_the_next_archival_ends(
-    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
-) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the process dies, the machine does not
-    monkeypatch.setattr("lockprovider.table.history_files._MERGED", 3)
-    rows, tried = by_hudi_rs(str(made)), set()
-    before = Table.open(str(made), settings=FEW)
+def die_at_every_step(tmp_path: Path, made: Path, *, applied: bool) -> int:
+    """How many requests an archival has; at each of them one died."""
+    rows, before = by_hudi_rs(str(made)), Table.open(str(made), settings=FEW)
     everything = names_in_archive(made, before) | completed(made)
     for step in range(1, FAR_TOO_MANY):
         folder = tmp_path / "t"
         shutil.copytree(made, folder)
         backend = DiesAtStep(step, applied=applied)
         if attempt(str(folder), backend):
-            break
+            return step
         last = backend.asked[-1]
-        tried.add(last.rpartition("/")[2].partition("_")[0])
         look_at(folder, rows, everything, last)
         let_time_pass(folder)
         if step % 3 == 0:  # others go on first
@@ -104,13 +102,33 @@ def test_whatever_the_last_request_was_readers_see_the_same_and_the_next_archiva
         table = Table.open(str(folder), settings=FEW)
         table.archive(KeepActive(1, 2))
         look_at(folder, now, everything, f"{last} and the next archival")
-        assert not {name for name in completed(folder) if name in names_in_archive(folder, table)}
-        wrong = [one.what for _, _, found in diagnose(table) for one in found if one.state == "wrong"]
-        assert wrong == []
+        assert not completed(folder) & names_in_archive(folder, table)
+        assert [one.what for _, _, found in diagnose(table) for one in found if one.state == "wrong"] == []
         shutil.rmtree(folder)
-    else:
-        pytest.fail("the archival never ended")
-    assert step > 25, tried
+    pytest.fail("the archival never ended")
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+def test_whatever_the_last_request_was_readers_see_the_same_and_the_next_archival_ends(
+    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the process dies, the machine does not
+    monkeypatch.setattr("lockprovider.table.history_files._MERGED", 3)
+    assert die_at_every_step(tmp_path, made, applied=applied) > 40
+
+
+def test_an_archiver_that_removes_completed_files_first_is_caught(
+    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(table: Table, _lease: Lease, actions: Iterable[Archivable]) -> None:
+        for action in actions:
+            for instant in (*action.completed, *action.pending):
+                table.store.delete(f"{TIMELINE}/{instant.file_name}")
+
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    monkeypatch.setattr("lockprovider.table.leaving.remove", remove)
+    with pytest.raises(AssertionError, match="looks pending after"):
+        die_at_every_step(tmp_path, made, applied=False)
 
 
 def test_a_decided_archival_is_finished_by_a_restore(
@@ -140,9 +158,6 @@ def test_a_decided_archival_is_finished_by_a_restore(
 def test_an_archiver_that_was_paused_before_it_decided_does_nothing_more(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lockprovider import LeaseLost
-    from lockprovider.table import history_files
-
     folder = tmp_path / "t"
     shutil.copytree(made, folder)
     paused, other = (Table.open(str(folder), settings=FEW) for _ in range(2))
@@ -168,8 +183,6 @@ def test_an_archiver_that_was_paused_before_it_decided_does_nothing_more(
 def test_an_archiver_that_was_paused_after_it_decided_finds_that_others_have_gone_on(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lockprovider.table import history_files
-
     folder = tmp_path / "t"
     shutil.copytree(made, folder)
     paused, other = (Table.open(str(folder), settings=FEW) for _ in range(2))

@@ -119,3 +119,33 @@ def test_a_table_that_nobody_has_archived_for_long_is_read_equal_by_all(hudi: Hu
     assert len(table.archive().instants) > 20
     assert theirs(hudi, table) == content(table) == before
     assert len(hudi.archived(table.url)) == len(archived.instants_since(table, "0"))
+
+
+@pytest.mark.parametrize("step", ["_point", "remove"])
+def test_they_archive_on_where_ours_died_halfway_and_so_do_we(
+    hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Once its manifest is decided and nothing points to it yet, and once nothing is removed yet."""
+
+    def die(*_: object) -> None:
+        raise RuntimeError("died")
+
+    table = opened(seaweedfs)
+    for number in range(6):
+        upsert(table, (1, "a", number))
+    everything = completed(table)
+    monkeypatch.setattr(f"lockprovider.table.{'history_files' if step == '_point' else 'leaving'}.{step}", die)
+    with pytest.raises(RuntimeError, match="died"):
+        table.archive()
+    monkeypatch.undo()
+    for number in range(2):
+        hudi.write(table.url, DDL, [(2, "b", number)], SHORT)
+        everything |= completed(table)
+    upsert(table, (1, "a", 6))
+    everything |= completed(table)
+    table.archive()
+    told = hudi.archived(table.url)
+    assert told.keys() | completed(table).keys() == everything.keys()
+    assert not told.keys() & completed(table).keys()
+    assert content(table) == theirs(hudi, table) == {(1, "a", 6), (2, "b", 1)}
+    healthy(table)

@@ -46,6 +46,8 @@ def remove(table: Table, lease: Lease, actions: Iterable[Archivable]) -> None:
         LeaseLost: others may list the timeline and rely on it; whoever archives next goes on.
     """
     found = list(actions)
+    if found:
+        table.lock.wait_for_late()  # a commit that came back would hide all that is archived and younger
     lease.check()
     table.store.delete_all([f"{TIMELINE}/{i.file_name}" for action in found for i in action.pending])
     for name in sorted(i.file_name for action in found for i in action.completed):

@@ -387,6 +387,18 @@ def test_a_version_file_that_is_missing_or_torn_is_found_out_by_the_manifests(ta
     assert version.read_text() == "2"
 
 
+def test_nothing_is_removed_while_a_commit_that_was_handed_over_may_still_be_put_there(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be the first on the timeline, and hide all that is archived and younger."""
+    for number in range(6):
+        upsert(table, (1, "a", number))
+    seen: list[int] = []
+    monkeypatch.setattr(table.lock, "wait_for_late", lambda: seen.append(len(table.timeline().writes)))
+    assert table.archive().instants
+    assert seen == [7], "all were there when it waited"
+
+
 def test_two_archivers_at_once_do_no_harm(table: Table) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

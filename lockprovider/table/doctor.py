@@ -64,7 +64,7 @@ def look(table: Table) -> Facts:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
     beats = {entry.path.rpartition("/")[2]: entry for entry in store.list(f"{HEARTBEATS}/")}
     fault, note = _lock(table)
-    broken, left = _archive(table, timeline)
+    broken, left, hidden = _archive(table, timeline)
     properties = _parsed(plain if plain is not None else backup)
     slices = _slices(table, timeline, files)
     return Facts(
@@ -86,6 +86,7 @@ def look(table: Table) -> Facts:
         slices=slices,
         archive_fault=broken,
         archive_left=left,
+        archive_hidden=hidden,
         misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
     )
 
@@ -158,18 +159,21 @@ def _is_of(name: str, begins: tuple[str, ...]) -> bool:
     return name.partition(".")[0] in begins and name.endswith(".requested")
 
 
-def _archive(table: Table, timeline: Timeline) -> tuple[str, tuple[str, ...]]:
-    """What is wrong with the archive, and what is in it that is on the timeline, too."""
+def _archive(table: Table, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """What is wrong with the archive, what is in it that is on the timeline, too, and which writes that hides."""
     sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
         files = archived.look(table).files
-        lost = [name for name, size in files.items() if sizes.get(name) != size]
-        names = {i.file_name for i in archived.instants_since(table, min(done, default="~"))}
+        known = archived.instants_since(table, min(done, default="~"))
     except Corrupt as error:
-        return str(error), ()
+        return str(error), (), ()
+    lost = [name for name, size in files.items() if sizes.get(name) != size]
     fault = f"{len(lost)} files of the archive are gone or of another size: {some(lost)}" if lost else ""
-    return fault, tuple(sorted(names & timeline.names))
+    there = timeline.names
+    left = sorted(i.file_name for i in known if i.file_name in there)
+    hidden = (i for i in known if i.changes_rows and i.file_name not in there and i.begin > timeline.first_active)
+    return fault, tuple(left), tuple(sorted(i.file_name for i in hidden)) if left else ()
 
 
 def _lock(table: Table) -> tuple[str, str]:

@@ -79,7 +79,12 @@ def archive(facts: Facts) -> Iterator[Finding]:
     mend = "`lockprovider table archive URL`"
     if facts.archive_fault:
         yield Finding("archive", "wrong", facts.archive_fault, "restore the file from a copy; readers of now need none")
-    if facts.archive_left:
+    if facts.archive_hidden:
+        what = (
+            f"{facts.archive_left[0]} is archived, and came back: it hides {len(facts.archive_hidden)} younger commits"
+        )
+        yield Finding("archive", "wrong", what, f"{mend} removes it; find the writer that was paused for long")
+    elif facts.archive_left:
         what = f"an archival was not finished: {len(facts.archive_left)} archived instants are still on the timeline"
         yield Finding("archive", "note", what, f"{mend} finishes it")
     count = len(facts.timeline.writes)

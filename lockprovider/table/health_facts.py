@@ -43,6 +43,7 @@ class Facts:
         slices: the latest snapshot, if it could be told.
         archive_fault: what is wrong with the archive's own files.
         archive_left: instants that are in the archive, and on the timeline still.
+        archive_hidden: archived writes that are younger than one of those, and so count as never committed.
         misplaced: in how many rows of a file the key is of another bucket, if there are buckets; not the files without.
     """
 
@@ -65,6 +66,7 @@ class Facts:
     slices: tuple[FileSlice, ...] = ()
     archive_fault: str = ""
     archive_left: tuple[str, ...] = ()
+    archive_hidden: tuple[str, ...] = ()
     misplaced: Mapping[str, int] = field(default_factory=dict)
     bases: tuple[tuple[str, BaseFile, Entry], ...] = field(init=False)
 

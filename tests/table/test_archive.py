@@ -399,6 +399,21 @@ def test_nothing_is_removed_while_a_commit_that_was_handed_over_may_still_be_put
     assert seen == [7], "all were there when it waited"
 
 
+def test_a_commit_that_came_back_is_found_by_the_doctor_and_removed_by_the_next_archival(table: Table) -> None:
+    """As a request may that was on its way for as long as others took to archive."""
+    for number in range(8):
+        upsert(table, (number, "a", number))
+    timeline = Path(table.url) / ".hoodie" / "timeline"
+    contents = {path.name: path.read_bytes() for path in timeline.glob("*.commit")}
+    before, taken = content(table), table.archive().instants
+    (timeline / taken[0]).write_bytes(contents[taken[0]])
+    wrong = [one.what for _, _, found in diagnose(table) for one in found if one.state == "wrong"]
+    assert f"{taken[0]} is archived, and came back: it hides {len(taken) - 1} younger commits" in wrong
+    assert Table.open(table.url, settings=FEW).archive().instants == ()
+    assert content(Table.open(table.url)) == by_hudi_rs(table.url) == before
+    healthy(table)
+
+
 def test_two_archivers_at_once_do_no_harm(table: Table) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -51,6 +51,9 @@ PURE = {
     "lockprovider.table.conflict": set(),
     "lockprovider.table.liveness": set(),
     "lockprovider.table.retention": set(),
+    "lockprovider.table.archival": set(),
+    "lockprovider.table.streams": set(),
+    "lockprovider.table.lsm": {"pyarrow"},
     "lockprovider.commands.table.picture": set(),
 }
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}

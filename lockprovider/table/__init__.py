@@ -6,6 +6,7 @@
 Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` runs them as transactions.
 """
 
+from lockprovider.table.archival import KeepActive
 from lockprovider.table.errors import (
     Aborted,
     Corrupt,
@@ -42,6 +43,7 @@ __all__ = [
     "HeartbeatSettings",
     "HistoryGone",
     "InvalidRecords",
+    "KeepActive",
     "KeepCommits",
     "KeepHours",
     "KeepVersions",

@@ -15,10 +15,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lockprovider import InvalidSettings
 from lockprovider.table import service
+from lockprovider.table.ahead import at_once
 from lockprovider.table.instant import Action
 from lockprovider.table.layout import LOCK, META, TIMELINE, checked_path, heartbeat_path, join
 from lockprovider.table.properties import check_writable
@@ -100,11 +102,20 @@ def finish_dead(table: Table) -> tuple[CleanResult, ...]:
 def has_overtaken(table: Table, seen: Timeline) -> bool:
     """Whether files that are part of `seen` may have been removed since: by a clean planned later, or a restore.
 
-    A clean that was planned before takes nothing that was the latest at `seen`.
+    A clean that was planned before takes nothing that was the latest at `seen`. Also, whether `seen` may have holes:
+    archival removes the oldest first, so that it has not begun to as long as the oldest is there.
     """
-    newest = table.store.list(f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.latest_time}~", stop_at=f"{TIMELINE}/:")
+    calls = [
+        partial(
+            table.store.list, f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.latest_time}~", stop_at=f"{TIMELINE}/:"
+        )
+    ]
+    oldest = min((i for i in seen.writes if i.begin >= seen.first_active), key=lambda i: i.begin, default=None)
+    if oldest is not None:
+        calls.append(partial(table.store.list, f"{TIMELINE}/{oldest.file_name}"))
+    newest, *first = at_once(table.store, calls)
     later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
-    if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later.instants):
+    if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later.instants) or [] in first:
         return True
     return bool(seen.pending(Action.RESTORE)) and not seen.written <= table.timeline().written
 

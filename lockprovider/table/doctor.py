@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Entry, ObjectNotFound
 from lockprovider import LockRecord, MalformedRecord
+from lockprovider.table import archived
 from lockprovider.table.bucket_groups import misplaced
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.health import examine
-from lockprovider.table.health_facts import Facts, Finding
+from lockprovider.table.health_facts import Facts, Finding, some
 from lockprovider.table.instant import Action, Instant, format_ms
 from lockprovider.table.keys import KeyFile
 from lockprovider.table.layout import (
     BUCKET_RULES,
     HEARTBEATS,
+    HISTORY,
     LOCK,
     MARKERS,
     METADATA_TABLE,
@@ -62,6 +64,7 @@ def look(table: Table) -> Facts:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
     beats = {entry.path.rpartition("/")[2]: entry for entry in store.list(f"{HEARTBEATS}/")}
     fault, note = _lock(table)
+    broken, left, hidden = _archive(table, timeline)
     properties = _parsed(plain if plain is not None else backup)
     slices = _slices(table, timeline, files)
     return Facts(
@@ -81,6 +84,9 @@ def look(table: Table) -> Facts:
         lock_note=note,
         bucket_rules=bool(store.list(f"{BUCKET_RULES}/")),
         slices=slices,
+        archive_fault=broken,
+        archive_left=left,
+        archive_hidden=hidden,
         misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
     )
 
@@ -151,6 +157,23 @@ def _dead(table: Table, timeline: Timeline, entries: dict[str, Entry], beats: di
 
 def _is_of(name: str, begins: tuple[str, ...]) -> bool:
     return name.partition(".")[0] in begins and name.endswith(".requested")
+
+
+def _archive(table: Table, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """What is wrong with the archive, what is in it that is on the timeline, too, and which writes that hides."""
+    sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
+    done = [i.begin for i in timeline.instants if i.is_completed]
+    try:
+        files = archived.look(table).files
+        known = archived.instants_since(table, min(done, default="~"))
+    except Corrupt as error:
+        return str(error), (), ()
+    lost = [name for name, size in files.items() if sizes.get(name) != size]
+    fault = f"{len(lost)} files of the archive are gone or of another size: {some(lost)}" if lost else ""
+    there = timeline.names
+    left = sorted(i.file_name for i in known if i.file_name in there)
+    hidden = (i for i in known if i.changes_rows and i.file_name not in there and i.begin > timeline.first_active)
+    return fault, tuple(left), tuple(sorted(i.file_name for i in hidden)) if left else ()
 
 
 def _lock(table: Table) -> tuple[str, str]:

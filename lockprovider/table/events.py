@@ -16,6 +16,7 @@ Kind = Literal[
     "rolled_back",  # an instant (own or a dead writer's) and its files were removed
     "lock_released",  # the lock is free again
     "cleaned",  # files that no reader needs any more were removed
+    "archived",  # the oldest instants are in the archive, and off the timeline
     "savepoint",  # a commit's files are kept from now on
     "restored",  # later commits were taken back
     "retry",  # the transaction starts over from a fresh snapshot

@@ -10,6 +10,7 @@ from lockprovider.table.health_facts import Facts, Finding, some
 from lockprovider.table.instant import Action, State
 from lockprovider.table.metadata import CommitMetadata, WriteStat
 
+_MANY = 300  # a listing of more than a page
 Check = Callable[[Facts], Iterator[Finding]]
 
 
@@ -73,6 +74,25 @@ def services(facts: Facts) -> Iterator[Finding]:
         yield Finding("services", "note", what, "run it with JVM Hudi, or roll it back there")
 
 
+def archive(facts: Facts) -> Iterator[Finding]:
+    """The archive, and what should be in it."""
+    mend = "`lockprovider table archive URL`"
+    if facts.archive_fault:
+        yield Finding("archive", "wrong", facts.archive_fault, "restore the file from a copy; readers of now need none")
+    if facts.archive_hidden:
+        what = (
+            f"{facts.archive_left[0]} is archived, and came back: it hides {len(facts.archive_hidden)} younger commits"
+        )
+        yield Finding("archive", "wrong", what, f"{mend} removes it; find the writer that was paused for long")
+    elif facts.archive_left:
+        what = f"an archival was not finished: {len(facts.archive_left)} archived instants are still on the timeline"
+        yield Finding("archive", "note", what, f"{mend} finishes it")
+    count = len(facts.timeline.writes)
+    if count > _MANY:
+        what = f"there are {count} commits on the timeline, and whoever opens the table lists them all"
+        yield Finding("archive", "note", what, f"{mend}, now and then")
+
+
 def lock(facts: Facts) -> Iterator[Finding]:
     """The lock record."""
     if facts.lock_fault:
@@ -107,6 +127,7 @@ CHECKS: tuple[tuple[str, str, Check], ...] = (
     ("commits", "what the commits say is there", commits),
     ("buckets", "each row is in the file group of its key's bucket", buckets),
     ("services", "no service was left unfinished", services),
+    ("archive", "what is archived is whole, and off the timeline", archive),
     ("lock", "the lock can be taken", lock),
     ("leftovers", "nothing was left behind", leftovers),
 )

@@ -41,6 +41,9 @@ class Facts:
         lock: what is wrong with the lock record, or who holds it; empty if it is free.
         bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
         slices: the latest snapshot, if it could be told.
+        archive_fault: what is wrong with the archive's own files.
+        archive_left: instants that are in the archive, and on the timeline still.
+        archive_hidden: archived writes that are younger than one of those, and so count as never committed.
         misplaced: in how many rows of a file the key is of another bucket, if there are buckets; not the files without.
     """
 
@@ -61,6 +64,9 @@ class Facts:
     now_ms: int = 0
     bucket_rules: bool = False
     slices: tuple[FileSlice, ...] = ()
+    archive_fault: str = ""
+    archive_left: tuple[str, ...] = ()
+    archive_hidden: tuple[str, ...] = ()
     misplaced: Mapping[str, int] = field(default_factory=dict)
     bases: tuple[tuple[str, BaseFile, Entry], ...] = field(init=False)
 

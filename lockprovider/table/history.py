@@ -8,21 +8,19 @@ Source: RFC-22; Hudi `HoodieTableFileSystemView`, incremental and time travel qu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fsspec_cas import InvalidInput, ObjectNotFound
+from fsspec_cas import InvalidInput
 from lockprovider.table import clean, reading
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.errors import Corrupt, HistoryGone
-from lockprovider.table.files import read_base_file
+from lockprovider.table.archived import reach
+from lockprovider.table.errors import HistoryGone
 from lockprovider.table.incremental import OPERATION, Order, Window, changed_rows, latest, touched, window
 from lockprovider.table.instant import Action, Instant
-from lockprovider.table.layout import HISTORY
 from lockprovider.table.overtaken import is_overtaken
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import AsOf, Snapshot, lost, rewound, time_text
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from lockprovider.table.manager import Table
 
 Groups = Mapping[str, frozenset[str]]  # file ids by partition
-_WRITES = {action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)}
 _OVERTAKEN = 10  # how often changes are looked up again because files were removed while they were listed
 _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
@@ -216,25 +213,8 @@ def _refuse_archived(table: Table, start: str, order: Order) -> str:
 
     Of archived writes the view knows only that they were completed, so it cannot tell a time between them.
     """
-    reached = max((time for name in _archive(table) for time in _archived_times(table, name, order)), default="")
+    found = reach(table)
+    reached = found.completion if order is Order.COMPLETION else found.begin
     if start < reached:
         raise HistoryGone(f"commits up to {reached} were archived; ask for a later time than {start}")
     return reached
-
-
-def _archive(table: Table) -> tuple[str, ...]:
-    """The files of the archive, as its newest manifest lists them; none if nothing was archived."""
-    try:
-        version = table.store.read(f"{HISTORY}/_version_").data.decode().strip()
-        manifest = table.store.read(f"{HISTORY}/manifest_{version}").data
-        return tuple(one["fileName"] for one in json.loads(manifest)["files"])
-    except ObjectNotFound:
-        return ()
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"{HISTORY}/manifest_{version} cannot be understood ({error!r}); restore the file") from error
-
-
-def _archived_times(table: Table, name: str, order: Order) -> list[str]:
-    column = "completionTime" if order is Order.COMPLETION else "instantTime"
-    archived = read_base_file(table.store.read(f"{HISTORY}/{name}").data, [column, "action"]).to_pylist()
-    return [row[column] for row in archived if row[column] and row["action"] in _WRITES]

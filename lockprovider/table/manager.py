@@ -28,9 +28,11 @@ import pyarrow as pa
 from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Version, Won, World
 from fsspec_cas.retry import delay_s
 from lockprovider import AuditLog, Lock, LockRecord, MalformedRecord
-from lockprovider.table import adopt, clean, history, reading, restore, retire, savepoint
+from lockprovider.table import adopt, archive, archived, clean, history, reading, restore, retire, savepoint
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import at_once
+from lockprovider.table.archival import KeepActive
+from lockprovider.table.archive import ArchiveResult
 from lockprovider.table.clean import CleanResult
 from lockprovider.table.errors import HistoryGone, PropertiesChanged, TableExists, TableNotFound
 from lockprovider.table.events import Event, Kind, Watcher, nobody
@@ -116,6 +118,7 @@ class Table:
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self._config: tuple[Version, TableConfig] | None = None
         self.memory = Memory()
+        self.archived = archived.Index()
 
     @classmethod
     def create(
@@ -218,7 +221,8 @@ class Table:
         """
         prefix = f"{TIMELINE}/"
         cuts = self.memory.latest.cuts(_PAGE) if self.store.kind in _SEEKING else ()
-        bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), None]
+        end = f"{prefix}:"  # all begin with digits; what comes behind is the archive
+        bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), end]
         parts = [partial(self.store.list, prefix, start_after=a, stop_at=b) for a, b in pairwise(bounds)]
         names = (entry.path.removeprefix(prefix) for part in at_once(self.store, parts) for entry in part)
         timeline = self.memory.latest = Timeline.of(names)
@@ -350,10 +354,15 @@ class Table:
         return before + self.store.list("", start_after=_AFTER_META)
 
     def history(self) -> list[Commit]:
-        """All completed writes, in the order of their completion."""
-        return [
-            Commit(i.begin, i.completion or "", i.action.value, self.metadata_of(i)) for i in self.timeline().writes
-        ]
+        """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
+        for left in reversed(range(_OVERTAKEN)):
+            done = self.timeline().writes
+            try:
+                return [Commit(i.begin, i.completion or "", i.action.value, self.metadata_of(i)) for i in done]
+            except HistoryGone:  # archived just now
+                if not left:
+                    raise
+        raise AssertionError
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
         """What a completed write did.
@@ -508,7 +517,7 @@ class Table:
             txn.check_keys = txn.check_keys if check_keys is None else check_keys
             try:
                 fn(txn)
-                return txn.commit(conflicts=conflicts)
+                result = txn.commit(conflicts=conflicts)
             except PropertiesChanged:
                 continue  # it has not begun; now they are known
             except Exception as error:
@@ -521,10 +530,18 @@ class Table:
             except BaseException:
                 txn.rollback()
                 raise
+            else:
+                if self.settings.archive_automatically:
+                    archive.after_commit(self)
+                return result
 
     def clean(self, policy: Policy | None = None) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention); see `clean`."""
         return clean.clean(self, policy)
+
+    def archive(self, keep: KeepActive | None = None) -> ArchiveResult:
+        """Move the oldest instants off the timeline (default: by the settings' `archival`); see `archive`."""
+        return archive.archive(self, keep)
 
     def savepoint(self, instant: str | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned; its begin time. See `savepoint.save`."""

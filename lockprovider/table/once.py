@@ -1,7 +1,8 @@
 """Exactly once: a batch that is written again after a crash finds itself in the table.
 
 A commit says which batch of which stream it is, in the key and the form of Hudi's own streaming sink; so "is it there"
-and "it is there now" are one atomic step. Batches of one stream are numbered upwards and committed in that order.
+and "it is there now" are one atomic step. Batches of one stream are numbered upwards and committed in that order. It is
+found after it was archived, too.
 
 Source: Hudi `HoodieStreamingSink`, `CommitUtils.getValidCheckpointForCurrentWriter`.
 """
@@ -9,17 +10,16 @@ Source: Hudi `HoodieStreamingSink`, `CommitUtils.getValidCheckpointForCurrentWri
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lockprovider.table import archived
 from lockprovider.table.instant import Instant
+from lockprovider.table.streams import SINK_KEY, batches
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
     from lockprovider.table.manager import Table
-
-SINK_KEY = "_hudi_streaming_sink_checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,14 @@ class Once:
         return {SINK_KEY: json.dumps({self.stream: str(self.batch)})}
 
 
-def last_batch(extra: Mapping[str, str], stream: str) -> int | None:
-    """The batch of `stream` that a commit with this extra metadata was; None if it was another's."""
-    try:
-        number = json.loads(extra.get(SINK_KEY, "{}")).get(stream)
-        return None if number is None else int(number)
-    except (ValueError, AttributeError):
-        return None  # not written by a sink
-
-
 def committed_in(table: Table, timeline: Timeline, once: Once) -> Instant | None:
     """The commit that this batch, or a later one of its stream, is in; None if there is none.
 
-    Reads back to the stream's latest commit; for a stream that has none all commits on the timeline.
+    Reads back to the stream's latest commit; for a stream that has none all commits on the timeline, and what the
+    archive's files say of their streams.
     """
     for instant in reversed(timeline.writes):
-        last = last_batch(table.metadata_of(instant).extra, once.stream)
+        last = batches(table.metadata_of(instant).extra).get(once.stream)
         if last is not None:
             return instant if last >= once.batch else None
-    return None
+    return archived.with_batch(table, once.stream, once.batch)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockprovider import Lease
-from lockprovider.table import service
+from lockprovider.table import archived, leaving, service
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import TIMELINE, heartbeat_path, markers_dir, parse_base_file
@@ -48,16 +48,19 @@ def restore(table: Table, instant: str) -> RestoreResult:
     """Make the commit that began at `instant` the last one; a restore that died is finished first.
 
     Raises:
-        HistoryGone: there is no such commit, files that it needs were cleaned, or a later commit has a savepoint.
+        HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
+            savepoint or was archived.
         UnsupportedTable: the table cannot be written here.
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     check_writable(table.config())
     with table.lock.acquire() as lease:
+        leaving.finish(table, lease)
         for begin in table.timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_plan(table, begin))
         now = table.timeline()
         target = commit_at(now, instant)
+        _check_archive(table, target)
         plan = RestorePlan(target.begin, tuple(_victims(now, target)))
         if not plan.victims:
             return RestoreResult("", target.begin, ())
@@ -109,6 +112,16 @@ def _check_savepoints(table: Table, now: Timeline, plan: RestorePlan) -> None:
         raise HistoryGone(
             f"the restore to {plan.target} would take back {', '.join(kept)}, of which there are savepoints; "
             "delete those first, or restore to the last of them"
+        )
+
+
+def _check_archive(table: Table, target: Instant) -> None:
+    """Archival goes by begin times: what began before the target may have completed after it."""
+    reached = archived.reach(table).completion
+    if reached > (target.completion or ""):
+        raise HistoryGone(
+            f"a commit that completed at {reached}, after {target.begin}, was archived, and cannot be taken back; "
+            "restore to a later commit"
         )
 
 

@@ -76,7 +76,7 @@ def removable(
     `replaced_by` maps file groups to the begin time of the completed replacecommit that ended them; `protected` are the
     paths that savepoints list.
     """
-    earliest = _earliest(policy, now, now_ms)
+    earliest = earliest_retained(policy, now, now_ms)
     floors = (earliest.begin if earliest else None, _first_pending(now))
     since = min((floor for floor in floors if floor), default=None)
     taken = _orphans(now, paths)
@@ -86,8 +86,8 @@ def removable(
     return Removable(earliest, _by_partition(taken - protected))
 
 
-def _earliest(policy: Policy, now: Timeline, now_ms: int) -> Instant | None:
-    """Of the retained commits the one that began first; of none, the last commit."""
+def earliest_retained(policy: Policy, now: Timeline, now_ms: int) -> Instant | None:
+    """Of the retained commits the one that began first; of none, the last commit. By versions there is none."""
     match policy:
         case KeepVersions():
             return None

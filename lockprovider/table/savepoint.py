@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fsspec_cas import ObjectNotFound
+from lockprovider.table import leaving
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import TIMELINE
@@ -44,6 +45,7 @@ def save(table: Table, instant: str | None, *, user: str, comment: str) -> tuple
     """
     check_writable(table.config())
     with table.lock.acquire() as lease:
+        leaving.finish(table, lease)
         now = table.timeline()
         target = commit_at(now, instant)
         known = savepoints(table, now).get(target.begin)
@@ -77,6 +79,11 @@ def commit_at(now: Timeline, begin: str | None) -> Instant:
         HistoryGone: there is none.
     """
     found = now.writes[-1:] if begin is None else tuple(i for i in now.writes if i.begin == begin)
+    if not found and begin is not None and begin < now.first_active:
+        raise HistoryGone(
+            f"no completed commit began at {begin} on the timeline, which begins at {now.first_active}: if there was "
+            "one, it is archived, and can neither be restored nor kept; choose a later one"
+        )
     if not found:
         raise HistoryGone(f"no completed commit began at {begin}; the log lists those that did (17 digits, UTC)")
     return found[0]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lockprovider import InvalidSettings, LockSettings
+from lockprovider.table.archival import KeepActive
 from lockprovider.table.conflict import Resolution, by_file_group, by_partition, prefer_writer
 from lockprovider.table.liveness import HeartbeatSettings
 from lockprovider.table.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
@@ -24,6 +25,8 @@ _POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
 _COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")
 _HOURS_KEYS = ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained")
 _VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
+_ACTIVE_KEYS = ("hoodie.keep.min.commits", "hoodie.keep.max.commits")
+_AUTOMATIC_KEY = "hoodie.archive.automatic"
 _INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
 _MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
 _WAIT_KEY = "hoodie.write.lock.wait_time_ms"
@@ -105,12 +108,15 @@ class TableSettings:
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: which others a write loses to (see `conflict`).
         retention: what a clean keeps, unless it is told otherwise.
+        archival: how many commits an archival leaves on the timeline, unless it is told otherwise.
+        archive_automatically: whether a commit by `Table.transact`, and what is built on it, is followed by an archival
+            once there is something to archive (`hoodie.archive.automatic`; not by default here: it lists all files).
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
 
     Raises:
-        InvalidSettings: EAGER together with several writers.
+        InvalidSettings: EAGER together with several writers, or nothing to be kept by an archival.
     """
 
     lock: LockSettings = field(default_factory=LockSettings)
@@ -119,6 +125,8 @@ class TableSettings:
     failed_writes: FailedWrites | None = None
     resolution: Resolution = by_file_group
     retention: Policy = field(default_factory=KeepCommits)
+    archival: KeepActive = field(default_factory=KeepActive)
+    archive_automatically: bool = False
     index: IndexSettings | None = None
     check_keys: bool = False
 
@@ -127,6 +135,9 @@ class TableSettings:
             raise InvalidSettings(
                 f"{FAILED_KEYS[0]}=EAGER would roll back live writers of {MODE_KEY}={self.mode.value}: set it to LAZY"
             )
+
+        if self.archival.fault:
+            raise InvalidSettings(self.archival.fault)
 
     @property
     def is_eager(self) -> bool:
@@ -155,6 +166,8 @@ class TableSettings:
             failed_writes=None if failed is None else _failed(failed),
             resolution=_resolution(options.get(RESOLUTION_KEY)),
             retention=_retention(options),
+            archival=_archival(options),
+            archive_automatically=options.get(_AUTOMATIC_KEY, "false").strip().lower() == "true",
             index=_index(options),
         )
 
@@ -195,6 +208,11 @@ _RETAINED: Mapping[type[KeepCommits | KeepHours | KeepVersions], tuple[str, ...]
     KeepHours: _HOURS_KEYS,
     KeepVersions: _VERSIONS_KEYS,
 }
+
+
+def _archival(options: Mapping[str, str]) -> KeepActive:
+    given = [_whole(options, key) if key in options else None for key in _ACTIVE_KEYS]
+    return KeepActive.of(*given)
 
 
 def _mode(text: str) -> Mode:

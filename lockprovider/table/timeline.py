@@ -76,12 +76,14 @@ class Timeline:
 
     @cached_property
     def first_active(self) -> str:
-        """The begin time before which an instant that is not here was archived, and so completed.
+        """The begin time before which a write that is not here was archived, and so completed.
 
-        Savepointed instants do not count: archival leaves them behind. Empty on an empty timeline.
+        Only writes count, pending ones too: archival leaves restores, savepoints, and services that are not done,
+        behind. Savepointed ones do not: it goes on behind them if it is told to. Empty if there is none.
         """
         kept = {instant.begin for instant in self.instants if instant.action is Action.SAVEPOINT}
-        return min((instant.begin for instant in self.instants if instant.begin not in kept), default="")
+        writes = (instant.begin for instant in self.instants if instant.changes_rows)
+        return min((begin for begin in writes if begin not in kept), default="")
 
     def next_time(self, now_ms: int) -> str:
         """A time of now that exceeds everything on the timeline."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from fsspec_cas import CasError, Won
 from lockprovider import FreeLock, Lease, LeaseLost, LockRecord, NotAcquired, Pending, PublishUnknown
-from lockprovider.table import restore, rollback
+from lockprovider.table import archived, restore, rollback
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import Ahead, at_once
 from lockprovider.table.bucket_groups import check_written
@@ -469,8 +469,7 @@ class Transaction:
         table, mine = self.table, self._as_operation(stats)
         if undone_since(self.timeline, now):
             raise WriteConflict(self._begin, max(_restores(now), default="a restore"), ())
-        archived = not self._is_listed and now.first_active != self.timeline.first_active
-        if archived or archived_since(self.timeline, now):
+        if self._may_have_missed(now):
             raise WriteConflict(self._begin, ARCHIVED, ())
         done = completed_since(self.timeline, now)
         self._check_columns(done)
@@ -490,6 +489,12 @@ class Transaction:
         lost_to = overlap.lost_to.file_name
         table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
         raise WriteConflict(self._begin, lost_to, overlap.file_groups)
+
+    def _may_have_missed(self, now: Timeline) -> bool:
+        """Whether a write may be archived that my snapshot has not: it completed later, or while I listed others."""
+        mine = self.timeline
+        suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
+        return suspect and not archived.tells_of_all(self.table, mine, now)
 
     def _look_for_keys(self, stats: tuple[WriteStat, ...]) -> None:
         """Most of the check of keys, before others have to wait for it."""

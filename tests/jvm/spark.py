@@ -113,6 +113,11 @@ class HudiSpark:
         found: list[int] = self._ask({"do": "buckets", "fields": fields, "keys": keys, "count": count})
         return found
 
+    def archived(self, url: str) -> dict[str, bytes]:
+        """What its archived timeline tells: the contents of completed files, by the names that they had."""
+        found = self._ask({"do": "archived", "url": url})
+        return {f"{begin}_{completion}.{action}": bytes.fromhex(data) for begin, completion, action, data in found}
+
     def looks_at_lock(self, url: str) -> int:
         """How often it has looked at the lock of this table so far."""
         return self.log.read_text().count(f"looks at {url}/")

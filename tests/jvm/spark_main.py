@@ -77,6 +77,23 @@ def buckets(spark: SparkSession, *, fields: str, keys: list[str], count: int) ->
     return [identifier.getBucketId(key, fields, count) for key in keys]
 
 
+def archived(spark: SparkSession, *, url: str) -> list[list[Any]]:
+    """What its archived timeline tells: begin, completion, action, and the content of the completed file."""
+    conf = spark._jvm.org.apache.hudi.storage.hadoop.HadoopStorageConfiguration(spark._jsc.hadoopConfiguration())
+    client = spark._jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
+    timeline = client.setConf(conf).setBasePath(url).build().getArchivedTimeline()
+    timeline.loadCompletedInstantDetailsInMemory()
+    return [
+        [
+            one.requestedTime(),
+            one.getCompletionTime(),
+            one.getAction(),
+            bytes(timeline.getInstantDetails(one).get()).hex(),
+        ]
+        for one in timeline.getInstants()
+    ]
+
+
 def plain(value: Any) -> Any:  # noqa: PLR0911 (a table)
     """As JSON has it: numbers with a scale as text, times as ISO, maps as sorted pairs."""
     if isinstance(value, Row):
@@ -94,7 +111,7 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 (a table)
     return value
 
 
-CALLS = {"read": read, "write": write, "buckets": buckets}
+CALLS = {"read": read, "write": write, "buckets": buckets, "archived": archived}
 # Whatever a library prints is no answer.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -14,7 +15,7 @@ from table.services import overwrite
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Store
-from lockprovider.table import KeepVersions, Table, TableNotFound
+from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound, archived
 from lockprovider.table.doctor import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.instant import format_ms, to_ms
@@ -279,3 +280,40 @@ def test_good_to_know_things_are_notes(folder: Path) -> None:
     assert set(notes) == {"R3", "leftovers", "lock"}
     assert "it is held by" in notes["lock"]
     lease.release()
+
+
+def archived_table(tmp_path: Path) -> Path:
+    keep = KeepActive(2, 3)
+    settings = replace(SETTINGS, retention=KeepCommits(1), archival=keep)
+    table = Table.create(str(tmp_path / "a"), SPEC, settings=settings)
+    for number in range(6):
+        upsert(table, (1, "a", number))
+    assert table.archive().instants
+    return tmp_path / "a"
+
+
+def test_an_archive_that_lost_a_file_or_has_a_torn_manifest_is_wrong(tmp_path: Path) -> None:
+    folder = archived_table(tmp_path)
+    assert findings(folder) == findings(folder, "note") == []
+    history = folder / ".hoodie" / "timeline" / "history"
+    (file,) = history.glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-1])
+    ((rule, what),) = findings(folder)
+    assert (rule, file.name in what) == ("archive", True)
+    (history / "manifest_1").write_text("{")
+    ((rule, what),) = findings(folder)
+    assert (rule, "manifest_1 cannot be understood" in what) == ("archive", True)
+
+
+def test_an_archival_that_was_not_finished_and_a_long_timeline_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = archived_table(tmp_path)
+    table = Table.open(str(folder), settings=SETTINGS)
+    (name,) = sorted(archived.instants_since(table, "0"), key=lambda one: one.begin)[-1:]
+    shutil.copy(last_commit(folder), folder / ".hoodie" / "timeline" / name.file_name)
+    assert findings(folder) == []
+    ((rule, what),) = findings(folder, "note")
+    assert (rule, "1 archived instants are still on the timeline" in what) == ("archive", True)
+    monkeypatch.setattr("lockprovider.table.health._MANY", 2)
+    assert any("there are 3 commits on the timeline" in what for _, what in findings(folder, "note"))

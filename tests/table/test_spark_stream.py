@@ -17,7 +17,7 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.hudi_cas import register
 from lockprovider.table.engines.spark_stream import batches
-from lockprovider.table.once import SINK_KEY
+from lockprovider.table.streams import SINK_KEY
 
 RUN_S = 300
 SCRIPT = Path(__file__).with_name("streaming_child.py")

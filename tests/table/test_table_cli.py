@@ -161,6 +161,29 @@ def test_clean_says_first_and_then_does(folder: Path, run: Any) -> None:
     assert by_hudi_rs(str(folder)) == ROWS
 
 
+def test_archive_says_first_and_then_does_and_what_keeps_it_from_more(folder: Path, run: Any) -> None:
+    few = ("--hoodie", "hoodie.clean.commits.retained=1", "--keep-min", 2, "--keep-max", 3)
+    upsert(Table.open(str(folder), settings=SETTINGS), (4, "c", 4))
+    before = timeline_names(folder)
+    told = run("archive", folder, *few, "--dry-run")
+    assert told.code == 0
+    assert told.out.startswith("would archive 3 instants\ninstant\n")
+    assert "no more, because files that 2" in told.out
+    assert "lockprovider table clean URL" in told.out
+    assert timeline_names(folder) == before
+    assert "history" not in before
+    assert run("clean", folder, "--commits", 1).code == 0
+    told = run("archive", folder, *few, "--json")
+    assert told.said["held"] == ""
+    assert len(told.said["archived"]) == 5
+    assert not set(told.said["archived"]) & timeline_names(folder)
+    assert run("info", folder, "--json").said["archived_up_to"] == told.said["archived"][-1][:17]
+    assert run("archive", folder, *few).out == "archived 0 instants\n"
+    assert run("archive", folder, "--keep-min", 5, "--keep-max", 5).code == 2
+    assert by_hudi_rs(str(folder)) == content(Table.open(str(folder))) == ROWS
+    assert run("doctor", folder).code == 0
+
+
 def test_savepoints_are_made_listed_and_deleted(folder: Path, run: Any) -> None:
     old = commits(folder)[1]
     assert run("savepoint", folder, old, "--comment", "before", "--json").said == {"savepoint": old}

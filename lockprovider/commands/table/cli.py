@@ -12,6 +12,7 @@ _EXAMPLES = """examples:
   lockprovider table log s3://bucket/trips --last 10
   lockprovider table read s3://bucket/trips --columns id,city --as-of 20261121093000000
   lockprovider table clean s3://bucket/trips --hours 24 --dry-run
+  lockprovider table archive s3://bucket/trips --keep-min 50 --keep-max 100
   lockprovider table savepoint s3://bucket/trips --comment 'before the move'
   lockprovider table timeline s3://bucket/trips --svg trips.svg
   lockprovider table doctor s3://bucket/trips"""

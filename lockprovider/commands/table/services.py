@@ -1,4 +1,4 @@
-"""`lockprovider table clean | savepoint | restore | rollback | retire-metadata URL`: the table's services."""
+"""`lockprovider table clean | archive | savepoint | restore | rollback | retire-metadata URL`: the table's services."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.table.asked import INSTANT, Commands, add_command, opened, say
 from lockprovider.table import rollback, told
+from lockprovider.table.archival import KeepActive
+from lockprovider.table.archive import would_archive
 from lockprovider.table.clean import finish_dead, would_clean
 from lockprovider.table.manager import Table
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy
@@ -21,6 +23,7 @@ from lockprovider.table.show import Answer
 def add(commands: Commands) -> None:
     """Register them."""
     _add_clean(commands)
+    _add_archive(commands)
     parser = add_command(commands, "savepoint", _savepoint, "Keep the files of a commit from being cleaned.")
     parser.add_argument("instant", nargs="?", metavar="INSTANT", help=f"{INSTANT} (default: the last)")
     parser.add_argument("--comment", default="", help="why")
@@ -49,6 +52,25 @@ def _add_clean(commands: Commands) -> None:
     keep.add_argument("--hours", type=float, metavar="H", help="keep what an as-of within H hours needs")
     keep.add_argument("--versions", type=int, metavar="N", help="keep N versions of each file group")
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def _add_archive(commands: Commands) -> None:
+    about = "Move the oldest instants off the timeline, into the archive; their rows stay."
+    parser = add_command(commands, "archive", _archive, about)
+    parser.add_argument("--keep-min", type=int, metavar="N", help="so many commits stay (default: 20)")
+    parser.add_argument("--keep-max", type=int, metavar="N", help="nothing is done up to so many (default: 30)")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be archived")
+
+
+def _archive(arguments: Any) -> int:
+    table, given = opened(arguments), (arguments.keep_min, arguments.keep_max)
+    keep = None if given == (None, None) else KeepActive.of(*given)
+    found = would_archive(table, keep) if arguments.dry_run else table.archive(keep)
+    said = {"archived": list(found.instants), "held": found.held}
+    title = f"{'would archive' if arguments.dry_run else 'archived'} {len(found.instants)} instants"
+    below = f"no more, because {found.held}" if found.held else ""
+    rows = tuple((name,) for name in found.instants)
+    return say(arguments, Answer(said, title, ("instant",) if rows else (), rows, below))
 
 
 def _clean(arguments: Any) -> int:

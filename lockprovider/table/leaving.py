@@ -1,0 +1,67 @@
+"""Archived instants leave the timeline: what an archiver removes, and what it had no time to.
+
+Pending states go first, of all of them: without its completed file an instant looks pending, and its rows are gone.
+Then the completed files, one by one, oldest first, so that at every moment what is there is younger than what is gone.
+A listing that goes on meanwhile can still miss one behind another that it has seen; `clean.has_overtaken` tells.
+
+Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from lockprovider import Lease
+from lockprovider.table import archived, history_files
+from lockprovider.table.archival import Archivable
+from lockprovider.table.instant import Action, Instant, State
+from lockprovider.table.layout import TIMELINE
+from lockprovider.table.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.manager import Table
+
+_BESIDES = (Action.CLEAN, Action.ROLLBACK)
+
+
+def finish(table: Table, lease: Lease) -> None:
+    """Under the lock: finish what an archiver that died has decided. A few requests if there is nothing to do."""
+    history = history_files.settle(table, lease)
+    if not history.files:
+        return
+    now = table.timeline()
+    kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
+    may = (i for i in now.instants if i.is_completed and (i.changes_rows or i.action in _BESIDES))
+    done = [instant for instant in may if instant.begin not in kept]
+    oldest = min((instant.begin for instant in done), default="~")
+    there = {instant.file_name for instant in archived.instants_since(table, oldest)}
+    remove(table, lease, [_whole(now, instant) for instant in done if instant.file_name in there])
+
+
+def remove(table: Table, lease: Lease, actions: Iterable[Archivable]) -> None:
+    """Take these instants, which are in the archive, off the timeline; may be repeated.
+
+    Raises:
+        LeaseLost: others may list the timeline and rely on it; whoever archives next goes on.
+    """
+    found = list(actions)
+    if found:
+        table.lock.wait_for_late()  # a commit that came back would hide all that is archived and younger
+    lease.check()
+    table.store.delete_all([f"{TIMELINE}/{i.file_name}" for action in found for i in action.pending])
+    for name in sorted(i.file_name for action in found for i in action.completed):
+        lease.check()
+        table.store.delete(f"{TIMELINE}/{name}")
+
+
+def _whole(now: Timeline, done: Instant) -> Archivable:
+    """A completed instant with its other states."""
+    files = [i for i in now.instants if i.begin == done.begin and _is_same(i, done)]
+    return Archivable(
+        tuple(i for i in files if i.state is State.COMPLETED), tuple(i for i in files if i.state is not State.COMPLETED)
+    )
+
+
+def _is_same(one: Instant, done: Instant) -> bool:
+    return (one.changes_rows and done.changes_rows) or one.action is done.action

@@ -1,0 +1,27 @@
+"""Which batch of which stream a commit was, as it says itself, in the key and the form of Hudi's own streaming sink.
+
+Source: Hudi `HoodieStreamingSink`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+SINK_KEY = "_hudi_streaming_sink_checkpoint"
+
+
+def batches(extra: Mapping[str, str]) -> dict[str, int]:
+    """The batches by stream of a commit with this extra metadata; what was not written by a sink is none."""
+    try:
+        said = json.loads(extra.get(SINK_KEY, "{}")).items()
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return {str(stream): int(batch) for stream, batch in said if _is_number(batch)}
+
+
+def _is_number(batch: object) -> bool:
+    try:
+        return int(str(batch)) >= 0
+    except ValueError:
+        return False

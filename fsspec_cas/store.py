@@ -554,18 +554,20 @@ class Store:
 
         It has a thread of its own, and goes on if nobody waits for it.
         """
-        if self.backend.blocking:
-            answer: Future[T] = Future()
+        if not self.backend.blocking:
+            pool = ThreadPoolExecutor(1, "beside")
             try:
-                answer.set_result(call())
-            except Exception as error:  # noqa: BLE001 - for whoever asks for the answer
-                answer.set_exception(error)
-            return answer
-        pool = ThreadPoolExecutor(1, "beside")
+                return pool.submit(call)
+            except RuntimeError:  # the interpreter is ending, and starts no threads any more
+                pass
+            finally:
+                pool.shutdown(wait=False)
+        answer: Future[T] = Future()
         try:
-            return pool.submit(call)
-        finally:
-            pool.shutdown(wait=False)
+            answer.set_result(call())
+        except Exception as error:  # noqa: BLE001 - for whoever asks for the answer
+            answer.set_exception(error)
+        return answer
 
     @property
     def backend(self) -> Backend:

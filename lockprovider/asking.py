@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lockprovider.errors import NotAcquired
 from lockprovider.lease import ahead_of, joined
-from lockprovider.moves import EVERYONE, Busy, Held, Idle, Passing
+from lockprovider.moves import EVERYONE, Busy, Free, Held, Idle, Passing
 from lockprovider.party import Known, Party
 from lockprovider.waiting import FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 
@@ -43,8 +43,8 @@ class Asker(Protocol):
     def owner(self) -> str:
         """As it stands in the record."""
 
-    def held(self) -> Held | None:
-        """What it holds."""
+    def has_turn(self) -> Held | Free | None:
+        """What it holds, or is about to take."""
 
     def try_once(self, over: Passing, *, patient: bool) -> Tried:
         """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
@@ -68,7 +68,7 @@ def ask(client: Asker, party: Party, world: World, deadline_s: float) -> None:
     try:
         began_s = world.monotonic_s()
         _Asking(client, party, world, deadline_s).until_it_is_there()
-        party.took(client.held, client.known, world.monotonic_s() - began_s)
+        party.took(client.has_turn, client.known, world.monotonic_s() - began_s)
     finally:
         party.fifo.release()
 

@@ -6,7 +6,9 @@ Not promised: anything, but that its `publish_last` cannot happen after somebody
 from __future__ import annotations
 
 import contextlib
+import os
 from concurrent.futures import Future
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
@@ -28,6 +30,7 @@ class FreeLock:
         self._free = free
         self._over = self._published = False
         self._freeing: Future[None] | None = None
+        self._pid = os.getpid()
 
     @property
     def record(self) -> LockRecord:
@@ -56,6 +59,8 @@ class FreeLock:
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
 
     def _publish(self, pending: Pending, data: bytes, began_s: float) -> None:
+        if self._over or self._pid != os.getpid():
+            raise self._lost("it was released, or belongs to the process that this one was forked from")
         what, answer = self._lock.publish_free(self._free, pending)
         match answer:
             case Told("handed_over"):
@@ -69,11 +74,21 @@ class FreeLock:
 
     def release(self) -> None:
         """End the turn; what was not published will not be. Whoever waits has the next one."""
-        if self._freeing is not None:
-            self._freeing.result()
-        elif not self._over:
-            self._lock.go_last(self._free)
-        self._end()
+        try:
+            if self._freeing is not None:
+                self._freeing.result()
+            elif not self._over:
+                self._lock.go_last(self._free)
+        finally:
+            self._end()
+
+    def __enter__(self) -> FreeLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
     def _apply(self, what: Apply, data: bytes, began_s: float) -> None:
         self._published = True

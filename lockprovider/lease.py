@@ -20,7 +20,7 @@ by less than the grace plus the margin.
                 won, took, pending        Rolling     Apply
                 won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
                 won, committed            Rolling     Apply (the commit point was passed just now)
-                won, released, freed      Idle        Released, Freed
+                won, released, freed      Idle        Released, Freed (handed over, if something is pending)
                 won, handed over,
                      published            Idle        HandedOver: it is decided; apply it, and do nothing else
                 lost, unknown             Checking    ReadRecord
@@ -32,7 +32,7 @@ by less than the grace plus the margin.
                 published: mine is told   Idle        HandedOver (and others have gone on)
                            as it was      Free        not written (it may land yet)
                            the log goes on
-                           without it     as Reading  it never was, and never will be
+                           without it     Idle        Busy: outrun; it never was, and never will be
                 renewed, committed: else  Lost        Ended; whether a commit was decided, `settle_commit` says
                 published: else           Lost        Ended; whether it was decided, `settle_commit` says
                 released, freed: else     Idle        Released, Freed (it is not ours any more)
@@ -177,9 +177,8 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
             return _write("renew", held, _prolonged(me, replace(held, record=kept), at), at, then)
         case _, Release(at, again):
             line = joined(kept, me.party).line if again else kept.line
-            released = replace(kept, expired=True, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
-            released = replace(released, rest_ms=_rest_ms(released, at.now_ms))
-            return _write("release", held, released, at)
+            released = replace(kept, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
+            return _write("release", held, _given_back(me, released, held, at), at)
         case Held(), Commit(pending, at):
             return _write("commit", held, _decided(_prolonged(me, held, at), pending), at)
         case Held(), HandOver(pending, at, again):
@@ -187,6 +186,13 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
             return _write("hand_over", held, handed, at)
         case _:
             raise _misplaced(state, event)
+
+
+def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
+    """Where something is to be rolled forward still, those who know nothing of that are kept away for a while."""
+    if record.undone:
+        return replace(record, handed=True, valid_until_ms=_handed_until_ms(me, _not_back_ms(held, at)))
+    return replace(record, expired=True, rest_ms=_rest_ms(record, at.now_ms))
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
@@ -398,9 +404,13 @@ def _decided(record: LockRecord, pending: Pending) -> LockRecord:
 
 def _handed(me: Me, held: LockRecord, now_ms: int, at: Moment, pending: Pending, *, again: bool) -> LockRecord:
     record = joined(held, me.party) if again else held
-    until_ms = now_ms + round(hand_over_s(me.settings) * 1000)
+    until_ms = _handed_until_ms(me, now_ms)
     record = replace(record, valid_until_ms=until_ms, handed=True, freed_ms=at.now_ms, nonce=at.nonce)
     return _decided(record, pending)
+
+
+def _handed_until_ms(me: Me, now_ms: int) -> int:
+    return now_ms + round(hand_over_s(me.settings) * 1000)
 
 
 def hand_over_s(settings: LockSettings) -> float:
@@ -482,7 +492,7 @@ def _published(me: Me, write: Writing, free: Free, seen: RecordSeen) -> Step:
     if seen.version == free.version:
         return free, Told("not_written")
     if record is not None and record.log is not None and record.log.name == log.name and record.log.first < log.next:
-        return _judge(me, record, seen.version, seen.at, free.wish)
+        return Idle(), Busy("", 0, None, outrun=True)
     why = f"the lock was taken by one that keeps no log: {_said(me, record)}"
     return Lost(why), Ended(why)
 

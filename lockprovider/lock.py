@@ -80,7 +80,7 @@ from lockprovider.moves import (
 from lockprovider.party import Known, Party
 from lockprovider.pending import Pending
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.settings import GRACE_MS, LockSettings
+from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 
 _LINE_S = 30.0  # for so long those are taken to wait who were seen in a line that a JVM writer has dropped
 _REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
@@ -359,7 +359,7 @@ class Lock:
     def step_aside(self) -> None:
         """Whatever we held is over: other clients of this process need not wait for us."""
         state = self._state
-        self._party.freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
+        self._party.freed(self.has_turn, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- what the lease and its heartbeat ask for ------------------------------------------------------------------
 
@@ -483,6 +483,11 @@ class Lock:
                 self.note_end(held=True)
             return what, None if isinstance(answer, Apply) else answer
 
+    def has_turn(self) -> Held | Free | None:
+        """What the others of this process wait for: the lock that is held, or that is free and about to be taken."""
+        state = self._state
+        return self.held() or (state if isinstance(state, Free) else state.free if isinstance(state, Writing) else None)
+
     @property
     def is_waited_for(self) -> bool:
         """Whether others wait, as the own last write of the record says, or in this process."""
@@ -508,7 +513,9 @@ class Lock:
         line = tuple(p for p in free.record.line if p != party)
         if party in free.record.line and line and self._state is free:
             again = self._party.comes_again(free.record)
-            self.joined(replace(free.record, line=(*line, party) if again else line), free.version)
+            # With a nonce of its own: where a version is a hash of the content, no bytes may come again.
+            left = replace(free.record, line=(*line, party) if again else line, nonce=self._world.new_id())
+            self.joined(left, free.version)
             self._state = Idle()
 
     def left_free(self) -> None:
@@ -552,7 +559,7 @@ class Lock:
         """
         held = self.held()
         if held is not None and held.record.late_ms:
-            self._world.sleep(hand_over_s(self.settings) / 2 + GRACE_MS / 1000)
+            self._world.sleep(HAND_OVER_S / 2 + GRACE_MS / 1000)
 
     def tried(self, pending: Pending) -> bool:
         """Whether this lease ever sent the commit of `pending`."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fsspec_cas import Machine, Store, Version, World
 from lockprovider.fifo import Fifo
-from lockprovider.moves import Busy, Held, Idle
+from lockprovider.moves import Busy, Free, Held, Idle
 from lockprovider.record import LockRecord
 from lockprovider.waiting import comes_again
 
@@ -41,7 +41,7 @@ class Party:
         self._guard = threading.Lock()
         self._idle = Idle()
         self._known: Known | None = None
-        self._holds: Callable[[], Held | None] | None = None
+        self._holds: Callable[[], Held | Free | None] | None = None
         self._freed = threading.Event()
         self._released_s: float | None = None
         self._waited_s = 0.0
@@ -60,8 +60,8 @@ class Party:
         return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s, held))
 
     @property
-    def holder(self) -> Held | None:
-        """What one of us holds, as far as it knows."""
+    def holder(self) -> Held | Free | None:
+        """What one of us holds, as far as it knows, or is about to take."""
         holds = self._holds
         return holds() if holds is not None else None
 
@@ -108,14 +108,14 @@ class Party:
         with self._guard:
             self._known = known
 
-    def took(self, holds: Callable[[], Held | None], known: Known | None, waited_s: float) -> None:
+    def took(self, holds: Callable[[], Held | Free | None], known: Known | None, waited_s: float) -> None:
         """One of us has the lock, after so long."""
         with self._guard:
             self._waited_s = waited_s
             self._freed = threading.Event()
             self._holds, self._known, self._idle = holds, known, Idle()
 
-    def freed(self, holds: Callable[[], Held | None], idle: Idle, known: Known | None) -> None:
+    def freed(self, holds: Callable[[], Held | Free | None], idle: Idle, known: Known | None) -> None:
         """It has it no more."""
         with self._guard:
             if self._holds != holds:

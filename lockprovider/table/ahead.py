@@ -23,7 +23,11 @@ def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     if store.backend.blocking or len(calls) < 2:  # noqa: PLR2004
         return [call() for call in calls]
     with ThreadPoolExecutor(min(_MOST, len(calls))) as pool:
-        return list(pool.map(lambda call: call(), calls))
+        try:
+            answers = [pool.submit(call) for call in calls]
+        except RuntimeError:  # the interpreter is ending, and starts no threads any more
+            return [call() for call in calls]
+        return [answer.result() for answer in answers]
 
 
 class Ahead(Generic[T]):

@@ -271,6 +271,10 @@ class Table:
         later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
         return known if there and later.written <= seen.timeline.written else None
 
+    def has(self, instant: Instant) -> bool:
+        """Whether that file of the timeline is there now."""
+        return self._exists(f"{TIMELINE}/{instant.file_name}")
+
     def _exists(self, path: str) -> bool:
         try:
             self.store.head(path)

@@ -13,7 +13,6 @@ at work; and nothing is remembered of a table on which a service is pending.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
@@ -82,11 +81,12 @@ class Memory:
         The last publishes may be decided and not be there yet; they are part of the timeline if `decided`.
         """
         entries = () if log is None else log.since(log.first) or ()
+        # A listing of several pages may have a later one, and not the one before that was put there meanwhile.
+        is_there = (entry.path.removeprefix(_PREFIX) in timeline.names for entry in entries)
+        missing = entries[sum(1 for _ in takewhile(bool, is_there)) :]
         self._learn(entries)
-        there = (entry.path.removeprefix(_PREFIX) in timeline.names for entry in reversed(entries))
-        missing = entries[len(entries) - sum(1 for _ in takewhile(operator.not_, there)) :]
-        if decided:
-            timeline = timeline.plus(self._learn(missing))
+        unseen = self._learn(missing)
+        timeline = timeline.plus(unseen) if decided else timeline.without(unseen)
         self.latest = timeline
         if log is not None and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants):
             self._seen = Seen(log.name, log.next - (0 if decided else len(missing)), timeline, config)

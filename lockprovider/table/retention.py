@@ -122,10 +122,9 @@ def _needed(policy: Policy, slices: list[tuple[str, str]], since: str | None, re
 
 def _committed(now: Timeline, paths: Iterable[str]) -> dict[FileGroup, list[tuple[str, str]]]:
     """The (begin, path) pairs of each file group's completed slices, oldest first."""
-    completed = {instant.begin for instant in now.writes}
     groups: dict[FileGroup, list[tuple[str, str]]] = {}
     for partition, file_id, begin, path in _slices(paths):
-        if begin in completed or begin < now.first_active:
+        if now.visible(begin):
             groups.setdefault((partition, file_id), []).append((begin, path))
     return {group: sorted(slices) for group, slices in groups.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,6 +40,15 @@ class Timeline:
         """
         begins = [instant.begin for instant in self.instants[size::size]]
         return tuple(dict.fromkeys(begins))
+
+    def without(self, instants: Iterable[Instant]) -> Timeline:
+        """The same timeline, and these instants not."""
+        gone = {instant.file_name for instant in instants}
+        return (
+            self
+            if gone.isdisjoint(self.names)
+            else Timeline(tuple(i for i in self.instants if i.file_name not in gone))
+        )
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -78,12 +87,20 @@ class Timeline:
     def first_active(self) -> str:
         """The begin time before which a write that is not here was archived, and so completed.
 
-        Only writes count, pending ones too: archival leaves restores, savepoints, and services that are not done,
-        behind. Savepointed ones do not: it goes on behind them if it is told to. Empty if there is none.
+        Only completed writes count: archival leaves restores, savepoints, and services that are not done, behind, and a
+        writer may be late to begin at a time that was archived meanwhile. Savepointed ones do not: it goes on behind
+        them if it is told to. Empty if there is none.
         """
         kept = {instant.begin for instant in self.instants if instant.action is Action.SAVEPOINT}
-        writes = (instant.begin for instant in self.instants if instant.changes_rows)
-        return min((begin for begin in writes if begin not in kept), default="")
+        return min(
+            (i.begin for i in self.instants if i.is_completed and i.changes_rows and i.begin not in kept), default=""
+        )
+
+    @cached_property
+    def visible(self) -> Callable[[str], bool]:
+        """Whether the files of a write that began then are rows of the table: it is completed, or archived."""
+        done, pending, first = {i.begin for i in self.writes}, {*self.pending_writes}, self.first_active
+        return lambda begin: begin in done or (begin < first and begin not in pending)
 
     def next_time(self, now_ms: int) -> str:
         """A time of now that exceeds everything on the timeline."""

@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
 _LEASES = 8  # how often a commit may lose its lease, or its turn, before it gives up
 _TURNS = 2  # how often its turn
+_REQUEST_S = 60.0
+_FRESH_S = 10.0  # old a begin time may be when it is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,10 @@ class Transaction:
         """
         self._once = once
         self.extra.update(once.note())
-        self._check_once(self.timeline)
+        done = committed_in(self.table, self.timeline, once)
+        # What is decided, and not there yet, may not come to be: then the commit finds out, under the lock.
+        if done is not None and (done.file_name not in self.timeline.names or self.table.has(done)):
+            raise _already(once, done)
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
@@ -307,17 +312,19 @@ class Transaction:
 
     def _take(self, begin: str) -> Timeline:
         """Try to begin at this time; the timeline as it was listed after."""
-        table = self.table
+        table, chosen_s = self.table, self.table.world.monotonic_s()
         # The heartbeat first: a pending instant without one counts as dead.
         heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
         if not heartbeat.start():
             return table.timeline()
         requested = Instant(begin, self._action, State.REQUESTED)
         plan, profile = (b"", b"") if self._action is Action.COMMIT else encode_replace_pending(self.operation)
-        if not self._create(requested, plan):
-            heartbeat.stop()
-            return table.timeline()
         try:
+            # One that comes so late may find itself before what was archived meanwhile.
+            is_late = table.world.monotonic_s() - chosen_s > _FRESH_S
+            if is_late or not self._create(requested, plan, timeout_s=_FRESH_S):
+                heartbeat.stop()
+                return table.timeline()
             return self._verify(requested, profile, heartbeat)
         except BaseException:
             heartbeat.leave()  # what is left is a dead writer's, then
@@ -347,8 +354,8 @@ class Transaction:
             rollback.clean_dead(table, now, begin)
         return now
 
-    def _create(self, instant: Instant, content: bytes) -> bool:
-        outcome = self.table.store.put_if_absent(f"{TIMELINE}/{instant.file_name}", content)
+    def _create(self, instant: Instant, content: bytes, timeout_s: float = _REQUEST_S) -> bool:
+        outcome = self.table.store.put_if_absent(f"{TIMELINE}/{instant.file_name}", content, timeout=timeout_s)
         return isinstance(outcome, Won)
 
     def _metadata(self, stats: tuple[WriteStat, ...]) -> CommitMetadata:
@@ -375,30 +382,33 @@ class Transaction:
 
     def _commit_under_lock(self, staged: Pending, stats: tuple[WriteStat, ...]) -> tuple[str, float]:
         """The completion time, and the seconds waited for the lock."""
-        table, waited_s, hold = self.table, 0.0, False
+        table, waited_s, hold, unknown = self.table, 0.0, False, None
         for tried in range(_LEASES):
             asked_s = table.world.monotonic_s()
             table.tell("lock_wait", self._begin)
             ahead = Ahead(table.store, self._look, wary=table.memory.is_contended)
             lease = self._turn(ahead, hold=hold or tried >= _TURNS)
-            table.memory.is_contended = ahead.tries > 1
-            waited_s += table.world.monotonic_s() - asked_s
-            table.tell("lock_held", self._begin, epoch=lease.epoch)
             try:
+                waited_s, unknown = waited_s + table.world.monotonic_s() - asked_s, None
+                table.memory.is_contended = ahead.tries > 1
+                table.tell("lock_held", self._begin, epoch=lease.epoch)
                 seen = ahead.result(lease.record)
+                if isinstance(lease, FreeLock) and lease.record.undone and seen.timeline.written_at(self._begin):
+                    hold = True  # mine is decided, and may not be there; it is before one who takes the lock
+                    continue
                 if not seen.timeline.pending(Action.RESTORE):
                     completion = self._publish(lease, staged, stats, seen)
                     self._clean_up(staged)
                     return completion, waited_s
             except LeaseLost:
                 continue
-            except PublishUnknown:
-                hold = True
+            except PublishUnknown as error:
+                hold, unknown = True, error
                 continue  # the next holder (me, if I get it) sees what was decided
             except TableError:
-                if isinstance(lease, Lease) or lease.looked:
+                if isinstance(lease, Lease) or (lease.looked and not lease.record.undone):
                     raise
-                hold = True  # the record that it was found by may be gone
+                hold = True  # it was judged by a record that may be gone, or by what may not be there
                 continue
             finally:
                 with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
@@ -406,6 +416,8 @@ class Transaction:
                 table.tell("lock_released", self._begin)
             if not restore.finish_left(table, seen.timeline):
                 raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
+        if unknown is not None:
+            raise unknown
         raise Aborted(f"instant {self._begin} lost its lease {_LEASES} times before its commit; begin again")
 
     def _turn(self, ahead: Ahead[Now], *, hold: bool) -> Lease | FreeLock:
@@ -462,8 +474,8 @@ class Transaction:
 
     def _check_once(self, now: Timeline) -> None:
         done = None if self._once is None else committed_in(self.table, now, self._once)
-        if done is not None:
-            raise AlreadyCommitted(f"{self._once} is in {done.file_name} already; nothing was written again")
+        if self._once is not None and done is not None:
+            raise _already(self._once, done)
 
     def _check_conflicts(self, now: Timeline, stats: tuple[WriteStat, ...]) -> None:
         table, mine = self.table, self._as_operation(stats)
@@ -572,6 +584,10 @@ class Transaction:
             conflicts=conflicts,
             lock_wait_s=waited_s,
         )
+
+
+def _already(once: Once, done: Instant) -> AlreadyCommitted:
+    return AlreadyCommitted(f"{once} is in {done.file_name} already; nothing was written again")
 
 
 def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:

@@ -140,12 +140,11 @@ def snapshot(
 
     `replaced` maps a partition to the file ids that completed replacecommits retired.
     """
-    completed = {instant.begin for instant in timeline.writes}
-    active = timeline.first_active
+    visible = timeline.visible
     latest: dict[tuple[str, str], FileSlice] = {}
     for entry in files:
         found = _slice(entry)
-        if found is None or not (found.begin in completed or found.begin < active):
+        if found is None or not visible(found.begin):
             continue
         if found.file_id in (replaced or {}).get(found.partition, frozenset()):
             continue

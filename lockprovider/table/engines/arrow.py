@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -215,9 +215,18 @@ def at_once(jobs: Iterable[Callable[[], T]], limit: int = AT_ONCE) -> Iterator[T
         return
     with ThreadPoolExecutor(limit) as threads:
         try:
-            yield from [running.result() for running in [threads.submit(job) for job in jobs]]
+            yield from [running.result() for running in [_begun(threads, job) for job in jobs]]
         finally:
             threads.shutdown(cancel_futures=True)
+
+
+def _begun(threads: ThreadPoolExecutor, job: Callable[[], T]) -> Future[T]:
+    try:
+        return threads.submit(job)
+    except RuntimeError:  # the interpreter is ending, and starts no threads any more
+        done: Future[T] = Future()
+        done.set_result(job())
+        return done
 
 
 def _in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:

@@ -244,7 +244,8 @@ class Table:
         found: list[Timeline] = []
         config, _ = at_once(self.store, [self.config, lambda: found.append(self.timeline())])
         assert config is not None  # noqa: S101 - of the first call
-        timeline = self.memory.learn(log, found[0], config, decided=decided)
+        undone = 0 if record is None else len(record.undone)
+        timeline = self.memory.learn(log, undone, found[0], config, decided=decided)
         return Now(timeline, config, None if log is None else log.name, listed=True)
 
     def _record(self) -> LockRecord | None:

@@ -75,15 +75,18 @@ class Memory:
             self.latest = timeline
         return seen
 
-    def learn(self, log: Log | None, timeline: Timeline, config: TableConfig, *, decided: bool) -> Timeline:
+    def learn(
+        self, log: Log | None, undone: int, timeline: Timeline, config: TableConfig, *, decided: bool
+    ) -> Timeline:
         """The table was listed after `log` had been read, or under the lock; the timeline now.
 
-        The last publishes may be decided and not be there yet; they are part of the timeline if `decided`.
+        So many of the last publishes may be decided and not be there yet; they are part of the timeline if `decided`.
         """
         entries = () if log is None else log.since(log.first) or ()
         # A listing of several pages may have a later one, and not the one before that was put there meanwhile.
-        is_there = (entry.path.removeprefix(_PREFIX) in timeline.names for entry in entries)
-        missing = entries[sum(1 for _ in takewhile(bool, is_there)) :]
+        last = entries[len(entries) - undone :] if undone else ()
+        is_there = (entry.path.removeprefix(_PREFIX) in timeline.names for entry in last)
+        missing = last[sum(1 for _ in takewhile(bool, is_there)) :]
         self._learn(entries)
         unseen = self._learn(missing)
         timeline = timeline.plus(unseen) if decided else timeline.without(unseen)

@@ -447,7 +447,7 @@ class Transaction:
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if seen.listed:
-            self.table.memory.learn(lease.record.log, now, seen.config, decided=True)
+            self.table.memory.learn(lease.record.log, len(lease.record.undone), now, seen.config, decided=True)
         self._check_alive(seen)
         self._check_once(now)
         self._check_conflicts(now, stats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +39,18 @@ class Down(LocalBackend):
 
 
 class Behind(LocalBackend):
-    """A page of the next listing is from before this file was there."""
+    """Files come while the timeline is being listed, and the listing has not the one that is hidden."""
 
     hidden = ""
+    meanwhile: Callable[[], object] | None = None
 
-    async def list_page(self, *args: Any, **kwargs: Any) -> Page:
-        page = await super().list_page(*args, **kwargs)
-        if not (self.hidden and any(entry.path.endswith(self.hidden) for entry in page.entries)):
-            return page
-        hidden, self.hidden = self.hidden, ""
+    async def list_page(self, prefix: str, *args: Any, **kwargs: Any) -> Page:
+        meanwhile, hidden = self.meanwhile, self.hidden
+        if meanwhile is None or not prefix.endswith("/timeline/"):
+            return await super().list_page(prefix, *args, **kwargs)
+        self.meanwhile = None
+        meanwhile()
+        page = await super().list_page(prefix, *args, **kwargs)
         return replace(page, entries=tuple(entry for entry in page.entries if not entry.path.endswith(hidden)))
 
 
@@ -81,15 +85,26 @@ def die_in_the_batch(table: Table) -> None:
     assert record(table).undone
 
 
-def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(table: Table) -> None:
-    upsert(table, (1, "a", 11))
-    earlier = table.timeline().writes[-1]
-    upsert(table, (2, "b", 11))
+def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "_LEASES", 1)
+    for row in ((1, "a", 11), (2, "b", 11)):
+        backend = Down()
+        txn = over(table, backend).transaction()
+        engine.write(txn, upserts=rows(row))
+        backend.down = True
+        with pytest.raises(PublishUnknown):
+            txn.commit()
+        txn.leave()
+    monkeypatch.undo()
+    earlier, _ = record(table).undone
     behind = Behind()
     reader = over(table, behind)
-    behind.hidden = earlier.file_name
-    assert content(reader) == {(1, "a", 1), (2, "b", 1)}
-    assert not behind.hidden
+    behind.hidden, behind.meanwhile = earlier.path, lambda: table.lock.acquire(keeps_log=True).release()
+    txn = reader.transaction()
+    assert behind.meanwhile is None
+    assert [*txn.timeline.writes] == [*table.timeline().writes[:-2]]
     upsert(reader, (1, "a", 12))
     assert content(reader) == by_hudi_rs(table.url) == {(1, "a", 12), (2, "b", 11)}
 

@@ -87,14 +87,14 @@ class Timeline:
     def first_active(self) -> str:
         """The begin time before which a write that is not here was archived, and so completed.
 
-        Only completed writes count: archival leaves restores, savepoints, and services that are not done, behind, and a
-        writer may be late to begin at a time that was archived meanwhile. Savepointed ones do not: it goes on behind
-        them if it is told to. Empty if there is none.
+        Only writes count: archival leaves restores, savepoints, and services that are not done, behind. Pending ones do
+        not if any is completed: a writer may be late to begin at a time that was archived meanwhile. Savepointed ones
+        do not: it goes on behind them if it is told to. Empty if there is none.
         """
         kept = {instant.begin for instant in self.instants if instant.action is Action.SAVEPOINT}
-        return min(
-            (i.begin for i in self.instants if i.is_completed and i.changes_rows and i.begin not in kept), default=""
-        )
+        writes = [instant for instant in self.instants if instant.changes_rows and instant.begin not in kept]
+        done = [instant for instant in writes if instant.is_completed]
+        return min((instant.begin for instant in done or writes), default="")
 
     @cached_property
     def visible(self) -> Callable[[str], bool]:

@@ -36,6 +36,7 @@ from fsspec_cas.answer import (
     throttled,
 )
 from fsspec_cas.backends import Backend, backend_for, off_thread, place_of, split_url
+from fsspec_cas.begun import begun, done
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.drive import Inline, OnLoop, OwnLoop
@@ -554,20 +555,13 @@ class Store:
 
         It has a thread of its own, and goes on if nobody waits for it.
         """
-        if not self.backend.blocking:
-            pool = ThreadPoolExecutor(1, "beside")
-            try:
-                return pool.submit(call)
-            except RuntimeError:  # the interpreter is ending, and starts no threads any more
-                pass
-            finally:
-                pool.shutdown(wait=False)
-        answer: Future[T] = Future()
+        if self.backend.blocking:
+            return done(call)
+        pool = ThreadPoolExecutor(1, "beside")
         try:
-            answer.set_result(call())
-        except Exception as error:  # noqa: BLE001 - for whoever asks for the answer
-            answer.set_exception(error)
-        return answer
+            return begun(pool, call)
+        finally:
+            pool.shutdown(wait=False)
 
     @property
     def backend(self) -> Backend:

@@ -200,13 +200,7 @@ class Lock:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
         """
-        if self._me.pid != os.getpid():
-            self._be_new()  # forked: with the parent's owner id each would take the other's lock for its own
-        mine = self._lease
-        if mine is not None and mine.thread is threading.current_thread():
-            return mine.again(keeps_log=keeps_log)
-        with self.metrics.acquisition():
-            lease = self._wait(timeout_s, meanwhile, keeps_log=keeps_log, leaves=False)
+        lease = self._wait(timeout_s, meanwhile, keeps_log=keeps_log, leaves=False)
         assert isinstance(lease, Lease)  # noqa: S101 - it is not left free
         return lease
 
@@ -218,18 +212,24 @@ class Lock:
         Raises:
             NotAcquired, MalformedRecord, CasError: as `acquire`.
         """
-        mine = self._lease
-        if mine is not None and mine.thread is threading.current_thread():
-            return self.acquire(timeout_s, meanwhile=meanwhile, keeps_log=True)
-        if self._me.pid != os.getpid():
-            self._be_new()
-        with self.metrics.acquisition():
-            return self._wait(timeout_s, meanwhile, keeps_log=True, leaves=True)
+        return self._wait(timeout_s, meanwhile, keeps_log=True, leaves=True)
 
     def _wait(
         self, timeout_s: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool
     ) -> Lease | FreeLock:
-        deadline = self._world.monotonic_s() + (self.settings.timeout_s if timeout_s is None else timeout_s)
+        if self._me.pid != os.getpid():
+            self._be_new()  # forked: with the parent's owner id each would take the other's lock for its own
+        mine = self._lease
+        if mine is not None and mine.thread is threading.current_thread():
+            return mine.again(keeps_log=keeps_log)
+        with self.metrics.acquisition():
+            timeout_s = self.settings.timeout_s if timeout_s is None else timeout_s
+            return self._waited(timeout_s, meanwhile, keeps_log=keeps_log, leaves=leaves)
+
+    def _waited(
+        self, timeout_s: float, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool
+    ) -> Lease | FreeLock:
+        deadline = self._world.monotonic_s() + timeout_s
         if not self._turn.acquire(timeout=max(0.0, deadline - self._world.monotonic_s())):
             raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
         try:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from fsspec_cas import Store
+from fsspec_cas.begun import begun
 from lockprovider import LockRecord
 
 T = TypeVar("T")
@@ -23,11 +24,7 @@ def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     if store.backend.blocking or len(calls) < 2:  # noqa: PLR2004
         return [call() for call in calls]
     with ThreadPoolExecutor(min(_MOST, len(calls))) as pool:
-        try:
-            answers = [pool.submit(call) for call in calls]
-        except RuntimeError:  # the interpreter is ending, and starts no threads any more
-            return [call() for call in calls]
-        return [answer.result() for answer in answers]
+        return [answer.result() for answer in [begun(pool, call) for call in calls]]
 
 
 class Ahead(Generic[T]):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fsspec_cas.begun import begun
 from lockprovider.table import merging, reading
 from lockprovider.table.engines import bucketed
 from lockprovider.table.engines.base import GroupWriter, group_id
@@ -215,18 +216,9 @@ def at_once(jobs: Iterable[Callable[[], T]], limit: int = AT_ONCE) -> Iterator[T
         return
     with ThreadPoolExecutor(limit) as threads:
         try:
-            yield from [running.result() for running in [_begun(threads, job) for job in jobs]]
+            yield from [running.result() for running in [begun(threads, job) for job in jobs]]
         finally:
             threads.shutdown(cancel_futures=True)
-
-
-def _begun(threads: ThreadPoolExecutor, job: Callable[[], T]) -> Future[T]:
-    try:
-        return threads.submit(job)
-    except RuntimeError:  # the interpreter is ending, and starts no threads any more
-        done: Future[T] = Future()
-        done.set_result(job())
-        return done
 
 
 def _in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:

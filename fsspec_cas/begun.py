@@ -1,0 +1,27 @@
+"""A call begun in a thread of a pool; in place, where no thread can be begun any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def begun(threads: Executor, call: Callable[[], T]) -> Future[T]:
+    """The answer of the call, which is under way, or over if the interpreter is ending and starts no threads."""
+    try:
+        return threads.submit(call)
+    except RuntimeError:
+        return done(call)
+
+
+def done(call: Callable[[], T]) -> Future[T]:
+    """The answer of the call, which is over; what it raised is for whoever asks for the answer."""
+    answer: Future[T] = Future()
+    try:
+        answer.set_result(call())
+    except Exception as error:  # noqa: BLE001 - see above
+        answer.set_exception(error)
+    return answer

@@ -5,60 +5,19 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
+from unit.noting import RECORD, SETTINGS, Told, record, rewritten
 
-from fsspec_cas import Store, Unavailable
-from fsspec_cas.answer import NoAnswer
-from fsspec_cas.backends.local import LocalBackend
-from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockRecord, LockSettings, PublishUnknown
+from fsspec_cas import Store
+from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockSettings, PublishUnknown
 
-SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
-RECORD = "table_lock.json"
 JVM_FIELDS = ("owner", "validUntil", "expired")
-
-
-class Told(LocalBackend):
-    """Notes what is asked; may fail to write data, and may lose the answer to the next write of the record."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.down = False
-        self.loses = ""  # "answer", "request", or neither
-        self.out_of_reach = False
-
-    async def head(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        self._reach()
-        self.asked.append(f"head {Path(path).name}")
-        return await super().head(path, *args, **kwargs)
-
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        name, loses = Path(path).name, self.loses
-        if self.down and name != RECORD:
-            raise Unavailable("the store is down")
-        self._reach()
-        self.asked.append(f"put {name}")
-        self.out_of_reach = bool(loses)
-        if loses == "request":
-            return NoAnswer("it never got there")
-        answer = await super().put(path, *args, **kwargs)
-        return NoAnswer("it never got back") if loses else answer
-
-    async def get(self, *args: Any, **kwargs: Any) -> Any:
-        self._reach()
-        return await super().get(*args, **kwargs)
-
-    def _reach(self) -> None:
-        if self.out_of_reach:
-            raise Unavailable("the store is out of reach")
 
 
 @pytest.fixture(params=[True, False], ids=["", "as behind a network"])
 def backend(request: pytest.FixtureRequest) -> Told:
-    made = Told()
-    made.blocking = request.param
-    return made
+    return Told(blocking=request.param)
 
 
 @pytest.fixture
@@ -70,15 +29,8 @@ def store(backend: Told, tmp_path: Path) -> Store:
     return made
 
 
-def record(store: Store) -> LockRecord:
-    return LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
-
-
 def rewrite(store: Store, **fields: object) -> None:
-    """The lock record with these fields in place of its own."""
-    content = store.read(HUDI_LOCK_PATH)
-    data = json.dumps(json.loads(content.data) | fields).encode()
-    store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()
+    rewritten(store, **fields)
     Lock(store, settings=SETTINGS).look()  # this process knew another
 
 
@@ -181,8 +133,7 @@ def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: 
     lock, turn = found_free(store)
     backend.asked.clear()
     publish(lock, turn, "fourth")
-    puts = [what for what in backend.asked if what.startswith("put")]
-    assert puts == [f"put {RECORD}", "put second", "put third", "put fourth", f"put {RECORD}"]
+    assert backend.written == [RECORD, "second", "third", "fourth", RECORD]
     assert there(store) == {"first", "second", "third", "fourth"}
     assert not record(store).undone
 

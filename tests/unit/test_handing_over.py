@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from unit.noting import SETTINGS, Told, record, rewritten
 
-from fsspec_cas import Store, Unavailable
-from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas import Store
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockRecord, LockSettings, Pending, PublishUnknown
+from lockprovider import Lease, Lock, Pending, PublishUnknown
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
-
-SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
-
-
-class Told(LocalBackend):
-    """Notes what is written, and may fail to write data."""
-
-    def __init__(self) -> None:
-        self.written: list[str] = []
-        self.down = False
-
-    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        name = path.rpartition("/")[2]
-        if self.down and name != "table_lock.json":
-            raise Unavailable("the store is down")
-        self.written.append(name)
-        return await super().put(path, *args, **kwargs)
 
 
 @pytest.fixture(params=[True, False], ids=["", "as behind a network"])
 def backend(request: pytest.FixtureRequest) -> Told:
-    made = Told()
-    made.blocking = request.param
-    return made
+    return Told(blocking=request.param)
 
 
 @pytest.fixture
@@ -44,17 +23,11 @@ def store(backend: Told, tmp_path: Path) -> Store:
     return Store(backend, str(tmp_path))
 
 
-def record(store: Store) -> LockRecord:
-    return LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
-
-
 def held(store: Store, *waiting: str, keeps_log: bool = False) -> tuple[Lock, Lease]:
     """A held lock, with these in its line."""
     lock = Lock(store, settings=SETTINGS)
     lease = lock.acquire(keeps_log=keeps_log)
-    content = store.read(HUDI_LOCK_PATH)
-    data = json.dumps(json.loads(content.data) | {"line": list(waiting)}).encode()
-    store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()
+    rewritten(store, line=list(waiting))
     lease.renew()  # its first is refused, for the record has changed
     assert lease.renew()
     return lock, lease
@@ -68,7 +41,7 @@ def publish_last(lock: Lock, lease: Lease, path: str) -> Pending:
 
 def test_while_others_wait_the_commit_point_is_the_release(store: Store, backend: Told) -> None:
     lock, lease = held(store, "another")
-    backend.written.clear()
+    backend.asked.clear()
     publish_last(lock, lease, "state1")
     assert backend.written == ["table_lock.json", "state1"]
     assert store.read("state1").data == b"state1"
@@ -80,7 +53,7 @@ def test_while_others_wait_the_commit_point_is_the_release(store: Store, backend
 
 def test_while_nobody_waits_it_is_released_for_everybody_at_the_end(store: Store, backend: Told) -> None:
     lock, lease = held(store)
-    backend.written.clear()
+    backend.asked.clear()
     publish_last(lock, lease, "state1")
     assert backend.written == ["table_lock.json", "state1", "table_lock.json"]
     assert record(store).expired
@@ -110,7 +83,7 @@ def test_the_next_holder_applies_what_was_handed_over_before_it_begins(store: St
 def test_the_next_holder_writes_nothing_that_is_there(store: Store, backend: Told) -> None:
     lock, lease = held(store, "another")
     publish_last(lock, lease, "state1")
-    backend.written.clear()
+    backend.asked.clear()
     with Lock(store, settings=SETTINGS).acquire(timeout_s=0):
         assert backend.written == ["table_lock.json"]
 

@@ -1,0 +1,70 @@
+"""A local backend that notes what it is asked, and the lock record that is kept there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fsspec_cas import Store, Unavailable
+from fsspec_cas.answer import NoAnswer
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider import HUDI_LOCK_PATH, LockRecord, LockSettings
+
+SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
+RECORD = "table_lock.json"
+
+
+class Told(LocalBackend):
+    """Notes what is asked; may fail to write data, and may lose the answer to the next write.
+
+    With `blocking=False` it is driven as a backend behind a network is.
+    """
+
+    def __init__(self, *, blocking: bool = True) -> None:
+        self.blocking = blocking
+        self.asked: list[str] = []
+        self.down = False
+        self.loses = ""  # "answer", "request", or neither
+        self.out_of_reach = False
+
+    @property
+    def written(self) -> list[str]:
+        """The names of what was to be written, in order."""
+        return [asked.removeprefix("put ") for asked in self.asked if asked.startswith("put ")]
+
+    async def head(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        self._reach()
+        self.asked.append(f"head {Path(path).name}")
+        return await super().head(path, *args, **kwargs)
+
+    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        name, loses = Path(path).name, self.loses
+        if self.down and name != RECORD:
+            raise Unavailable("the store is down")
+        self._reach()
+        self.asked.append(f"put {name}")
+        self.out_of_reach = bool(loses)
+        if loses == "request":
+            return NoAnswer("it never got there")
+        answer = await super().put(path, *args, **kwargs)
+        return NoAnswer("it never got back") if loses else answer
+
+    async def get(self, *args: Any, **kwargs: Any) -> Any:
+        self._reach()
+        return await super().get(*args, **kwargs)
+
+    def _reach(self) -> None:
+        if self.out_of_reach:
+            raise Unavailable("the store is out of reach")
+
+
+def record(store: Store) -> LockRecord:
+    return LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
+
+
+def rewritten(store: Store, **fields: object) -> None:
+    """The lock record with these fields in place of its own, as another client would write it."""
+    content = store.read(HUDI_LOCK_PATH)
+    data = json.dumps(json.loads(content.data) | fields).encode()
+    store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()

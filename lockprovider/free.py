@@ -73,7 +73,12 @@ class FreeLock:
                 raise self._lost("somebody was faster")
 
     def release(self) -> None:
-        """End the turn; what was not published will not be. Whoever waits has the next one."""
+        """End the turn; what was not published will not be. Whoever waits has the next one.
+
+        In a process that was forked from the one whose turn it is, it does nothing.
+        """
+        if self._pid != os.getpid():
+            return
         try:
             if self._freeing is not None:
                 self._freeing.result()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 from unit.noting import RECORD, SETTINGS, Told, record, rewritten
 
-from fsspec_cas import Store
-from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockSettings, PublishUnknown
+from fsspec_cas import Machine, Store
+from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockSettings, NotAcquired, PublishUnknown
+from lockprovider.party import Party
 
 JVM_FIELDS = ("owner", "validUntil", "expired")
 
@@ -39,6 +44,11 @@ def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
         turn.publish_last(lock.enclose(path, path.encode(), sole=True), path.encode())
     finally:
         turn.release()
+
+
+def name_of(store: Store) -> str:
+    """As this process stands in the line of those who use the store."""
+    return Party.of(store, HUDI_LOCK_PATH, Machine()).name
 
 
 def found_free(store: Store) -> tuple[Lock, FreeLock]:
@@ -191,6 +201,79 @@ def test_a_turn_that_is_not_used_is_the_next_one_s(store: Store) -> None:
     turn.release()
     assert record(store).line[0] == "another"
     assert there(store) == {"first"}
+
+
+def test_after_its_release_nothing_is_published_and_the_turn_of_another_is_not_ended(
+    store: Store, backend: Told
+) -> None:
+    lock, turn = found_free(store)
+    turn.release()
+    later = lock.wait_for_turn()
+    backend.asked.clear()
+    with pytest.raises(LeaseLost, match="it was released"):
+        publish(lock, turn, "second")  # and once more its release
+    assert backend.asked == []
+    with pytest.raises(NotAcquired, match="another thread"):
+        lock.wait_for_turn(0)
+    publish(lock, later, "third")
+    assert there(store) == {"first", "third"}
+
+
+@pytest.mark.parametrize("error", [None, ValueError("what was to be done")])
+def test_who_leaves_without_a_publish_lets_the_next_in_the_line_have_the_turn(
+    store: Store, tmp_path: Path, error: Exception | None
+) -> None:
+    lock, elsewhere = Lock(store, settings=SETTINGS), Store(Told(), str(tmp_path))  # as of another process
+    other = Lock(elsewhere, settings=SETTINGS)
+    rewrite(store, line=[name_of(store), name_of(elsewhere)])
+    with contextlib.suppress(ValueError), lock.wait_for_turn() as turn:
+        assert isinstance(turn, FreeLock)
+        if error is not None:
+            raise error
+    assert record(store).line[0] == name_of(elsewhere)
+    publish(other, other.wait_for_turn(), "second")
+    lock.wait_for_turn(0).release()
+    assert there(store) == {"first", "second"}
+
+
+FORKED = """
+import os, signal, sys
+from pathlib import Path
+from fsspec_cas import Machine, Store
+from lockprovider import HUDI_LOCK_PATH, FreeLock, LeaseLost
+from unit.noting import Told
+from unit.test_free import waited_for
+
+lock, turn = waited_for(Store(Told(blocking=sys.argv[2] == "True"), sys.argv[1]))
+assert isinstance(turn, FreeLock)
+pending = lock.enclose("second", b"second", sole=True)
+path = Path(sys.argv[1], HUDI_LOCK_PATH)
+before = path.read_bytes()
+if os.fork() == 0:
+    signal.alarm(60)
+    try:
+        turn.publish_last(pending, b"second")
+    except LeaseLost as lost:
+        print(lost, flush=True)
+    turn.release()
+    os._exit(0)
+print(os.wait()[1], path.read_bytes() == before)
+turn.publish_last(pending, b"second")
+turn.release()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_no_turn_and_does_not_end_its_parents(store: Store, backend: Told, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", FORKED, str(tmp_path), str(backend.blocking)]
+    tests = Path(__file__).parent.parent
+    done = subprocess.run(program, cwd=tests, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    refusal, parent = done.stdout.splitlines()
+    assert "forked" in refusal
+    assert parent == "0 True", "it ended well, and the record is what it was"
+    assert record(store).line == ("another",)
+    assert there(store) == {"first", "second"}
 
 
 def test_threads_of_one_process_publish_one_after_the_other(store: Store) -> None:

@@ -15,9 +15,10 @@ import pytest
 from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
+from lockprovider import HUDI_LOCK_PATH, FreeLock, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
 from lockprovider.fifo import Fifo
 from lockprovider.party import Party
+from lockprovider.waiting import FIRST_S
 
 LAZY = LockSettings(timeout_s=60, poll_s=40)  # a look at the store while one of us holds it comes after 20 s
 SOON_S = 20
@@ -116,6 +117,33 @@ def test_a_lease_that_is_lost_does_not_make_the_others_wait_for_its_release(stor
     with pytest.raises(LeaseLost):
         held.check()
     held.release()
+
+
+def test_whose_turn_it_is_at_a_lock_that_is_left_free_is_heard_of_without_a_request(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, party, paused_s = Lock(store, settings=LAZY), Party.of(store, HUDI_LOCK_PATH, Machine()), []
+
+    def wait(seconds: float, until: threading.Event | None) -> None:
+        paused_s.append(seconds)
+        Party.wait(party, seconds, until)
+
+    monkeypatch.setattr(party, "wait", wait)
+    lock.wait_for_turn().publish_last(lock.enclose("first", b"first", sole=True), b"first")  # now there is a log
+    turn = lock.wait_for_turn()
+    assert isinstance(turn, FreeLock)
+    store.backend.asked.clear()
+    waiter = threading.Thread(target=lambda: Lock(store, settings=LAZY).acquire().release())
+    waiter.start()
+    until(lambda: paused_s)
+    assert min(paused_s) > FIRST_S, "it looks as seldom as at a lock that is held"
+    with pytest.raises(NotAcquired) as refusal:
+        Lock(store, settings=LAZY).acquire(0.01)
+    assert refusal.value.owner == lock.owner
+    assert store.backend.asked == []
+    turn.release()
+    waiter.join(SOON_S)
+    assert store.backend.asked == ["put", "put"], "nor was there a look when the turn had ended"
 
 
 def test_a_try_that_does_not_wait_looks_for_itself(store: Store) -> None:

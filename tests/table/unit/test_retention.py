@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsspec_cas import Entry
-from lockprovider.table.instant import Action, Instant, State, format_ms
+from lockprovider.table.instant import Action, Instant, State, format_ms, to_ms
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy, Removable, removable
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import AsOf, FileSlice, rewound, snapshot
@@ -111,6 +111,36 @@ def test_files_of_no_instant_go_unless_archival_may_have_taken_the_instant() -> 
     assert clean(KeepCommits(10), [], {orphan}) == set()
 
 
+@pytest.mark.parametrize("policy", [KeepCommits(2), KeepHours(1.6), KeepVersions(3)])
+def test_a_file_of_no_instant_does_not_stand_in_for_a_slice(policy: Policy) -> None:
+    """Else the slice at 3 would go for it, and with that the table as it was until 4.5."""
+    orphan = base("f", at(3.7))
+    expected = clean(policy, COMMITS, SLICES, now=6) | {orphan}
+    assert base("f", at(3)) not in expected
+    assert clean(policy, COMMITS, {*SLICES, orphan}, now=6) == expected
+
+
+@pytest.mark.parametrize("state", ["commit.requested", "inflight", "replacecommit.inflight", "deltacommit.inflight"])
+def test_a_file_of_a_pending_write_is_no_version(state: str) -> None:
+    for begin in (4.2, 5.7):
+        names, paths = [*COMMITS, f"{at(begin)}.{state}"], {*SLICES, base("f", at(begin))}
+        assert clean(KeepVersions(3), names, paths) == {base("f", at(n)) for n in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "gone"), [(KeepCommits(2), {0.2, 0.3, 1, 2}), (KeepHours(100), {0.2}), (KeepVersions(6), {0.2})]
+)
+def test_archived_slices_count_as_those_on_the_timeline(policy: Policy, gone: set[float]) -> None:
+    archived = {base("f", at(0.2)), base("f", at(0.3))}
+    assert clean(policy, COMMITS, SLICES | archived, now=6) == {base("f", at(n)) for n in gone}
+
+
+def test_what_is_pending_from_before_the_timeline_began_does_not_count_as_archived() -> None:
+    archived = {base("f", at(0.2)), base("f", at(0.3))}
+    pending = base("f", at(0.5))
+    assert clean(KeepVersions(2), [*COMMITS, f"{at(0.5)}.inflight"], {*archived, pending}) == set()
+
+
 def test_bookkeeping_and_foreign_files_stay() -> None:
     paths = {".hoodie/metadata/files/f_0-0-0_" + at(3.3) + ".parquet", "p/.hoodie_partition_metadata", "p/notes.txt"}
     assert clean(KeepCommits(1), COMMITS, paths) == set()
@@ -190,6 +220,26 @@ def test_whatever_the_policy_the_present_stays_what_it_is(
         found = removable(policy, now, paths, now_ms=HOUR_MS, replaced_by=replaced, protected=frozenset())
         moment = AsOf(now.writes[-1].completion or "")
         assert seen(now, paths - taken(found), replaced, moment) == seen(now, paths, replaced, moment)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), st.integers(1, 4), st.data())
+def test_files_that_no_reader_sees_change_nothing_for_those_that_are_seen(
+    history: tuple[list[Instant], set[str], dict[tuple[str, str], str]], number: int, data: st.DataObject
+) -> None:
+    instants, paths, replaced = history
+    first_ms = to_ms(min(instant.begin for instant in instants))
+    after_ms = st.integers(1, 40).map(lambda n: first_ms + n * 50 + 25)  # numbers that no begin or completion ends with
+    begins = data.draw(st.dictionaries(after_ms.map(format_ms), st.booleans(), min_size=1, max_size=4))
+    pending = [Instant(begin, Action.COMMIT, State.INFLIGHT) for begin, is_pending in begins.items() if is_pending]
+    unseen = {base(data.draw(st.sampled_from("fgh")), begin) for begin in begins}
+    now = Timeline.of(instant.file_name for instant in (*instants, *pending))
+    for policy in (KeepCommits(number), KeepHours(0), KeepVersions(number)):
+        with_them, without = (
+            taken(removable(policy, now, there, now_ms=HOUR_MS, replaced_by=replaced, protected=frozenset()))
+            for there in (paths | unseen, paths)
+        )
+        assert with_them - unseen == without
 
 
 def test_the_check_of_random_histories_can_fail() -> None:

@@ -6,7 +6,9 @@ Writers are processes that append a hundred rows a commit, again and again. The 
 server of `benchmarks.shaped_s3` with the delays of a bucket in the same region, whose requests are counted. After each
 run the table is read: every commit that was acknowledged has to be there, whole and once, and nothing else. The second
 table is of one writer, after more and more commits: how long a commit takes, and to find out what the table consists
-of, with a handle that was there all the time and with a fresh one.
+of, with a handle that was there all the time and with a fresh one. Of ours the last row is after `table.archive()`, if
+that moved anything (it leaves up to thirty commits where they are), and one commit: until that, a handle that was there
+lists as well.
 
 Not to be fooled: the writers share this machine's cores with the server, so that without delays one measures CPU. A
 rate counts until the last commit that was begun is done. pyiceberg's catalog is a SQLite file on this machine's disk,
@@ -167,7 +169,7 @@ def growth_table(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         first = next(one for one in rows if (one["store"], one["engine"]) == (row["store"], row["engine"]))
-        cells = [row["store"], row["engine"], str(row["commits"])]
+        cells = [row["store"], row["engine"], f"{row['commits']}{', archived' if row.get('archived') else ''}"]
         for what in ("commit_ms", "held_ms", "fresh_ms"):
             cells += [f"{row[what]:.1f}", f"{row[what] / first[what]:.2f}"]
         yield f"| {' | '.join(cells)} |"

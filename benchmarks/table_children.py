@@ -18,6 +18,7 @@ from benchmarks.s3_clients import Site
 
 ROWS = 100
 SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64()), ("value", pa.float64())])
+_LAST = 20  # commits, of which the median is taken
 _RETRIES = 1000  # of the loop that pyiceberg's manual asks its callers to write
 
 
@@ -258,21 +259,43 @@ def check(engine: Engine, task: dict[str, Any]) -> dict[str, Any]:
     return {name: count for name, count in found.items() if int(name.partition("/")[0]) < 1000}
 
 
-def growth(engine: Engine, task: dict[str, Any]) -> list[dict[str, float]]:
+def growth(engine: Engine, task: dict[str, Any]) -> list[dict[str, Any]]:
     """Milliseconds of a commit and of a load by the handle that has been there all the time, and by a fresh one."""
-    site, found, took_ms = Site(**task["site"]), [], []
-    began_s = time.monotonic()
+    found, took_ms, began_s = [], [], time.monotonic()
     for number in range(max(task["counts"])):
-        took_ms.append(_ms(lambda number=number: engine.append(rows(0, number))))  # type: ignore[misc]
+        took_ms.append(_append_ms(engine, number))
         if number + 1 in task["counts"]:
-            engine.load()
-            held = min(_ms(engine.load) for _ in range(5))
-            fresh = min(_ms(engine_of(site, task).load) for _ in range(3))
-            last = sorted(took_ms[-min(20, number + 1) :])
-            found.append({"commits": number + 1, "commit_ms": last[len(last) // 2], "held_ms": held, "fresh_ms": fresh})
+            found.append({"commits": number + 1, "commit_ms": _of_last(took_ms), **_loads_ms(engine, task)})
         if time.monotonic() - began_s > task["limit_s"]:
             break
-    return found
+    return [*found, *_after_archival(engine, task, len(took_ms))]
+
+
+def _after_archival(engine: Engine, task: dict[str, Any], commits: int) -> list[dict[str, Any]]:
+    """The same figures once the oldest instants are archived; none where none are. The loads are after one commit."""
+    if not isinstance(engine, Ours) or not engine.table.archive().instants:
+        return []
+    engine.append(rows(0, commits))
+    loads_ms = _loads_ms(engine, task)
+    took_ms = [_append_ms(engine, commits + 1 + number) for number in range(_LAST)]
+    return [{"commits": commits, "archived": True, "commit_ms": _of_last(took_ms), **loads_ms}]
+
+
+def _append_ms(engine: Engine, number: int) -> float:
+    return _ms(lambda: engine.append(rows(0, number)))
+
+
+def _loads_ms(engine: Engine, task: dict[str, Any]) -> dict[str, float]:
+    site = Site(**task["site"])
+    engine.load()
+    held = min(_ms(engine.load) for _ in range(5))
+    return {"held_ms": held, "fresh_ms": min(_ms(engine_of(site, task).load) for _ in range(3))}
+
+
+def _of_last(took_ms: list[float]) -> float:
+    """The median of the last few."""
+    last = sorted(took_ms[-_LAST:])
+    return last[len(last) // 2]
 
 
 def _ms(call: Any) -> float:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from lockprovider.errors import NotAcquired
 from lockprovider.lease import ahead_of, joined
 from lockprovider.moves import EVERYONE, Busy, Free, Held, Idle, Passing
-from lockprovider.party import Known, Party
+from lockprovider.party import Party
+from lockprovider.record_file import Known
 from lockprovider.waiting import FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ class Asker(Protocol):
 
     path: str
     settings: LockSettings
-    known: Known | None
+
+    @property
+    def known(self) -> Known | None:
+        """What it knows of the record."""
 
     @property
     def owner(self) -> str:
@@ -68,7 +72,7 @@ def ask(client: Asker, party: Party, world: World, deadline_s: float) -> None:
     try:
         began_s = world.monotonic_s()
         _Asking(client, party, world, deadline_s).until_it_is_there()
-        party.took(client.has_turn, client.known, world.monotonic_s() - began_s)
+        party.took(client.owner, client.has_turn, client.known, world.monotonic_s() - began_s)
     finally:
         party.fifo.release()
 
@@ -141,6 +145,8 @@ class _Asking:
 
 
 def _not_acquired(path: str, busy: Busy) -> NotAcquired:
+    if not busy.valid_until_ms:
+        return NotAcquired(f"{path!r} is about to be taken by {busy.owner}, of this process", owner=busy.owner)
     who = f" ({busy.holder.host}, pid {busy.holder.pid})" if busy.holder else ""
     return NotAcquired(
         f"{path!r} is held by {busy.owner}{who} until {busy.valid_until_ms} (epoch ms)",

@@ -18,15 +18,15 @@ from lockprovider.pending import Pending
 from lockprovider.record import LockRecord
 
 if TYPE_CHECKING:
-    from lockprovider.lock import Lock
+    from lockprovider.client import Client
 
 
 class FreeLock:
     """A lock that is free at one version of its record, and this client's turn; `release` ends it in any case."""
 
-    def __init__(self, lock: Lock, free: Free, *, looked: bool) -> None:
+    def __init__(self, client: Client, free: Free, *, looked: bool) -> None:
         self.looked = looked  # if not, the record was the own last one, and another may have written since
-        self._lock = lock
+        self._client = client
         self._free = free
         self._over = self._published = False
         self._freeing: Future[None] | None = None
@@ -54,14 +54,14 @@ class FreeLock:
                 What is decided next must be decided under a lock that is held: a copy may be on its way.
         """
         try:
-            self._publish(pending, data, self._lock.world.monotonic_s())
+            self._publish(pending, data, self._client.world.monotonic_s())
         except (CasError, MalformedRecord) as error:
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
 
     def _publish(self, pending: Pending, data: bytes, began_s: float) -> None:
         if self._over or self._pid != os.getpid():
             raise self._lost("it was released, or belongs to the process that this one was forked from")
-        what, answer = self._lock.publish_free(self._free, pending)
+        what, answer = self._client.publisher.publish_free(self._free, pending)
         match answer:
             case Told("handed_over"):
                 self._apply(what, data, began_s)
@@ -83,7 +83,7 @@ class FreeLock:
             if self._freeing is not None:
                 self._freeing.result()
             elif not self._over:
-                self._lock.go_last(self._free)
+                self._client.go_last(self._free)
         finally:
             self._end()
 
@@ -97,24 +97,24 @@ class FreeLock:
 
     def _apply(self, what: Apply, data: bytes, began_s: float) -> None:
         self._published = True
-        if waited_for := self._lock.is_waited_for:
+        if waited_for := self._client.is_waited_for:
             self._end()
         try:
-            self._lock.apply_late(what, data, began_s)
+            self._client.publisher.apply_late(what, data, began_s)
         except CasError as error:
             reason = f"{what.pending.path!r} was decided, and the next holder puts it there: {error}"
             raise PublishUnknown(reason) from error
         if not waited_for:
-            self._freeing = self._lock.free_again()
+            self._freeing = self._client.free_again()
 
     def _end(self) -> None:
         if not self._over:
             self._over = True
-            with self._lock.metrics.release() if self._published else contextlib.nullcontext():
-                self._lock.left_free()
+            with self._client.metrics.release() if self._published else contextlib.nullcontext():
+                self._client.left_free()
 
     def _settle(self, pending: Pending, why: str) -> None:
-        match self._lock.settle(pending, 0):
+        match self._client.publisher.settle(pending, 0):
             case "committed":
                 return
             case "not_committed":
@@ -123,4 +123,4 @@ class FreeLock:
                 raise PublishUnknown(f"{pending.path!r} may have been decided, and the next holder puts it there")
 
     def _lost(self, why: str) -> LeaseLost:
-        return LeaseLost(f"the turn of {self._lock.owner} at {self._lock.path!r} is over: {why}")
+        return LeaseLost(f"the turn of {self._client.owner} at {self._client.path!r} is over: {why}")

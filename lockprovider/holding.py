@@ -22,7 +22,7 @@ from lockprovider.pending import Pending
 from lockprovider.record import LockRecord
 
 if TYPE_CHECKING:
-    from lockprovider.lock import Lock
+    from lockprovider.client import Client
 
 OnLost = Callable[[str], None]
 
@@ -33,11 +33,11 @@ class Lease:
     It belongs to the process that took it: a forked child finds it lost, does not renew it and cannot release it.
     """
 
-    def __init__(self, lock: Lock, on_lost: OnLost | None) -> None:
-        held = lock.held()
+    def __init__(self, client: Client, on_lost: OnLost | None) -> None:
+        held = client.held()
         assert held is not None  # noqa: S101 - only made by Lock.acquire
         self.epoch = held.record.epoch
-        self.owner = lock.owner
+        self.owner = client.owner
         self.thread = threading.current_thread()
         self.lost = threading.Event()
         self._why = ""
@@ -45,13 +45,13 @@ class Lease:
         self._told_too: list[OnLost] = []
         self._depth = 1
         self._pid = os.getpid()
-        self._lock = lock
+        self._client = client
         self._on_lost = on_lost
-        self._heartbeat = Heartbeat(self, lock.settings.renew_s, lock.pulse)
+        self._heartbeat = Heartbeat(self, client.settings.renew_s, client.pulse)
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
-            f"the lease on {self._lock.path!r} belongs to this process and cannot be pickled or copied: "
+            f"the lease on {self._client.path!r} belongs to this process and cannot be pickled or copied: "
             "acquire the lock where it is needed"
         )
 
@@ -62,7 +62,7 @@ class Lease:
         Raises:
             LeaseLost: there is none of this lease any more.
         """
-        held = None if self._closed else self._lock.held()
+        held = None if self._closed else self._client.held()
         if held is None:
             raise self._lost(self._why or "it was released")
         return held.record
@@ -70,14 +70,14 @@ class Lease:
     @property
     def deadline_s(self) -> float:
         """When this process stops believing in the lease, on `time.monotonic`'s clock."""
-        held = self._lock.held()
+        held = self._client.held()
         return 0.0 if held is None else held.deadline_s
 
     @property
     def deadline(self) -> datetime | None:
         """The same as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
-        held = self._lock.held()
-        return None if held is None else self._lock.time_of(held.deadline_s)
+        held = self._client.held()
+        return None if held is None else self._client.time_of(held.deadline_s)
 
     def check(self) -> None:
         """Return if the lease is held as far as this process can know, without a request.
@@ -102,7 +102,7 @@ class Lease:
             AlreadyExists: `path` is there with other bytes; nothing was written.
             PublishUnknown: neither could be found out; read `path` after the next acquisition.
         """
-        self.publish_staged(self._lock.stage(path, data))
+        self.publish_staged(self._client.publisher.stage(path, data))
 
     def publish_staged(self, pending: Pending) -> None:
         """The second half of `publish`: commit and apply."""
@@ -128,7 +128,7 @@ class Lease:
         Raises:
             LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release.
         """
-        if self._depth == 1 and self._lock.others_wait:
+        if self._depth == 1 and self._client.publisher.others_wait:
             self._publish(pending, lambda: self._hand_over(pending, data))
         else:
             self.publish_new(pending, data)
@@ -141,24 +141,24 @@ class Lease:
         except (AlreadyExists, LeaseLost, PublishUnknown):
             raise
         except (CasError, MalformedRecord) as error:
-            if not self._lock.tried(pending):
+            if not self._client.publisher.tried(pending):
                 if self._lapsed():
                     self.check()  # the better reason
                 raise
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
 
     def _commit(self, pending: Pending, data: bytes | None) -> None:
-        self._decide(lambda: self._lock.commit(pending, data), pending)
+        self._decide(lambda: self._client.publisher.commit(pending, data), pending)
 
     def _hand_over(self, pending: Pending, data: bytes) -> None:
-        began_s = self._lock.world.monotonic_s()
-        if self._decide(lambda: self._lock.hand_over(pending), pending):
-            with self._lock.metrics.release():
+        began_s = self._client.world.monotonic_s()
+        if self._decide(lambda: self._client.publisher.hand_over(pending), pending):
+            with self._client.metrics.release():
                 self._stop()
-                self._lock.note_end(held=True)
-                self._lock.end(self)
+                self._client.note_end(held=True)
+                self._client.end(self)
             try:
-                self._lock.apply_late(Apply(pending), data, began_s)
+                self._client.publisher.apply_late(Apply(pending), data, began_s)
             except CasError as error:
                 raise PublishUnknown(
                     f"{pending.path!r} was decided, and the next holder puts it there: {error}"
@@ -183,9 +183,9 @@ class Lease:
             return False
         answer = None
         try:
-            answer = self._lock.renew()
+            answer = self._client.renew()
         finally:  # the store may be out of reach, and the lease lapses all the same
-            self._learn(answer if isinstance(answer, Ended) else self._lock.tick())
+            self._learn(answer if isinstance(answer, Ended) else self._client.tick())
         return isinstance(answer, Told) and answer.what == "renewed"
 
     def release(self) -> None:
@@ -202,11 +202,11 @@ class Lease:
             self._depth -= 1
             return
         try:
-            with self._lock.metrics.release():
+            with self._client.metrics.release():
                 self._stop()
-                self._lock.give_back()
+                self._client.give_back()
         finally:
-            self._lock.end(self)
+            self._client.end(self)
 
     def _stop(self) -> None:
         self._depth = 0
@@ -219,7 +219,7 @@ class Lease:
         if not self.thread.is_alive():  # nobody is left to release it
             self._depth = 0
             atexit.unregister(self._at_exit)
-            self._lock.end(self)
+            self._client.end(self)
 
     def when_lost(self, call: OnLost) -> None:
         """Call it once the lease is lost, from whatever thread finds out; at once if that is known already."""
@@ -239,7 +239,7 @@ class Lease:
         self.check()
         if self.record.log is not None and not keeps_log:
             raise LockError(
-                f"the lease on {self._lock.path!r} keeps a log, an inner one must keep it too, or come later"
+                f"the lease on {self._client.path!r} keeps a log, an inner one must keep it too, or come later"
             )
         self._depth += 1
         return self
@@ -277,14 +277,14 @@ class Lease:
 
     def _lapsed(self) -> bool:
         if not self._closed:
-            self._learn(self._lock.tick())
+            self._learn(self._client.tick())
         return self.lost.is_set()
 
     def _settle(self, pending: Pending, answer: Ended | None) -> None:
         self._learn(answer or Ended("it had ended before"))
-        if not self._lock.tried(pending):
+        if not self._client.publisher.tried(pending):
             self.check()
-        match self._lock.settle(pending, self.epoch):
+        match self._client.publisher.settle(pending, self.epoch):
             case "committed":
                 return
             case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it
@@ -296,10 +296,10 @@ class Lease:
 
     def _discard(self, pending: Pending) -> None:
         with contextlib.suppress(CasError):  # an orphan, not an error
-            self._lock.unstage(pending)
+            self._client.publisher.unstage(pending)
 
     def _lost(self, why: str) -> LeaseLost:
-        return LeaseLost(f"the lease of {self.owner} on {self._lock.path!r} (epoch {self.epoch}) is lost: {why}")
+        return LeaseLost(f"the lease of {self.owner} on {self._client.path!r} (epoch {self.epoch}) is lost: {why}")
 
     def _learn(self, ended: Ended | None) -> None:
         with self._telling:
@@ -307,8 +307,8 @@ class Lease:
                 return
             self._why = ended.why
             self.lost.set()
-            self._lock.note_end(held=False)
-            self._lock.step_aside()
+            self._client.note_end(held=False)
+            self._client.step_aside()
         for call in (self._on_lost, *self._told_too):
             if call is not None:
                 call(ended.why)

@@ -10,24 +10,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from fsspec_cas import Machine, Store, Version, World
+from fsspec_cas import Machine, Store, World
 from lockprovider.fifo import Fifo
 from lockprovider.moves import Busy, Free, Held, Idle
 from lockprovider.record import LockRecord
+from lockprovider.record_file import Known
 from lockprovider.waiting import comes_again
 
 _NAME_LENGTH = 12  # of a UUID's 32 digits: a mistaken name only costs politeness
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What a client knows of the record. `understood`: we would write it with the very same bytes."""
-
-    record: LockRecord
-    version: Version
-    understood: bool
 
 
 class Party:
@@ -44,6 +35,7 @@ class Party:
         self._holds: Callable[[], Held | Free | None] | None = None
         self._freed = threading.Event()
         self._released_s: float | None = None
+        self._owner = ""  # of the one of us who had the lock last
         self._waited_s = 0.0
         self._known_s: float | None = None
         self._age_s = 0.0
@@ -108,10 +100,10 @@ class Party:
         with self._guard:
             self._known = known
 
-    def took(self, holds: Callable[[], Held | Free | None], known: Known | None, waited_s: float) -> None:
+    def took(self, owner: str, holds: Callable[[], Held | Free | None], known: Known | None, waited_s: float) -> None:
         """One of us has the lock, after so long."""
         with self._guard:
-            self._waited_s = waited_s
+            self._owner, self._waited_s = owner, waited_s
             self._freed = threading.Event()
             self._holds, self._known, self._idle = holds, known, Idle()
 
@@ -139,8 +131,10 @@ class Party:
     def refusal(self, asked_by: str) -> Busy:
         """Why somebody here does not get the lock: who holds it, as far as is known here."""
         held = self.holder
-        if held is not None:
+        if isinstance(held, Held):
             return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
+        if isinstance(held, Free):
+            return Busy(self._owner, 0, None)
         return self.busy or Busy(asked_by, 0, None)
 
 

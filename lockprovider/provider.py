@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from fsspec_cas import Store
 from lockprovider.audit_log import AuditLog
-from lockprovider.errors import InvalidSettings, LockError, NotAcquired
+from lockprovider.errors import InvalidSettings, LeaseLost, LockError, NotAcquired
 from lockprovider.holding import Lease, OnLost
 from lockprovider.lock import Lock
 from lockprovider.metrics import OnMetric
@@ -181,8 +181,10 @@ class LockProvider:
         lease = self._lease
         if lease is None or lease.released or lease.lost.is_set():
             return None
-        held = self._lock.held()
-        return None if held is None else held.record
+        try:
+            return lease.record
+        except LeaseLost:
+            return None
 
     @property
     def lease(self) -> Lease | None:

@@ -279,7 +279,7 @@ def test_t68_the_epoch_rises_over_release_lapse_force_unlock_jvm_writer_deletion
     town.lapse()
     take(a)
     town.rewrite(expired=True)  # an operator breaks it
-    b.lock._lease.release()
+    b.lock._client.lease.release()
     take(b).release()
     content = town.store.read(HUDI_LOCK_PATH)
     town.store.put_if_match(HUDI_LOCK_PATH, b'{"owner":"jvm","validUntil":5,"expired":true}', content.version).unwrap()
@@ -551,7 +551,7 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
         beats.append("renew")
         raise ZeroDivisionError
 
-    monkeypatch.setattr(client.lock, "renew", breaks)
+    monkeypatch.setattr(client.lock._client, "renew", breaks)
     lease = client.lock.acquire()
     assert lease.lost.wait(SOON_S)
     lease._heartbeat._thread.join(SOON_S)  # else the error of its thread may be reported in the next test

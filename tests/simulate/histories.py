@@ -262,7 +262,7 @@ class History:
             lease.publish(path, data)
             return
         pending = client.lock.enclose(path, data, sole=True)
-        if client.lock.others_wait:
+        if client.lock._client.publisher.others_wait:
             self._tell(client.process.name, f"is about to hand over with {path}")
             client.clock.jump_s = 0.0  # which is for as long as it holds the lock, and other threads may take it now
         lease.publish_last(pending, data)

@@ -12,7 +12,8 @@ import pytest
 
 from fsspec_cas import CasError, Store
 from fsspec_cas.testing import LoseAnswer
-from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, Lock, PublishUnknown, publish
+from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, PublishUnknown, publish
+from lockprovider.publisher import Publisher
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
 
 JVM = {"expired": False, "owner": "11111111-2222-3333-4444-555555555555"}
@@ -188,7 +189,7 @@ def test_without_a_bound_it_does_come_back(town: Town, who: Callable[[Town, Call
         remove_under_a_later_lease(town, "state/1")
 
     with (
-        mock.patch.object(Lock, "_left_s", return_value=60.0),
+        mock.patch.object(Publisher, "left_s", return_value=60.0),
         pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"),
     ):
         who(town, meanwhile)

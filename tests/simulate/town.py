@@ -155,9 +155,9 @@ class Town:
     def close(self) -> None:
         """Stop what tests that are about lost holders leave behind."""
         for client in self._clients:
-            if client.lock._lease is not None:
-                client.lock._lease._heartbeat.stop()
-                atexit.unregister(client.lock._lease._at_exit)
+            if client.lock._client.lease is not None:
+                client.lock._client.lease._heartbeat.stop()
+                atexit.unregister(client.lock._client.lease._at_exit)
 
     def pass_s(self, seconds: float) -> None:
         self.time.now_s += seconds

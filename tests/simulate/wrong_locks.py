@@ -18,12 +18,12 @@ from simulate.histories import START_S, History
 from simulate.network import Network
 
 Wrong = contextlib.AbstractContextManager[Any]
-_LOCK = import_module("lockprovider.lock")
+_DRIVING = import_module("lockprovider.driving")
 
 
 def _step(twin: Callable[..., Any]) -> Callable[[], Wrong]:
     wrong = SimpleNamespace(**{**vars(machine), "step": twin})
-    return lambda: mock.patch.object(_LOCK, "machine", wrong)
+    return lambda: mock.patch.object(_DRIVING, "machine", wrong)
 
 
 def _timed(twin: Callable[..., Any]) -> Callable[[], Wrong]:
@@ -51,7 +51,7 @@ def _checks_then_writes(lease: Lease, path: str, data: bytes) -> None:
     """Terraform, and every lock without a fence."""
     lease.check()
     try:
-        lease._lock._store.put_if_absent(path, data).unwrap()
+        lease._client.publisher._store.put_if_absent(path, data).unwrap()
     except OutcomeUnknown as error:
         raise PublishUnknown(str(error)) from error
 
@@ -91,7 +91,7 @@ def _no_turns() -> Iterator[None]:
 
     def be(lock: Lock) -> None:
         be_new(lock)
-        lock._turn = _NoTurns()  # type: ignore[assignment]
+        lock._client.turn = _NoTurns()  # type: ignore[assignment]
 
     with mock.patch.object(Lock, "_be_new", be):
         yield

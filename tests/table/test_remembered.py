@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from table.asked_for import counted
@@ -17,7 +18,8 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upse
 
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord
+from lockprovider import HUDI_LOCK_PATH, LockRecord
+from lockprovider.publisher import Publisher
 from lockprovider.table import HeartbeatSettings, Table, TableSpec, WriteConflict
 from lockprovider.table.conflict import prefer_writer
 from lockprovider.table.engines import arrow as engine
@@ -59,12 +61,6 @@ class Dies:
             raise Unavailable("the process is dead")
         self.dead = True
         raise Died
-
-
-class HandsOver(Lock):
-    """Others wait for it, always."""
-
-    others_wait = True
 
 
 @pytest.fixture
@@ -157,11 +153,10 @@ def test_readers_and_writers_go_on_when_a_commit_stands_in_the_log_without_its_b
 def hand_over_and_die(table: Table, *triples: tuple[int, str, int]) -> None:
     """As `append_and_die`, with upserts, and the lock is free for the next in line."""
     giver = dying(table, COMPLETED)
-    giver._lock = HandsOver(giver.store, settings=giver.settings.lock)
     txn = giver.transaction()
     txn.extra.update(NOISE)
     engine.write(txn, upserts=rows(*triples))
-    with pytest.raises(Died):
+    with mock.patch.object(Publisher, "others_wait", True), pytest.raises(Died):
         txn.commit()
     txn.leave()
     assert record(table).handed

@@ -375,10 +375,10 @@ async def test_the_check_above_catches_a_lock_that_forgets_what_was_cancelled(
     store, way, gate = gated
     forgetful = Lock(way, settings=LONG)
     await stopped_and_cancelled(gate, 3, lambda: asyncio.to_thread(forgetful.acquire))
-    await soon(lambda: forgetful._lease is not None)
+    await soon(lambda: forgetful._client.lease is not None)
     assert refused(store)
-    assert forgetful._lease is not None
-    forgetful._lease.release()
+    assert forgetful._client.lease is not None
+    forgetful._client.lease.release()
 
 
 @pytest.mark.parametrize("hops", range(8))
@@ -387,7 +387,7 @@ async def test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back(stor
     lock = AsyncLock(store, settings=LONG)
     task = asyncio.create_task(lock.acquire()._take())
     await asyncio.sleep(0)
-    until(lambda: lock._lock._lease is not None)  # the loop stands still meanwhile
+    until(lambda: lock._lock._client.lease is not None)  # the loop stands still meanwhile
     for _ in range(hops):
         await asyncio.sleep(0)
     if task.done():

@@ -61,7 +61,7 @@ def found_free(store: Store) -> tuple[Lock, FreeLock]:
 def waited_for(store: Store) -> tuple[Lock, Lease | FreeLock]:
     """As found, with another process in the line behind."""
     lock = Lock(store, settings=SETTINGS)
-    rewrite(store, line=[lock._party.name, "another"])
+    rewrite(store, line=[lock._client.party.name, "another"])
     return lock, lock.wait_for_turn()
 
 

@@ -32,7 +32,7 @@ lock.acquire().release()
 inside, go_on = threading.Event(), threading.Event()
 
 def in_a_request():
-    with lock._one_step, lock._looking, lock._party._guard:
+    with lock._client._driver.one_step, lock._looking, lock._client.party._guard:
         inside.set()
         go_on.wait()
 
@@ -63,18 +63,18 @@ def test_a_look_is_not_older_than_its_request_when_a_waiting_thread_hears_from_i
     lock.acquire().release()
     other = Lock(Store(Elsewhere(), str(tmp_path)), settings=SETTINGS)
     other.acquire().release()
-    with lock._one_step:
-        lock._read()  # as the waiting thread does when it looks in vain
-    asked = lock._records.read_if_changed
+    with lock._client._driver.one_step:
+        lock._client._driver.read()  # as the waiting thread does when it looks in vain
+    asked = lock._client.records.read_if_changed
 
     def read_if_changed(*args: Any, **kwargs: Any) -> Content | None:
         there = asked(*args, **kwargs)
-        waiting = threading.Thread(target=lambda: lock.adopt(*lock._party.news()))
+        waiting = threading.Thread(target=lambda: lock._client.adopt(*lock._client.party.news()))
         waiting.start()
         waiting.join()
         return there
 
-    lock._records.read_if_changed = read_if_changed  # type: ignore[method-assign]
+    lock._client.records.read_if_changed = read_if_changed  # type: ignore[method-assign]
     for _ in range(2):
         seen = lock.look()
         assert seen is not None
@@ -89,7 +89,7 @@ def test_a_waiter_moves_one_body_while_nothing_changes(tmp_path: Path, had_it: b
         lock.acquire().release()
     store.update(HUDI_LOCK_PATH, lambda old: b'{"owner":"jvm","validUntil":9007199254740991,"expired":false}')
     moved: list[bool] = []
-    asked, read = lock._records.read_if_changed, lock._records.read
+    asked, read = lock._client.records.read_if_changed, lock._client.records.read
 
     def read_if_changed(*args: Any, **kwargs: Any) -> Content | None:
         there = asked(*args, **kwargs)
@@ -100,7 +100,7 @@ def test_a_waiter_moves_one_body_while_nothing_changes(tmp_path: Path, had_it: b
         moved.append(True)
         return read(*args, **kwargs)
 
-    lock._records.read_if_changed, lock._records.read = read_if_changed, read_it  # type: ignore[method-assign]
+    lock._client.records.read_if_changed, lock._client.records.read = read_if_changed, read_it  # type: ignore[method-assign]
     with pytest.raises(NotAcquired, match="jvm"):
         lock.acquire()
     assert moved.count(True) == 1

@@ -92,7 +92,7 @@ def test_threads_that_share_a_client_go_in_the_order_of_asking_too(store: Store)
         for n in range(5):
             threads.append(threading.Thread(target=take, args=(n,)))
             threads[-1].start()
-            until(lambda n=n: len(lock._turn._waiting) == n + 1)
+            until(lambda n=n: len(lock._client.turn._waiting) == n + 1)
     for thread in threads:
         thread.join(SOON_S)
     assert order == list(range(5))
@@ -129,7 +129,8 @@ def test_whose_turn_it_is_at_a_lock_that_is_left_free_is_heard_of_without_a_requ
         Party.wait(party, seconds, until)
 
     monkeypatch.setattr(party, "wait", wait)
-    lock.wait_for_turn().publish_last(lock.enclose("first", b"first", sole=True), b"first")  # now there is a log
+    other = Lock(store, settings=LAZY)
+    other.wait_for_turn().publish_last(other.enclose("first", b"first", sole=True), b"first")  # now there is a log
     turn = lock.wait_for_turn()
     assert isinstance(turn, FreeLock)
     store.backend.asked.clear()
@@ -139,7 +140,7 @@ def test_whose_turn_it_is_at_a_lock_that_is_left_free_is_heard_of_without_a_requ
     assert min(paused_s) > FIRST_S, "it looks as seldom as at a lock that is held"
     with pytest.raises(NotAcquired) as refusal:
         Lock(store, settings=LAZY).acquire(0.01)
-    assert refusal.value.owner == lock.owner
+    assert refusal.value.owner == lock.owner, "not the one who published last"
     assert store.backend.asked == []
     turn.release()
     waiter.join(SOON_S)
@@ -156,19 +157,19 @@ def test_a_try_that_does_not_wait_looks_for_itself(store: Store) -> None:
 
 def test_a_hold_that_ends_before_the_pause_begins_is_not_slept_through(store: Store) -> None:
     lock = Lock(store, settings=LAZY)
-    assert lock._party.end_of_hold() is None
+    assert lock._client.party.end_of_hold() is None
     lease = lock.acquire()
-    end_of_hold = lock._party.end_of_hold()
+    end_of_hold = lock._client.party.end_of_hold()
     lease.release()
     assert end_of_hold.is_set()
-    lock._party.wait(3600, end_of_hold)
+    lock._client.party.wait(3600, end_of_hold)
 
 
 def test_one_that_gives_up_leaves_the_queue(store: Store) -> None:
     with Lock(store, settings=LAZY).acquire() as lease:
         looking = threading.Thread(target=lambda: Lock(store, settings=LAZY).acquire().release())
         looking.start()
-        party = lease._lock._party
+        party = lease._client.party
         until(lambda: party.fifo.taken)
         with pytest.raises(NotAcquired, match=lease.owner):
             Lock(store, settings=LAZY).acquire(0.01)
@@ -180,7 +181,7 @@ def test_one_that_gives_up_leaves_the_queue(store: Store) -> None:
 def test_who_belongs_together(tmp_path: Path) -> None:
     lock = Lock(Store.from_url(str(tmp_path)))
     same = Lock(Store.from_url(f"file://{tmp_path}"))
-    assert same._party is lock._party
+    assert same._client.party is lock._client.party
     assert same.owner != lock.owner
     others = (
         Lock(Store.from_url(str(tmp_path)), "another.json"),
@@ -188,7 +189,7 @@ def test_who_belongs_together(tmp_path: Path) -> None:
         Lock(Store.from_url(str(tmp_path)), world=ManualClock()),
         Lock(Store(Counting(), str(tmp_path))),
     )
-    assert len({id(other._party) for other in (lock, *others)}) == 5
+    assert len({id(other._client.party) for other in (lock, *others)}) == 5
 
 
 def test_the_same_bucket_is_known_from_every_thread_and_another_endpoint_is_another_place() -> None:
@@ -205,8 +206,8 @@ def test_the_same_bucket_is_known_from_every_thread_and_another_endpoint_is_anot
 
 
 def test_a_party_is_forgotten_with_its_clients(tmp_path: Path) -> None:
-    name = Lock(Store.from_url(str(tmp_path)))._party.name
-    assert Lock(Store.from_url(str(tmp_path)))._party.name != name
+    name = Lock(Store.from_url(str(tmp_path)))._client.party.name
+    assert Lock(Store.from_url(str(tmp_path)))._client.party.name != name
 
 
 # -- across processes: parties that know of each other through the record only -----------------------------------------
@@ -232,7 +233,7 @@ def wait_in_vain(store: Store) -> str:
     lock = Lock(store, settings=LAZY, world=ManualClock())
     with pytest.raises(NotAcquired, match="other"):
         lock.acquire(30)
-    return lock._party.name
+    return lock._client.party.name
 
 
 def test_a_waiter_writes_itself_into_the_line_of_the_holder_and_changes_nothing_else(store: Store) -> None:

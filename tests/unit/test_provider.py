@@ -480,8 +480,9 @@ def test_a_pickled_lock_or_provider_is_another_client_of_the_same_lock(tmp_path:
 
 
 def test_what_is_held_cannot_be_pickled_and_says_what_to_do(tmp_path: Path) -> None:
-    with lockprovider.open_lock(str(tmp_path)).acquire() as lease:
-        for thing in (lease, lease._lock):
+    lock = lockprovider.open_lock(str(tmp_path))
+    with lock.acquire() as lease:
+        for thing in (lease, lock):
             for try_it in (pickle.dumps, copy.copy, copy.deepcopy):
                 with pytest.raises(NotPicklable, match="release it first|acquire the lock where"):
                     try_it(thing)

@@ -1,0 +1,186 @@
+"""The lease machine of one client, driven against a store: an event in, requests, and what they came to."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from fsspec_cas import Unknown, Version, Won
+from lockprovider import lease as machine
+from lockprovider.applying import Applying
+from lockprovider.audit_log import AuditLog
+from lockprovider.metrics import Recorder, Step
+from lockprovider.moves import (
+    Apply,
+    Busy,
+    Checking,
+    Ended,
+    Event,
+    Held,
+    Idle,
+    Me,
+    Moment,
+    Outrun,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    ReadRecord,
+    RecordSeen,
+    State,
+    Tick,
+    Told,
+    Writing,
+)
+from lockprovider.record import LockRecord
+from lockprovider.record_file import RecordFile
+
+REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
+
+Answer = Busy | Told | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
+
+
+class Meanwhile(Protocol):
+    """Reads that an acquisition is accompanied by, so that they are there when the lock is.
+
+    The take is conditional on the version at which the record was seen. Once it has succeeded, nobody can have held the
+    lock since; what was begun with the last `start` is as good as begun under the lock, if no `drop` came after it.
+    """
+
+    def start(self, seen: LockRecord) -> None:
+        """The lock was seen free, as `seen`, and is about to be taken: read, from the start. Shall not keep the caller.
+
+        What is pending in `seen` is decided, and may not be applied yet.
+        """
+
+    def drop(self) -> None:
+        """What was read is not to be relied on; read again once the lock is there."""
+
+
+class Driver:
+    """One machine. Whoever feeds it has `one_step`: it takes one event at a time."""
+
+    def __init__(self, me: Me, file: RecordFile, applying: Applying, metrics: Recorder, audit: AuditLog | None) -> None:
+        self.state: State = Idle()
+        self.one_step = threading.RLock()
+        self.looked = False  # whether the store was asked, in this try
+        self.patient = False  # who was outrun does not ask by whom
+        self.meanwhile: Meanwhile | None = None
+        self._me = me
+        self._file = file
+        self.applying = applying
+        self.world = file.world
+        self._metrics = metrics
+        self._audit = audit
+
+    def held(self) -> Held | None:
+        """What the machine believes we hold; does not wait for a request on its way."""
+        return machine.belief(self.state)
+
+    def feed(self, event: Event) -> Answer:
+        """Feed one event and do what the machine asks for, until it asks for nothing more, or for an `Apply`.
+
+        Raises:
+            MalformedRecord, CasError: as `RecordFile`; the machine knows.
+        """
+        while True:
+            before = self.state
+            self.state, effect = machine.step(self._me, before, event)
+            self._metrics.stepped(self._me, Step(before, event, self.state, effect))
+            match effect:
+                case ReadRecord():
+                    event = self.read()
+                case PutRecord():
+                    if self._writes("take"):
+                        self.applying.look_ahead(effect.record.pending)
+                        self._tell_meanwhile(effect)
+                    event = self._put(effect)
+                case _:
+                    self._note(effect)
+                    return effect
+
+    def tick(self) -> Ended | None:
+        """Tell the machine the time; the end of the lease if it lapsed. Does not wait for a request on its way."""
+        state = self.state
+        after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
+        if after is not state and self.one_step.acquire(blocking=False):
+            try:
+                self.state = after if self.state is state else self.state
+            finally:
+                self.one_step.release()
+        return effect if isinstance(effect, Ended) else None
+
+    def read(self) -> RecordSeen:
+        """The record now; while it has not changed, no body is moved."""
+        self.looked = True
+        known = self._file.read(self._request_s())
+        if known is None:
+            return RecordSeen(None, None, self.moment())
+        return RecordSeen(known.record, known.version, self.moment())
+
+    def moment(self) -> Moment:
+        """Now, and an id that comes once."""
+        # The monotonic clock first: a pause between the two readings then only shortens our own belief.
+        monotonic_s = self.world.monotonic_s()
+        return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
+
+    def note_end(self, at_ms: int | None = None, *, held: bool) -> None:
+        """Tell the audit, if there is one, that the lock was released, or is not held any more."""
+        if self._audit is not None:
+            self._audit.ended(self.world.now_ms() if at_ms is None else at_ms, held=held)
+
+    def note_turn(self) -> None:
+        """Tell the audit, if there is one, of a lock that was taken and handed over in one write."""
+        state = self.state
+        if self._audit is not None and isinstance(state, Idle) and state.released is not None:
+            self._audit.taken(state.released[0])
+            self.note_end(held=True)
+
+    def _note(self, answer: Answer) -> None:
+        """Tell the audit what the machine has told."""
+        held = self.held()
+        if self._audit is None or held is None or not isinstance(answer, Told):
+            return
+        if answer.what == "acquired":
+            self._audit.taken(held.record)
+        elif answer.what in ("renewed", "committed"):
+            self._audit.renewed(held.record, self._me.settings.validity_s)
+
+    def _writes(self, *purposes: str) -> bool:
+        return isinstance(self.state, Writing) and self.state.purpose in purposes
+
+    def _tell_meanwhile(self, effect: PutRecord) -> None:
+        meanwhile, seen = self.meanwhile, self._file.known
+        if meanwhile is None:
+            return
+        record = seen.record if seen is not None and seen.version == effect.condition else None
+        # Not if whoever had it let it lapse, or was made to, and may still be at work.
+        given = record is not None and (record.handed or (record.expired and record.pending is None))
+        if record is not None and given and record.tells_all:
+            meanwhile.start(record)
+        else:
+            meanwhile.drop()
+
+    def _put(self, effect: PutRecord) -> Event:
+        try:
+            outcome = self._file.put(effect.record, effect.condition, self._request_s())
+        except BaseException:
+            self.state, _ = machine.step(self._me, self.state, PutFailed())  # looked at when next asked
+            raise
+        self._metrics.wrote(self.state, outcome)
+        if isinstance(outcome, Won):
+            return PutWon(outcome.version)
+        outrun = self.patient and not isinstance(outcome, Unknown) and isinstance(effect.condition, Version)
+        return Outrun() if outrun and self._writes("take", "publish", "free") else PutFailed()
+
+    def _request_s(self) -> float:
+        """A renewal that hangs must not keep the news of the lapse until others may act."""
+        state = self.state.write if isinstance(self.state, Checking) else self.state
+        if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
+            return REQUEST_S
+        left_s = state.before.deadline_s - self.world.monotonic_s()
+        return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))
+
+
+def final(answer: Answer) -> Told | Ended | None:
+    """What a lease is to hear of it."""
+    return None if isinstance(answer, (Busy, Apply)) else answer

@@ -1,0 +1,212 @@
+"""The publishes of one client: staged, decided by a write on the lock record, applied, and settled where in doubt.
+
+The protocol is that of `lockprovider.publish`; the machine decides, what was decided is applied here.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from fsspec_cas import Store
+from lockprovider import publish
+from lockprovider.driving import Driver, final
+from lockprovider.lease import HAND_OVERS, hand_over_s, not_there, settle_commit
+from lockprovider.moves import (
+    AppliedPending,
+    Apply,
+    Busy,
+    Checking,
+    Commit,
+    Ended,
+    Free,
+    HandOver,
+    Held,
+    Idle,
+    Look,
+    Me,
+    Publish,
+    Rolling,
+    Told,
+    Verdict,
+)
+from lockprovider.party import Party
+from lockprovider.pending import Pending
+
+
+class Publisher:
+    """Publishes under its client's lease, or a lock that is left free. `one_publish` is held for the whole of it."""
+
+    def __init__(self, store: Store, path: str, me: Me, party: Party, driver: Driver) -> None:
+        self.one_publish = threading.RLock()  # renewals go on meanwhile
+        self._store = store
+        self._folder = path.rpartition("/")[0]
+        self._me = me
+        self._party = party
+        self._driver = driver
+        self._world = driver.world
+        self._applying = driver.applying
+        self._tried: set[Pending] = set()  # commits that were sent under this lease
+        self._applied: Pending | None = None
+
+    def begin_lease(self) -> None:
+        """Another lease: nothing was tried under it."""
+        self._tried = set()
+
+    def begin_try(self) -> None:
+        """Another try to take the lock: nothing was applied for it."""
+        self._applied = None
+
+    def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+        """Put the bytes of a later publish into the store."""
+        return publish.stage(self._store, self._folder, self._world.new_id(), path, data, sole=sole)
+
+    def unstage(self, pending: Pending) -> None:
+        """Remove them again."""
+        publish.discard(self._store, pending)
+
+    def commit(self, pending: Pending, data: bytes | None = None) -> Told | Ended | None:
+        """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while.
+
+        `data`, if the caller has it at hand and knows that nothing is at the path.
+        """
+        driver = self._driver
+        with self.one_publish:
+            while True:
+                with driver.one_step:
+                    ended = self.finish_in_flight()
+                    if not isinstance(driver.state, (Held, Rolling)):
+                        return ended
+                    if isinstance(driver.state, Held) and data is not None:
+                        self._tried.add(pending)
+                        answer = driver.feed(Commit(pending, driver.moment()))
+                        break
+                self.apply_left(self.left_s)
+                if data is None:
+                    data = publish.prepare(self._store, pending, self.left_s)
+            if isinstance(answer, Apply):
+                self._apply(answer, data)
+                return Told("committed")
+            return final(answer)
+
+    def hand_over(self, pending: Pending) -> Told | Ended | None:
+        """Try once to pass the commit point and to give the lock back, in one write; None if nothing is held.
+
+        To be applied after that, see `apply_late`.
+        """
+        driver = self._driver
+        with self.one_publish:
+            with driver.one_step:
+                self.note_applied()
+            self.apply_left(self.left_s)
+            with driver.one_step:
+                ended = self.finish_in_flight()
+                if not isinstance(driver.state, Held):
+                    return Told("handed_over") if self._handed_over(pending) else ended
+                self._tried.add(pending)
+                return final(driver.feed(HandOver(pending, driver.moment(), self.comes_again())))
+
+    def _handed_over(self, pending: Pending) -> bool:
+        """Whether that is what became of the last lease: the heartbeat may have been told, in the publisher's place."""
+        state = self._driver.state
+        return isinstance(state, Idle) and state.released is not None and state.released[0].pending == pending
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether it is time for a holder to hand over: others are in the line, and it is not for a JVM's turn.
+
+        A lock that is only ever handed over is never free for a client that knows nothing of that.
+        """
+        held = self._driver.held()
+        log = None if held is None else held.record.log
+        return held is not None and bool(held.record.line) and (log is None or log.next % HAND_OVERS != 0)
+
+    def apply_late(self, what: Apply, data: bytes, began_s: float) -> None:
+        """Apply what was handed over by a write that was sent after `began_s`; others may be at it, too.
+
+        Raises:
+            Unavailable: the time for it is over; the next holder does it.
+            OutcomeUnknown, StoreError: as `publish.apply`.
+        """
+        until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for clocks that differ
+        if what.earlier and self._applying.was_seen(what.earlier[-1]):
+            what = Apply(what.pending)
+        self._applying.apply(what, data, lambda: until_s - self._world.monotonic_s())
+
+    def publish_free(self, free: Free, pending: Pending) -> tuple[Apply, Busy | Told | Ended | None]:
+        """Try once to take the lock, pass the commit point and hand over; and what is to be applied if that is so."""
+        driver = self._driver
+        with self.one_publish, driver.one_step:
+            there = self._applying.there
+            what = Apply(pending, not_there(free.record, there))
+            if driver.state is not free:
+                return what, None
+            driver.patient = True
+            self._tried.add(pending)
+            self._applying.look_ahead(what.earlier[-1] if what.earlier else None)
+            again = self._party.comes_again(free.record)
+            answer = driver.feed(Publish(pending, driver.moment(), again, there))
+            driver.note_turn()
+            return what, None if isinstance(answer, Apply) else answer
+
+    def tried(self, pending: Pending) -> bool:
+        """Whether this lease ever sent the commit of `pending`."""
+        return pending in self._tried
+
+    def settle(self, pending: Pending, epoch: int) -> Verdict:
+        """What became of a commit that was tried under the lease of `epoch`, which has ended.
+
+        Raises:
+            CasError, LockError: it cannot be found out now.
+        """
+        with self._driver.one_step:
+            seen = self._driver.read().record  # first: its `pending` is dropped only after the object is there
+        there = publish.digest_at(self._store, pending.path)
+        verdict = settle_commit(pending, self._me.owner, epoch, seen, there)
+        # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
+        return "unknown" if verdict == "not_committed" and self._applying.may_arrive(pending) else verdict
+
+    # -- applying what was decided ---------------------------------------------------------------------------------
+
+    def comes_again(self) -> bool:
+        """Whether somebody here will want the lock again that is held now."""
+        held = self._driver.held()
+        return held is not None and self._party.comes_again(held.record)
+
+    def finish_in_flight(self) -> Ended | None:
+        """Find out what became of a write whose answer is missing, and take note of what was applied."""
+        driver = self._driver
+        answer = driver.feed(Look()) if isinstance(driver.state, Checking) else None
+        self.note_applied()
+        return answer if isinstance(answer, Ended) else None
+
+    def apply_left(self, left_s: publish.Left) -> None:
+        """Finish what was decided and could not be applied before."""
+        state = self._driver.state
+        if isinstance(state, Rolling) and state.held.record.pending is not None:
+            self._apply(Apply(state.held.record.pending, state.held.record.earlier), left_s=left_s)
+
+    def _apply(self, what: Apply, data: bytes | None = None, left_s: publish.Left | None = None) -> None:
+        """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
+        self._applying.apply(what, data, left_s or self.left_s)
+        with self._driver.one_step:
+            self._applied = what.pending
+            self.note_applied()
+
+    def roll_forward(self, what: Apply) -> None:
+        """Finish what was decided under an earlier lease, if it was not there already."""
+        if self._applying.was_seen(what.pending):
+            self._applied = what.pending
+            self.note_applied()
+        else:
+            self._apply(what)
+
+    def note_applied(self) -> None:
+        """Tell the machine, if it waits for what was applied."""
+        state = self._driver.state
+        if isinstance(state, Rolling) and state.held.record.pending == self._applied:
+            self._driver.feed(AppliedPending())
+
+    def left_s(self) -> float:
+        """The seconds until the lease ends."""
+        held = self._driver.held()
+        return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()

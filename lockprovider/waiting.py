@@ -41,6 +41,9 @@ _SLACK_S = 0.1  # what the first in the line may be late by, besides its pace an
 _SOONEST_S = 0.001
 _JOIN_BURST = 4  # attempts in a row: against turns that are short, one in three or four succeeds
 _JOIN_GROWTH = 1.5
+_WATCHES = 8  # looks for a fresh record between two bursts, at most
+_FRESH_WAYS = 2.5  # to the store, that two looks may be apart
+_LONG_WAYS = 15  # in shorter turns, a record that is not fresh is written before an attempt gets there
 _UNKNOWN_TURN_S = 0.2  # each that joins makes the holder write anew: were all to join in its turn, it would not end
 _QUIET_S = 0.15  # a turn that lasts for so long, and for several ways to the store, leaves room to join
 _QUIET_WAYS = 5
@@ -72,7 +75,10 @@ class Waiter:
     version: Version | None = None
     free_since_s: float | None = None
     began_s: float | None = None
+    looked_s: float = 0.0
+    fresh: bool = False  # whether the record was written between the last two looks, which were close to each other
     refused: int = 0  # attempts to join the line that others were faster than
+    watched: int = 0  # looks for a fresh record, since the last burst of such attempts
     rivals: int = 0  # times that somebody else got the lock meanwhile, as far as was seen
 
 
@@ -94,7 +100,10 @@ def looked(waiter: Waiter, sight: Sight, draw: float) -> tuple[Waiter, Pause | J
     if rest_s := rests_s(sight.record, sight.now_ms):
         return known, Pause(rest_s * (1 + draw / 10))
     if _should_join(known, sight):
-        return known, Join()
+        if known.fresh or not known.refused or sight.took_s is None or _turn_s(sight) > _LONG_WAYS * known.way_s:
+            return known, Join()
+        if known.watched < _WATCHES:
+            return replace(known, watched=known.watched + 1), Pause(0.0)
     return known, Pause(max(0.0, min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))))
 
 
@@ -106,8 +115,8 @@ def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pau
     after = replace(waiter, refused=waiter.refused + (1 if took_s < _PACED_S else _JOIN_BURST))
     failed = after.refused % _JOIN_BURST
     if failed and took_s < _PACED_S:
-        return after, Pause(draw * waiter.way_s * (1 << failed))
-    return after, Pause(_slowing_s(after.refused, waiter.poll_s) * draw + waiter.way_s)
+        return after, Pause(0.0)
+    return replace(after, watched=0), Pause(_slowing_s(after.refused, waiter.poll_s) * draw + waiter.way_s)
 
 
 def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
@@ -137,10 +146,14 @@ def _noted(waiter: Waiter, sight: Sight) -> Waiter:
     same = waiter.version == sight.version
     since_s = waiter.free_since_s if same and waiter.free_since_s is not None else sight.monotonic_s
     began_s = sight.monotonic_s if waiter.began_s is None else waiter.began_s
+    way_s = max(sight.took_s or 0.0, waiter.way_s / 2)
+    ago_s = sight.monotonic_s - waiter.looked_s
     return replace(
         waiter,
         looks=waiter.looks + 1,
-        way_s=max(sight.took_s or 0.0, waiter.way_s / 2),
+        way_s=way_s,
+        looked_s=sight.monotonic_s,
+        fresh=waiter.version not in (None, sight.version) and ago_s < _FRESH_WAYS * way_s,
         version=sight.version,
         began_s=began_s,
         free_since_s=since_s if sight.busy.free else None,

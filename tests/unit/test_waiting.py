@@ -230,10 +230,29 @@ def test_attempts_to_join_come_in_bursts_that_are_further_and_further_apart() ->
     for _ in range(40):
         waiter, pause = join_failed(waiter, 0.5, 0.02)
         pauses.append(pause.seconds)
-    assert pauses[:3] == pytest.approx([0.01, 0.02, 0.04]), "each over twice the time of the one before"
+    assert pauses[:3] == [0.0] * 3, "it looks at once whether the record is fresh"
     long = [n for n, seconds in enumerate(pauses) if seconds > 0.05]
     assert long == [3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
     assert [pauses[n] for n in long] == sorted(pauses[n] for n in long)
+
+
+def test_where_turns_are_short_one_that_was_refused_joins_only_under_a_record_that_it_saw_being_written() -> None:
+    """An attempt takes as long as a record lives there: it has to begin with that."""
+    record = replace(HELD, line=("a",), turn_ms=100)
+    waiter = Waiter("p", 1.0, looks=5, way_s=0.02, began_s=-9.0, refused=1)
+    waits = []
+    for n in range(10):
+        waiter, what = looked(waiter, sight(record, s=n * 0.02, took_s=0.02), 0.5)
+        assert isinstance(what, Pause)
+        waits.append(what.seconds)
+    assert waits[:8] == [0.0] * 8
+    assert min(waits[8:]) > 0.0, "not for ever"
+    written = sight(record, s=0.2, version=V2, took_s=0.02)
+    assert looked(waiter, written, 0.5)[1] == Join()
+    late = replace(written, monotonic_s=written.monotonic_s + 0.1)
+    assert isinstance(looked(waiter, late, 0.5)[1], Pause), "nobody knows when it was written"
+    once = replace(record, turn_ms=1000)
+    assert looked(waiter, sight(once, s=1.0, took_s=0.02), 0.5)[1] == Join(), "a long turn leaves room in any case"
 
 
 def test_a_guest_that_has_waited_for_a_round_of_the_line_passes_all() -> None:

@@ -23,10 +23,11 @@ from lockprovider.table.events import Event, Watcher
 from lockprovider.table.history import Changes
 from lockprovider.table.incremental import Order
 from lockprovider.table.liveness import HeartbeatSettings
-from lockprovider.table.manager import Commit, Table
+from lockprovider.table.manager import Table
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
+from lockprovider.table.steady import Commit
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, FileSlice, Snapshot
 

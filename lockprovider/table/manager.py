@@ -9,90 +9,50 @@ visible, and the others clean up after it. NOT promised: anything for writers th
 writers that insert the same new key at once are told: they write different file groups, both succeed, and the key is
 there twice. A bucket index (`TableSpec.buckets`) promises it, and `check_keys` if all writers have it.
 
+This is the face, and no more. Behind it: what is there now (`present`), reads that begin again (`steady`), the past
+(`history`), one transaction (`transaction`), and again (`attempts`), and a module for each service.
+
 Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from fsspec_cas import Entry, Machine, ObjectNotFound, Store, Version, Won, World
-from fsspec_cas.retry import delay_s
-from lockprovider import AuditLog, Lock, LockRecord, MalformedRecord
-from lockprovider.table import adopt, archive, archived, clean, history, reading, restore, retire, savepoint
-from lockprovider.table import schema as hudi_schema
-from lockprovider.table.ahead import at_once
+from fsspec_cas import Entry, Machine, Store, Won, World
+from lockprovider import AuditLog, Lock, LockRecord
+from lockprovider.table import adopt, archive, attempts, clean, history, reading, restore, retire, savepoint, steady
 from lockprovider.table.archival import KeepActive
 from lockprovider.table.archive import ArchiveResult
+from lockprovider.table.archived import Index
 from lockprovider.table.clean import CleanResult
-from lockprovider.table.errors import HistoryGone, PropertiesChanged, TableExists, TableNotFound
+from lockprovider.table.errors import TableExists
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
 from lockprovider.table.incremental import Order
 from lockprovider.table.instant import Instant
-from lockprovider.table.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
+from lockprovider.table.layout import PROPERTIES
 from lockprovider.table.memory import Memory
 from lockprovider.table.metadata import CommitMetadata
-from lockprovider.table.overtaken import is_overtaken
-from lockprovider.table.properties import TableConfig, check_readable, encode, parse
+from lockprovider.table.present import Now, Present
+from lockprovider.table.properties import TableConfig, check_readable, encode
 from lockprovider.table.restore import RestoreResult
 from lockprovider.table.retention import Policy
 from lockprovider.table.service_metadata import Savepoint
 from lockprovider.table.settings import TableSettings
 from lockprovider.table.spec import TableSpec
+from lockprovider.table.steady import Commit, PointInTime
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.transaction import CommitResult, Transaction
-from lockprovider.table.view import AsOf, Snapshot, snapshot
+from lockprovider.table.view import Snapshot
 
-_OVERTAKEN = 10  # how often a reader begins again because files were removed while it listed them
-_AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
-_BEFORE_META = ".hoodie/"
-_SEEKING = ("s3", "gcs")
-_PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
 _LOOKS_FOR_DEAD = 6  # in the interval of a heartbeat
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """The table at one moment. `log` is the name of the lock's log then; None if there was none.
-
-    Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
-    """
-
-    timeline: Timeline
-    config: TableConfig
-    log: str | None
-    listed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """One completed write, as the timeline tells it."""
-
-    instant: str
-    completion: str
-    action: str
-    metadata: CommitMetadata
-
-    @property
-    def operation(self) -> str:
-        """Hudi's name of the operation, upper case."""
-        return self.metadata.operation
-
-    @property
-    def extra(self) -> dict[str, str]:
-        """What the writer said about it."""
-        return dict(self.metadata.extra)
 
 
 class Table:
@@ -116,9 +76,9 @@ class Table:
         self.world = world or Machine()
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
-        self._config: tuple[Version, TableConfig] | None = None
         self.memory = Memory()
-        self.archived = archived.Index()
+        self.present = Present(store, url, self._lock, self.memory)
+        self.archived = Index()
 
     @classmethod
     def create(
@@ -177,123 +137,46 @@ class Table:
             settings.index.check(config)
         return table
 
+    # -- reading -------------------------------------------------------------------------------------------------------
+
     def config(self) -> TableConfig:
         """The table's properties as they are now.
 
         Raises:
             TableNotFound: there are none.
         """
-        for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
-            try:
-                return self._read_config() if path == PROPERTIES else parse(self.store.read(path).data)
-            except ObjectNotFound:
-                continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
-        raise TableNotFound(f"there is no Hudi table at {self.url!r}; create one with Table.create")
-
-    def _read_config(self) -> TableConfig:
-        """While it has not changed, no body is moved."""
-        known = self._config
-        content = self.store.read(PROPERTIES) if known is None else self.store.read_if_changed(PROPERTIES, known[0])
-        if content is not None:
-            known = self._config = (content.version, parse(content.data))
-        assert known is not None  # noqa: S101 - unchanged is said only of what was read before
-        return known[1]
+        return self.present.config()
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
         """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
-        schema = self.memory.schema = self._schema(timeline or self.timeline())
-        return schema
-
-    def _schema(self, timeline: Timeline) -> pa.Schema:
-        for instant in reversed(timeline.writes):
-            text = self.metadata_of(instant).schema_json
-            if text:
-                return hudi_schema.from_avro(text)
-        config = self.config()
-        if config.schema_json is None:
-            raise TableNotFound(f"the table at {self.url!r} has no schema yet; write to it with its own engine first")
-        return hudi_schema.from_avro(config.schema_json)
+        return self.present.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
-        """The timeline, listed now.
+        """The timeline, listed now."""
+        return self.present.timeline()
 
-        Where a store can begin anywhere, as many pages as there were the last time are asked for at once.
+    def history(self) -> list[Commit]:
+        """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
+        return steady.commits(self)
+
+    def metadata_of(self, instant: Instant) -> CommitMetadata:
+        """What a completed write did.
+
+        Raises:
+            Corrupt: its file cannot be understood.
+            HistoryGone: it was archived or taken back since it was listed.
         """
-        prefix = f"{TIMELINE}/"
-        cuts = self.memory.latest.cuts(_PAGE) if self.store.kind in _SEEKING else ()
-        end = f"{prefix}:"  # all begin with digits; what comes behind is the archive
-        bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), end]
-        parts = [partial(self.store.list, prefix, start_after=a, stop_at=b) for a, b in pairwise(bounds)]
-        names = (entry.path.removeprefix(prefix) for part in at_once(self.store, parts) for entry in part)
-        timeline = self.memory.latest = Timeline.of(names)
-        return timeline
+        return self.present.metadata_of(instant)
 
-    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
-        """The table now: by the log in the lock record, else, or if `listed`, listed.
-
-        By a log it costs one request, and none that grows with the table. With `record`, which is the own one or about
-        to be replaced by it, all that is decided is part of it, whether it is there yet or not.
-        """
-        decided = record is not None
-        record = record or self._record()
-        log = record.log if record is not None and record.tells_all else None
-        seen = None if listed else self.memory.known(log)
-        if seen is not None:
-            # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
-            return Now(seen.timeline, self.config() if decided else seen.config, seen.log, listed=False)
-        found: list[Timeline] = []
-        config, _ = at_once(self.store, [self.config, lambda: found.append(self.timeline())])
-        assert config is not None  # noqa: S101 - of the first call
-        undone = 0 if record is None else len(record.undone)
-        timeline = self.memory.learn(log, undone, found[0], config, decided=decided)
-        return Now(timeline, config, None if log is None else log.name, listed=True)
-
-    def _record(self) -> LockRecord | None:
-        """The lock record now; one that cannot be understood tells a reader nothing."""
-        try:
-            return self._lock.look()
-        except MalformedRecord:
-            return None
-
-    def _known_snapshot(self) -> Snapshot | None:
-        """The rows that a reader sees now, if the log tells; None: list.
-
-        What is decided and not there yet is not part of it. And one look at the end of the timeline is for those who
-        commit without the lock, as a single JVM writer does.
-        """
-        record = self._record()
-        seen = None if record is None or not record.tells_all else self.memory.known(record.log)
-        known = None if seen is None else self.memory.snapshot(seen.timeline)
-        if record is None or seen is None or known is None:
-            return None
-        newest = self.store.list(f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.timeline.latest_time}~")
-        pending = None if record.pending is None else record.pending.path
-        there = pending is None or pending == self.memory.is_there or self._exists(pending)
-        later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
-        return known if there and later.written <= seen.timeline.written else None
-
-    def has(self, instant: Instant) -> bool:
-        """Whether that file of the timeline is there now."""
-        return self._exists(f"{TIMELINE}/{instant.file_name}")
-
-    def _exists(self, path: str) -> bool:
-        try:
-            self.store.head(path)
-        except ObjectNotFound:
-            return False
-        self.memory.is_there = path
-        return True
-
-    def may_look_for_dead(self) -> bool:
-        """Whether this writer looks for dead ones again: not at each of its commits."""
-        every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
-        return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
+    def data_files(self) -> list[Entry]:
+        """Everything in the table's folder that is not Hudi's own bookkeeping, whether part of a snapshot or not."""
+        return self.present.data_files()
 
     def snapshot(
         self,
         timeline: Timeline | None = None,
         *,
-        as_of: str | datetime | AsOf | None = None,
+        as_of: PointInTime = None,
         files: Iterable[Entry] | None = None,
     ) -> Snapshot:
         """The completed rows of `timeline` (default: now), or of a moment before it; `files` if listed already.
@@ -301,29 +184,16 @@ class Table:
         Raises:
             HistoryGone: that moment cannot be read (any more).
         """
-        if timeline is not None or files is not None:
-            return self._snapshot(timeline or self.timeline(), as_of, files)
-        for _ in range(_OVERTAKEN):
-            known = self._known_snapshot() if as_of is None else None
-            if known is not None:
-                return known
-            now = self.timeline() if as_of is not None else self.now(listed=True).timeline
-            try:
-                seen = self._snapshot(now, as_of, None)
-            except HistoryGone as error:
-                if not is_overtaken(self, now, error):
-                    raise
-            else:
-                if not clean.has_overtaken(self, now):
-                    return seen if as_of is not None else self.memory.found(seen)
-        raise HistoryGone(f"the table at {self.url!r} is cleaned faster than its files are listed; keep more commits")
+        if timeline is None and files is None:
+            return steady.snapshot(self, as_of)
+        return steady.snapshot_by(self, timeline or self.timeline(), as_of, files)
 
     def to_arrow(
         self,
         columns: Sequence[str] | None = None,
         filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
-        as_of: str | datetime | AsOf | None = None,
+        as_of: PointInTime = None,
     ) -> pa.Table:
         """The rows, now or as of a moment.
 
@@ -337,54 +207,17 @@ class Table:
             InvalidInput: a column or time that does not exist, a filter that does not fit.
             HistoryGone: that moment cannot be read (any more).
         """
-        only = partitions if partitions is None or isinstance(partitions, str) else tuple(partitions)
-        for _ in range(_OVERTAKEN if as_of is None else 0):
-            with contextlib.suppress(HistoryGone):  # the rows of now are in other files now
-                return reading.to_table(self, self._plan(columns, filter, only, None))
-        return reading.to_table(self, self._plan(columns, filter, only, as_of))
+        return steady.rows(self, columns, filter, partitions, as_of)
 
     def scan(
         self,
         columns: Sequence[str] | None = None,
         filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
-        as_of: str | datetime | AsOf | None = None,
+        as_of: PointInTime = None,
     ) -> pa.RecordBatchReader:
         """As `to_arrow`, batch by batch: the memory of one row group of one file, whatever the table's size."""
-        return reading.to_reader(self, self._plan(columns, filter, partitions, as_of))
-
-    def data_files(self) -> list[Entry]:
-        """Everything in the table's folder that is not Hudi's own bookkeeping, whether part of a snapshot or not."""
-        before = self.store.list("", stop_at=_BEFORE_META)
-        return before + self.store.list("", start_after=_AFTER_META)
-
-    def history(self) -> list[Commit]:
-        """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
-        for left in reversed(range(_OVERTAKEN)):
-            done = self.timeline().writes
-            try:
-                return [Commit(i.begin, i.completion or "", i.action.value, self.metadata_of(i)) for i in done]
-            except HistoryGone:  # archived just now
-                if not left:
-                    raise
-        raise AssertionError
-
-    def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """What a completed write did.
-
-        Raises:
-            Corrupt: its file cannot be understood.
-            HistoryGone: it was archived or taken back since it was listed.
-        """
-        name = instant.file_name
-        known = self.memory.metadata(name)
-        while known is None:
-            try:
-                self.memory.remember(name, self.store.read(f"{TIMELINE}/{name}").data)
-            except ObjectNotFound as error:
-                raise HistoryGone(f"commit {name} was archived or taken back; list the timeline again") from error
-            known = self.memory.metadata(name)
-        return known
+        return reading.to_reader(self, steady.plan(self, columns, filter, partitions, as_of))
 
     def changes(
         self,
@@ -412,6 +245,8 @@ class Table:
             InvalidInput: a time or column that does not exist.
         """
         return history.changes(self, after, until, order=Order(order), columns=columns, partitions=partitions)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -461,6 +296,16 @@ class Table:
         )
         return result
 
+    def delete(self, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+        """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
+
+        Raises:
+            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidRecords: a key is null, or a key or partition column is missing.
+        """
+        result: CommitResult = _arrow_engine().delete(self, keys, retries=retries, extra=extra)
+        return result
+
     def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
         """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
 
@@ -477,16 +322,6 @@ class Table:
             txn.add(())
 
         return self.transact(run, retries=retries, extra={"added_columns": ",".join(columns.names)})
-
-    def delete(self, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
-        """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
-
-        Raises:
-            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
-            InvalidRecords: a key is null, or a key or partition column is missing.
-        """
-        result: CommitResult = _arrow_engine().delete(self, keys, retries=retries, extra=extra)
-        return result
 
     def transaction(self, *, pinned: bool = True) -> Transaction:
         """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it.
@@ -515,30 +350,9 @@ class Table:
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
         """
-        conflicts = 0
-        while True:
-            txn = self.transaction(pinned=pinned)
-            txn.extra.update(extra or {})
-            txn.check_keys = txn.check_keys if check_keys is None else check_keys
-            try:
-                fn(txn)
-                result = txn.commit(conflicts=conflicts)
-            except PropertiesChanged:
-                continue  # it has not begun; now they are known
-            except Exception as error:
-                conflicts += 1
-                txn.rollback()
-                if conflicts > retries or not is_overtaken(self, txn.timeline, error):
-                    raise
-                self.tell("retry", txn.begin, conflicts=conflicts)
-                self.world.sleep(delay_s(conflicts, self.world.random()))
-            except BaseException:
-                txn.rollback()
-                raise
-            else:
-                if self.settings.archive_automatically:
-                    archive.after_commit(self)
-                return result
+        return attempts.transact(self, fn, retries=retries, extra=extra or {}, check_keys=check_keys, pinned=pinned)
+
+    # -- services ------------------------------------------------------------------------------------------------------
 
     def clean(self, policy: Policy | None = None) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention); see `clean`."""
@@ -572,39 +386,29 @@ class Table:
         """Remove a metadata table of JVM Hudi's; how many files it had. See `retire`."""
         return retire.retire_metadata_table(self)
 
-    def _snapshot(self, now: Timeline, as_of: str | datetime | AsOf | None, files: Iterable[Entry] | None) -> Snapshot:
-        if as_of is not None:
-            return history.snapshot_at(self, now, AsOf.of(as_of))
-        return snapshot(now, self.data_files() if files is None else files, self._replaced(now))
+    # -- for the modules behind it -------------------------------------------------------------------------------------
 
     @property
     def lock(self) -> Lock:
         """This process's client of the table lock."""
         return self._lock
 
+    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
+        """The table now, listed only where the lock's log does not tell it; see `Present.now`."""
+        return self.present.now(record, listed=listed)
+
+    def has(self, instant: Instant) -> bool:
+        """Whether that file of the timeline is there now."""
+        return self.present.has(instant)
+
+    def may_look_for_dead(self) -> bool:
+        """Whether this writer looks for dead ones again: not at each of its commits."""
+        every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
+        return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
+
     def tell(self, kind: Kind, begin: str, **detail: object) -> None:
         """Tell the watcher."""
         self._watcher(Event(kind, self.world.now_ms(), begin, detail))
-
-    def _plan(
-        self,
-        columns: Sequence[str] | None,
-        where: reading.Where,
-        partitions: Iterable[str] | None,
-        as_of: str | datetime | AsOf | None,
-    ) -> reading.Scan:
-        seen = self.snapshot(as_of=as_of)
-        schema = self.schema(seen.timeline)
-        return reading.plan(seen, schema, self.config(), columns=columns, where=where, partitions=partitions)
-
-    def _replaced(self, timeline: Timeline) -> dict[str, frozenset[str]]:
-        """The file groups that completed replacecommits retired, by partition."""
-        retired: dict[str, frozenset[str]] = {}
-        for instant in timeline.writes:
-            if instant.action.value == "replacecommit":
-                for partition, file_ids in self.metadata_of(instant).replaced.items():
-                    retired[partition] = retired.get(partition, frozenset()) | frozenset(file_ids)
-        return retired
 
 
 def _arrow_engine() -> Any:

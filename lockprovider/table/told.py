@@ -10,7 +10,8 @@ from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.show import Answer
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Commit, Table
+    from lockprovider.table.manager import Table
+    from lockprovider.table.steady import Commit
 
 
 def info(table: Table) -> Answer:

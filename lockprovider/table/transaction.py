@@ -68,7 +68,8 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import FileSlice, Snapshot, lost
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Now, Table
+    from lockprovider.table.manager import Table
+    from lockprovider.table.present import Now
 
 _LEASES = 8  # how often a commit may lose its lease, or its turn, before it gives up
 _TURNS = 2  # how often its turn

@@ -431,12 +431,11 @@ def test_two_archivers_at_once_do_no_harm(table: Table) -> None:
 def test_a_reader_whose_listing_has_a_hole_lists_again(table: Table) -> None:
     for number in range(8):
         upsert(table, (number, "ab"[number % 2], number))
-    reader, plain = Table.open(table.url, settings=FEW), Table.timeline
-    torn = plain(table)
+    reader, torn = Table.open(table.url, settings=FEW), table.timeline()
     hole = type(torn)(tuple(i for i in torn.instants if i.begin != torn.writes[3].begin))
     table.archive()
     listings = [hole]
-    reader.timeline = lambda: listings.pop() if listings else plain(reader)  # type: ignore[method-assign]
+    reader.present.timeline = lambda: listings.pop() if listings else table.timeline()  # type: ignore[method-assign]
     assert content(reader) == by_hudi_rs(table.url)
     assert len(content(reader)) == 8
     assert not listings

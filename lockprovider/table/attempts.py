@@ -1,0 +1,56 @@
+"""A function in a transaction, again and again until it commits or has lost too often.
+
+An attempt that others have overtaken is rolled back, and the next one waits a little and begins from a fresh snapshot:
+so the function must get all it reads from its transaction. Any other failure is rolled back too, and comes out as it
+is. An attempt that found the table changed before it had begun does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from fsspec_cas.retry import delay_s
+from lockprovider.table import archive
+from lockprovider.table.errors import PropertiesChanged
+from lockprovider.table.overtaken import is_overtaken
+from lockprovider.table.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from lockprovider.table.manager import Table
+
+
+def transact(
+    table: Table,
+    fn: Callable[[Transaction], object],
+    *,
+    retries: int,
+    extra: Mapping[str, str],
+    check_keys: bool | None,
+    pinned: bool,
+) -> CommitResult:
+    """See `Table.transact`."""
+    conflicts = 0
+    while True:
+        txn = table.transaction(pinned=pinned)
+        txn.extra.update(extra)
+        txn.check_keys = txn.check_keys if check_keys is None else check_keys
+        try:
+            fn(txn)
+            result = txn.commit(conflicts=conflicts)
+        except PropertiesChanged:
+            continue  # it has not begun; now they are known
+        except Exception as error:
+            conflicts += 1
+            txn.rollback()
+            if conflicts > retries or not is_overtaken(table, txn.timeline, error):
+                raise
+            table.tell("retry", txn.begin, conflicts=conflicts)
+            table.world.sleep(delay_s(conflicts, table.world.random()))
+        except BaseException:
+            txn.rollback()
+            raise
+        else:
+            if table.settings.archive_automatically:
+                archive.after_commit(table)
+            return result

@@ -374,7 +374,7 @@ class Simulation:
             if version is not _NOT_NOW:
                 return version
             refusals += 1
-            yield delay_s(refusals, self.random.random()), None
+            yield delay_s(refusals, self.random.random(), 0.5 / self.case.writes_per_s), None
 
     def _land(self, record: LockRecord, condition: Any) -> Any:
         store = self._store

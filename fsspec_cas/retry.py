@@ -16,7 +16,7 @@ _DOUBLINGS = 10  # beyond this the ceiling rules, and 2**n stays small
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
     """Seconds to wait after the `failures`-th failure in a row; `draw` is in [0, 1).
 
-    A store's own Retry-After is a floor, not a hint.
+    A store's own Retry-After is a floor, not a hint; up to a quarter more, so that not all come back at once.
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
-    return max(retry_after_s or 0.0, ceiling * draw)
+    return max((retry_after_s or 0.0) * (1 + draw / 4), ceiling * draw)

@@ -59,6 +59,7 @@ _CAPABILITIES = Capabilities(
     keeps_write_id=True,
     writes_per_s=1.0,
 )
+_PACE_S = 0.5  # half of what has to lie between two writes of one object; GCS says no Retry-After
 _HEAD_FIELDS = "generation,size,updated,metadata"
 _LIST_FIELDS = "items(name,size,updated),nextPageToken"
 _META_HEADER = f"x-goog-meta-{WRITE_ID_KEY}"
@@ -347,7 +348,7 @@ def _translate(response: Response, path: str, refusal: Callable[[Response], A | 
         return answer
     why = f"{response.status} {_message(response)}".strip()
     if _throttled(response) or response.status == 409:  # 409: a conflicting operation is under way, this one is not
-        return NotNow(why, _retry_after_s(response))
+        return NotNow(why, _retry_after_s(response) or (_PACE_S if response.status == 429 else None))
     if response.status in (401, 403):
         raise AccessDenied(f"GCS refused access to {path!r}: {why}; check token, project and roles", path=path)
     if response.status == 404:

@@ -15,7 +15,11 @@ def test_a_wait_lies_between_zero_and_the_ceiling(failures: int, draw: float) ->
 
 @given(st.integers(0, 10**9), draws, st.floats(0, 1000))
 def test_the_stores_own_retry_after_is_a_floor(failures: int, draw: float, retry_after_s: float) -> None:
-    assert delay_s(failures, draw, retry_after_s) >= retry_after_s
+    assert retry_after_s <= delay_s(failures, draw, retry_after_s) <= max(1.25 * retry_after_s, CEILING_S)
+
+
+def test_those_who_were_told_the_same_do_not_come_back_together() -> None:
+    assert len({delay_s(1, draw / 10, 2.0) for draw in range(10)}) == 10
 
 
 def test_the_ceiling_doubles_from_the_base_until_it_is_reached() -> None:

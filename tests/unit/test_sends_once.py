@@ -143,6 +143,14 @@ def test_too_many_requests_was_not_done_and_says_how_long_to_wait(make, call, ar
     assert len(requests) == 1
 
 
+@pytest.mark.parametrize(("call", "args"), CALLS)
+def test_gcs_says_not_how_long_to_wait_between_two_writes_of_one_object_so_we_do(call, args):
+    answer, requests = ask(gcs, http(429), call, *filled(gcs, args))
+    assert isinstance(answer, NotNow)
+    assert answer.retry_after_s == 0.5
+    assert len(requests) == 1
+
+
 @pytest.mark.parametrize("make", MAKERS)
 def test_retry_after_is_kept_with_a_503(make):
     answer, _ = ask(make, http(503, Retry_After=3), "put", b"", ABSENT, "id")

@@ -235,7 +235,7 @@ def test_each_request_gets_what_is_left_of_the_timeout():
 def test_pauses_grow_and_obey_retry_after():
     store, _, clock = scripted(NotNow("429"), NotNow("429"), NotNow("429", 7.0), Applied(V1))
     store.put_if_absent("a", b"")
-    assert clock.sleeps == [0.05, 0.1, 7.0]
+    assert clock.sleeps == [0.05, 0.1, 7.0 * 1.125]
 
 
 def test_a_timeout_of_zero_sends_nothing():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockprovider.table import archived
+from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.instant import Instant
 from lockprovider.table.streams import SINK_KEY, batches
 from lockprovider.table.timeline import Timeline
@@ -35,6 +36,10 @@ class Once:
     def note(self) -> dict[str, str]:
         """What the commit says in its extra metadata."""
         return {SINK_KEY: json.dumps({self.stream: str(self.batch)})}
+
+    def found_in(self, done: Instant) -> AlreadyCommitted:
+        """The error of a second try."""
+        return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 
 def committed_in(table: Table, timeline: Timeline, once: Once) -> Instant | None:

@@ -18,7 +18,7 @@ Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ from lockprovider.table.errors import (
 )
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
-from lockprovider.table.key_check import KeyCheck
+from lockprovider.table.key_check import KeyCheck, look_for_keys, refuse_shared
 from lockprovider.table.layout import TIMELINE, heartbeat_path, markers_dir, parse_marker
 from lockprovider.table.metadata import (
     REPLACING,
@@ -181,7 +181,7 @@ class Transaction:
         done = committed_in(self.table, self.timeline, once)
         # What is decided, and not there yet, may not come to be: then the commit finds out, under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.has(done)):
-            raise _already(once, done)
+            raise once.found_in(done)
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
@@ -281,7 +281,7 @@ class Transaction:
         self._remove_strays(self._stats)
         self.table.tell("written", self._begin, files=len(self._stats))
         if self.check_keys:
-            self._look_for_keys(self._stats)
+            self._keys = look_for_keys(self, self._stats)
         self._data = encode_commit(self._metadata(self._stats))
         staged = self.table.lock.enclose(f"{TIMELINE}/{self._begin}", self._data, sole=True)
         try:
@@ -476,7 +476,7 @@ class Transaction:
     def _check_once(self, now: Timeline) -> None:
         done = None if self._once is None else committed_in(self.table, now, self._once)
         if self._once is not None and done is not None:
-            raise _already(self._once, done)
+            raise self._once.found_in(done)
 
     def _check_conflicts(self, now: Timeline, stats: tuple[WriteStat, ...]) -> None:
         table, mine = self.table, self._as_operation(stats)
@@ -497,7 +497,8 @@ class Transaction:
         resolution = table.settings.resolution
         overlap = (resolution if self.config.bucket_index is None else by_bucket(resolution))(mine, others)
         if overlap is None:
-            self._check_keys(later)
+            if self._keys is not None:
+                refuse_shared(table, self._begin, self._keys, later)
             return
         lost_to = overlap.lost_to.file_name
         table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
@@ -508,23 +509,6 @@ class Transaction:
         mine = self.timeline
         suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
         return suspect and not archived.tells_of_all(self.table, mine, now)
-
-    def _look_for_keys(self, stats: tuple[WriteStat, ...]) -> None:
-        """Most of the check of keys, before others have to wait for it."""
-        if self.config.bucket_index is None:
-            self._keys = KeyCheck(self.table, stats)
-            if self.operation == "INSERT":
-                self._keys.refuse_known(self.snapshot)
-            now = self.table.timeline()
-            self._check_keys([(i, self.table.metadata_of(i)) for i in completed_since(self.timeline, now)])
-        elif self.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
-            raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
-
-    def _check_keys(self, later: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-        shared = None if self._keys is None else self._keys.compare(later)
-        if shared is not None:
-            self.table.tell("conflict", self._begin, lost_to=shared.lost_to.begin, keys=len(shared.keys))
-            raise WriteConflict(self._begin, shared.lost_to.file_name, (), shared.keys)
 
     def _check_columns(self, done: tuple[Instant, ...]) -> None:
         """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost.
@@ -585,10 +569,6 @@ class Transaction:
             conflicts=conflicts,
             lock_wait_s=waited_s,
         )
-
-
-def _already(once: Once, done: Instant) -> AlreadyCommitted:
-    return AlreadyCommitted(f"{once} is in {done.file_name} already; nothing was written again")
 
 
 def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:

@@ -1,11 +1,7 @@
 """One transaction: begin, write, and the commit that happens once or never.
 
     begin   the snapshot is one listing of the timeline; nothing is written yet
-    start   with the first write: heartbeat, `.requested`, `.inflight`. The begin time exceeds those of all that is
-            completed on a timeline seen after `.requested` was created, and no other action has it, else it is given
-            up for a later one: then every writer that took its snapshot before sees an instant that began later than
-            all in it (so JVM writers judge), and every one after sees it pending; and among the files of one file
-            group the last that was written began last
+    start   with the first write: heartbeat, `.requested`, `.inflight`, at a begin time that will do (see `starting`)
     write   engines put markers and data files under names that carry the begin time; nobody reads them
     commit  under the table lock: the instant is still pending and its heartbeat alive, the table is still what it was,
             nothing completed since the snapshot touched the same file groups -> fenced publish of the completed file
@@ -25,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fsspec_cas import CasError, Won
-from lockprovider import FreeLock, Lease, LeaseLost, LockRecord, NotAcquired, Pending, PublishUnknown
+from fsspec_cas import CasError
+from lockprovider import FreeLock, Lease, LeaseLost, LockRecord, Pending, PublishUnknown
 from lockprovider.table import archived, restore, rollback
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.ahead import Ahead, at_once
@@ -46,24 +42,23 @@ from lockprovider.table.errors import (
     Aborted,
     AlreadyCommitted,
     InvalidRecords,
-    PropertiesChanged,
     TableError,
     WriteConflict,
 )
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.key_check import KeyCheck, look_for_keys, refuse_shared
-from lockprovider.table.layout import TIMELINE, heartbeat_path, markers_dir, parse_marker
+from lockprovider.table.layout import TIMELINE, markers_dir, parse_marker
 from lockprovider.table.metadata import (
     REPLACING,
     CommitMetadata,
     WriteStat,
     encode_commit,
-    encode_replace_pending,
 )
 from lockprovider.table.once import Once, committed_in
 from lockprovider.table.pending import pending_writes, planned_services
 from lockprovider.table.properties import TableConfig, check_writable
+from lockprovider.table.starting import Intent, Started, resume, start
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import FileSlice, Snapshot, lost
 
@@ -73,8 +68,6 @@ if TYPE_CHECKING:
 
 _LEASES = 8  # how often a commit may lose its lease, or its turn, before it gives up
 _TURNS = 2  # how often its turn
-_REQUEST_S = 60.0
-_FRESH_S = 10.0  # old a begin time may be when it is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +98,17 @@ class Transaction:
         self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
         check_writable(self.config)
         self._timeline: Timeline | None = None if now is None else now.timeline
-        self._is_listed = now is not None and now.listed  # then it tells who was at work
-        self._log: str | None = None  # the lock's log when this instant was begun
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
         self._action = Action.COMMIT
         self._replaced: dict[str, tuple[str, ...]] = {}
         self._schema_json: str | None = None
         self._snapshot: Snapshot | None = None
-        self._begin = ""
-        self._heartbeat: WriterHeartbeat | None = None
+        self._instant: Started | None = None
         self._stats: tuple[WriteStat, ...] | None = None
         self._data = b""  # of the completed file
         self._announced: list[str] = []  # the markers that this process has written
         self._writes_elsewhere: bool | None = None
-        self._over = False
         self._once: Once | None = None
         self.check_keys = table.settings.check_keys
         self._keys: KeyCheck | None = None
@@ -134,19 +123,17 @@ class Transaction:
             Aborted: it is not pending any more.
         """
         txn = cls(table)
-        heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-        if not txn.timeline.is_pending(begin) or not heartbeat.resume():
-            raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
+        mine = resume(table, begin, txn.timeline)
         if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
             txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
-        txn._begin, txn._heartbeat = begin, heartbeat
+        txn._instant = mine
         return txn
 
     @property
     def timeline(self) -> Timeline:
         """What was completed when this transaction began; if nothing was read before its start, when it started."""
         if self._timeline is None:
-            self._timeline, self._is_listed = self.table.timeline(), True
+            self._timeline = self.table.timeline()
         return self._timeline
 
     @property
@@ -168,7 +155,7 @@ class Transaction:
     @property
     def begin(self) -> str:
         """The begin time; empty until something is written."""
-        return self._begin
+        return "" if self._instant is None else self._instant.begin
 
     def exactly_once(self, once: Once) -> None:
         """Say which batch of a stream this is; the commit carries it, and is refused if another one did before.
@@ -185,11 +172,15 @@ class Transaction:
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
-        table, known = self.table, self._timeline or self.table.memory.latest
-        while not self._begin:
-            known = self._take(known.next_time(table.world.now_ms()))
-        self._timeline = self._timeline or known
-        return self._begin
+        return self._started().begin
+
+    def _started(self) -> Started:
+        if self._instant is None:
+            intent = Intent(self._action, self.operation, self.config)
+            mine = self._instant = start(self.table, intent, self._timeline or self.table.memory.latest)
+            mine.look_around(self.table, self._timeline or mine.seen)
+            self._timeline = self._timeline or mine.seen
+        return self._instant
 
     def columns(self, check: Callable[[pa.Schema], object]) -> pa.Schema:
         """The table's schema, of a transaction that has started then; `check` refuses input, before it if possible."""
@@ -227,7 +218,7 @@ class Transaction:
         Raises:
             InvalidRecords: something was written already, or the operation replaces nothing.
         """
-        if self._begin:
+        if self._instant is not None:
             raise InvalidRecords("overwrite comes first in a transaction, before its first write; begin another one")
         if operation not in REPLACING:
             raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
@@ -279,13 +270,13 @@ class Transaction:
         if self._stats is None:
             raise InvalidRecords("nothing was written in this transaction; write first, or do not commit")
         self._remove_strays(self._stats)
-        self.table.tell("written", self._begin, files=len(self._stats))
+        self.table.tell("written", self.begin, files=len(self._stats))
         if self.check_keys:
             self._keys = look_for_keys(self, self._stats)
         self._data = encode_commit(self._metadata(self._stats))
-        staged = self.table.lock.enclose(f"{TIMELINE}/{self._begin}", self._data, sole=True)
+        staged = self.table.lock.enclose(f"{TIMELINE}/{self.begin}", self._data, sole=True)
         try:
-            completion, waited_s = self._commit_under_lock(staged, self._stats)
+            completion, waited_s = self._commit_under_lock(self._started(), staged, self._stats)
         except (WriteConflict, Aborted, AlreadyCommitted):
             with contextlib.suppress(CasError):
                 self.table.lock.unstage(staged)
@@ -294,70 +285,16 @@ class Transaction:
 
     def leave(self) -> None:
         """Let go of the instant: another process of this writer has taken it up, or nobody will."""
-        if self._heartbeat is not None:
-            self._heartbeat.leave()
+        if self._instant is not None:
+            self._instant.heartbeat.leave()
 
     def rollback(self) -> None:
         """Remove everything this transaction wrote; nothing of it was visible.
 
         What cannot be removed now is left to the next writer, who will find this one's heartbeat expired.
         """
-        if not self._begin or self._over:
-            return
-        self._over = True
-        try:
-            with contextlib.suppress(CasError, NotAcquired):
-                rollback.roll_back(self.table, self._begin, own=True)
-        finally:
-            self._stop_heartbeat()  # not before: others would take it for dead at once, and get in each other's way
-
-    def _take(self, begin: str) -> Timeline:
-        """Try to begin at this time; the timeline as it was listed after."""
-        table, chosen_s = self.table, self.table.world.monotonic_s()
-        # The heartbeat first: a pending instant without one counts as dead.
-        heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-        if not heartbeat.start():
-            return table.timeline()
-        requested = Instant(begin, self._action, State.REQUESTED)
-        plan, profile = (b"", b"") if self._action is Action.COMMIT else encode_replace_pending(self.operation)
-        try:
-            # One that comes so late may find itself before what was archived meanwhile.
-            is_late = table.world.monotonic_s() - chosen_s > _FRESH_S
-            if is_late or not self._create(requested, plan, timeout_s=_FRESH_S):
-                heartbeat.stop()
-                return table.timeline()
-            return self._verify(requested, profile, heartbeat)
-        except BaseException:
-            heartbeat.leave()  # what is left is a dead writer's, then
-            raise
-
-    def _verify(self, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat) -> Timeline:
-        """Whether that time will do; the timeline as it was seen after it was taken."""
-        table, begin = self.table, requested.begin
-        inflight = Instant(begin, self._action, State.INFLIGHT)
-        creating = table.store.beside(partial(self._create, inflight, profile))
-        looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
-        seen = table.now(listed=looks_for_dead)
-        creating.result()
-        now = seen.timeline
-        if seen.config != self.config or now.latest_completed_begin >= begin or not now.is_alone(requested):
-            heartbeat.leave()
-            names = (inflight.file_name, requested.file_name)  # in this order
-            table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])
-            if seen.config != self.config:
-                raise PropertiesChanged("the table's properties were changed by another writer; begin again")
-            return now
-        self._begin, self._heartbeat, self._log = begin, heartbeat, seen.log
-        if self._timeline is None:
-            self._is_listed = seen.listed
-        table.tell("begin", begin, snapshot=(self._timeline or now).latest_completed_time)
-        if looks_for_dead:
-            rollback.clean_dead(table, now, begin)
-        return now
-
-    def _create(self, instant: Instant, content: bytes, timeout_s: float = _REQUEST_S) -> bool:
-        outcome = self.table.store.put_if_absent(f"{TIMELINE}/{instant.file_name}", content, timeout=timeout_s)
-        return isinstance(outcome, Won)
+        if self._instant is not None:
+            self._instant.roll_back(self.table)
 
     def _metadata(self, stats: tuple[WriteStat, ...]) -> CommitMetadata:
         by_partition: dict[str, tuple[WriteStat, ...]] = {}
@@ -375,31 +312,31 @@ class Transaction:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
         store, mine = self.table.store, {stat.path for stat in stats}
         if self._writes_elsewhere is not False:
-            self._announced = [entry.path for entry in store.list(f"{markers_dir(self._begin)}/")]
+            self._announced = [entry.path for entry in store.list(f"{markers_dir(self.begin)}/")]
         for path in self._announced:
             marker = parse_marker(path)
             if marker is not None and marker.data_path not in mine:
                 store.delete(marker.data_path)
 
-    def _commit_under_lock(self, staged: Pending, stats: tuple[WriteStat, ...]) -> tuple[str, float]:
+    def _commit_under_lock(self, mine: Started, staged: Pending, stats: tuple[WriteStat, ...]) -> tuple[str, float]:
         """The completion time, and the seconds waited for the lock."""
         table, waited_s, hold, unknown = self.table, 0.0, False, None
         for tried in range(_LEASES):
             asked_s = table.world.monotonic_s()
-            table.tell("lock_wait", self._begin)
+            table.tell("lock_wait", self.begin)
             ahead = Ahead(table.store, self._look, wary=table.memory.is_contended)
             lease = self._turn(ahead, hold=hold or tried >= _TURNS)
             try:
                 waited_s, unknown = waited_s + table.world.monotonic_s() - asked_s, None
                 table.memory.is_contended = ahead.tries > 1
-                table.tell("lock_held", self._begin, epoch=lease.epoch)
+                table.tell("lock_held", self.begin, epoch=lease.epoch)
                 seen = ahead.result(lease.record)
-                if isinstance(lease, FreeLock) and lease.record.undone and seen.timeline.written_at(self._begin):
+                if isinstance(lease, FreeLock) and lease.record.undone and seen.timeline.written_at(self.begin):
                     hold = True  # mine is decided, and may not be there; it is before one who takes the lock
                     continue
                 if not seen.timeline.pending(Action.RESTORE):
-                    completion = self._publish(lease, staged, stats, seen)
-                    self._clean_up(staged)
+                    completion = self._publish(lease, mine.heartbeat, staged, stats, seen)
+                    mine.end(table, [*self._announced, *filter(None, [staged.staged])])
                     return completion, waited_s
             except LeaseLost:
                 continue
@@ -414,12 +351,12 @@ class Transaction:
             finally:
                 with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
                     lease.release()
-                table.tell("lock_released", self._begin)
+                table.tell("lock_released", self.begin)
             if not restore.finish_left(table, seen.timeline):
                 raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         if unknown is not None:
             raise unknown
-        raise Aborted(f"instant {self._begin} lost its lease {_LEASES} times before its commit; begin again")
+        raise Aborted(f"instant {self.begin} lost its lease {_LEASES} times before its commit; begin again")
 
     def _turn(self, ahead: Ahead[Now], *, hold: bool) -> Lease | FreeLock:
         """A commit is all that is done, so the lock need not be held, but by one that was overtaken again and again.
@@ -436,36 +373,43 @@ class Transaction:
         """
         table, log = self.table, record.log
         others_count = self.operation in TABLE_SERVICES  # with what they have pending
-        seen = table.now(record, listed=log is None or log.name != self._log or others_count)
+        seen = table.now(record, listed=log is None or log.name != self._started().log or others_count)
         done = completed_since(self.timeline, seen.timeline)
         needed = done if self._may_overlap else done[-1:]
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])
         return seen
 
-    def _publish(self, lease: Lease | FreeLock, staged: Pending, stats: tuple[WriteStat, ...], seen: Now) -> str:
+    def _publish(
+        self,
+        lease: Lease | FreeLock,
+        heartbeat: WriterHeartbeat,
+        staged: Pending,
+        stats: tuple[WriteStat, ...],
+        seen: Now,
+    ) -> str:
         now = seen.timeline
-        done = now.written_at(self._begin)
+        done = now.written_at(self.begin)
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if seen.listed:
             self.table.memory.learn(lease.record.log, len(lease.record.undone), now, seen.config, decided=True)
-        self._check_alive(seen)
+        self._check_alive(heartbeat, seen)
         self._check_once(now)
         self._check_conflicts(now, stats)
-        mine = Instant(self._begin, self._action, State.INFLIGHT)  # by a log, `now` has it not
+        mine = Instant(self.begin, self._action, State.INFLIGHT)  # by a log, `now` has it not
         completion = now.plus([mine]).next_time(self.table.world.now_ms())
-        name = Instant(self._begin, self._action, State.COMPLETED, completion).file_name
+        name = Instant(self.begin, self._action, State.COMPLETED, completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
         lease.publish_last(replace(staged, path=f"{TIMELINE}/{name}"), self._data)
         self.table.memory.remember(name, self._data)
-        self.table.tell("committed", self._begin, completion=completion)
+        self.table.tell("committed", self.begin, completion=completion)
         return completion
 
-    def _check_alive(self, seen: Now) -> None:
-        begin, now = self._begin, seen.timeline
+    def _check_alive(self, heartbeat: WriterHeartbeat, seen: Now) -> None:
+        begin, now = self.begin, seen.timeline
         if seen.listed and not now.is_pending(begin):
             raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
-        if self._heartbeat is None or not self._heartbeat.alive:
+        if not heartbeat.alive:
             raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
         if rollback.is_planned(self.table, now, begin):
             raise Aborted(f"a rollback of instant {begin} is planned; begin again")
@@ -481,28 +425,28 @@ class Transaction:
     def _check_conflicts(self, now: Timeline, stats: tuple[WriteStat, ...]) -> None:
         table, mine = self.table, self._as_operation(stats)
         if undone_since(self.timeline, now):
-            raise WriteConflict(self._begin, max(_restores(now), default="a restore"), ())
+            raise WriteConflict(self.begin, max(_restores(now), default="a restore"), ())
         if self._may_have_missed(now):
-            raise WriteConflict(self._begin, ARCHIVED, ())
+            raise WriteConflict(self.begin, ARCHIVED, ())
         done = completed_since(self.timeline, now)
         self._check_columns(done)
         later = [(i, table.metadata_of(i)) for i in done] if self._may_overlap else []
         unseen = lost(self._snapshot, later) if self._snapshot is not None else frozenset()
         if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
-            raise WriteConflict(self._begin, later[-1][0].file_name, tuple(sorted(unseen)))
+            raise WriteConflict(self.begin, later[-1][0].file_name, tuple(sorted(unseen)))
         others = [Operation.of(i, metadata) for i, metadata in later]
         others += planned_services(table, now)
         if mine.is_table_service:
-            others += pending_writes(table, now, self._begin)
+            others += pending_writes(table, now, self.begin)
         resolution = table.settings.resolution
         overlap = (resolution if self.config.bucket_index is None else by_bucket(resolution))(mine, others)
         if overlap is None:
             if self._keys is not None:
-                refuse_shared(table, self._begin, self._keys, later)
+                refuse_shared(table, self.begin, self._keys, later)
             return
         lost_to = overlap.lost_to.file_name
-        table.tell("conflict", self._begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
-        raise WriteConflict(self._begin, lost_to, overlap.file_groups)
+        table.tell("conflict", self.begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
+        raise WriteConflict(self.begin, lost_to, overlap.file_groups)
 
     def _may_have_missed(self, now: Timeline) -> bool:
         """Whether a write may be archived that my snapshot has not: it completed later, or while I listed others."""
@@ -520,7 +464,7 @@ class Transaction:
             if text:
                 mine = hudi_schema.outline(self.table.schema(self.timeline))
                 if hudi_schema.outline(hudi_schema.from_avro(text)) != mine:
-                    raise WriteConflict(self._begin, other.file_name, ())
+                    raise WriteConflict(self.begin, other.file_name, ())
                 return
 
     @property
@@ -540,26 +484,11 @@ class Transaction:
         return not (fresh and self.table.settings.resolution in (by_file_group, prefer_writer))
 
     def _as_operation(self, stats: tuple[WriteStat, ...]) -> Operation:
-        return Operation.of(Instant(self._begin, self._action, State.INFLIGHT), self._metadata(stats))
-
-    def _clean_up(self, staged: Pending) -> None:
-        """After the commit: what is left over is harmless, and swept with the next dead writer's."""
-        self._over = True
-        left = [*self._announced, *filter(None, [staged.staged])]
-        if self._heartbeat is not None:
-            self._heartbeat.leave()
-            left.append(heartbeat_path(self._begin))
-        with contextlib.suppress(CasError):
-            self.table.store.delete_all(left)
-
-    def _stop_heartbeat(self) -> None:
-        if self._heartbeat is not None:
-            with contextlib.suppress(CasError):
-                self._heartbeat.stop()
+        return Operation.of(Instant(self.begin, self._action, State.INFLIGHT), self._metadata(stats))
 
     def _result(self, completion: str, conflicts: int, waited_s: float, stats: tuple[WriteStat, ...]) -> CommitResult:
         return CommitResult(
-            instant=self._begin,
+            instant=self.begin,
             completion=completion,
             inserted=sum(stat.num_inserts for stat in stats),
             updated=sum(stat.num_updates for stat in stats),

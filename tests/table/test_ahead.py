@@ -96,7 +96,7 @@ def test_a_publish_that_has_to_be_rolled_forward_first_is_seen(table: Table) -> 
         overtaken(table, decided_but_not_applied)
     upsert(table, (2, "b", 2))
     assert content(table) == {(1, "a", 10), (2, "b", 2)}
-    dead[0]._heartbeat.leave()
+    dead[0]._instant.heartbeat.leave()
 
 
 def test_nothing_is_read_along_when_the_lock_is_taken_from_one_that_let_it_lapse(table: Table, tmp_path: Path) -> None:

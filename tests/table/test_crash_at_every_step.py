@@ -80,8 +80,8 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
         txn.commit()
     except (Died, Unavailable):  # the second in another of its threads
         assert backend.dead
-        if txn is not None and txn._heartbeat is not None:
-            txn._heartbeat._stop.set()
+        if txn is not None and txn._instant is not None:
+            txn._instant.heartbeat._stop.set()
         return False
     return True
 

@@ -105,7 +105,7 @@ class Writer(threading.Thread):
         """Write, and be gone before the commit; others find the heartbeat missing."""
         txn = self.table.transaction()
         work(txn)
-        txn._heartbeat.stop()
+        txn._instant.heartbeat.stop()
 
 
 def play(

@@ -248,7 +248,7 @@ def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> N
     upsert(table, (1, "a", 1))
     slow = table.transaction()
     engine.write(slow, upserts=rows((1, "a", 100)))
-    slow._heartbeat.stop()  # as a paused process would: the file is gone, so it counts as dead
+    slow._instant.heartbeat.stop()  # as a paused process would: the file is gone, so it counts as dead
     upsert(Table(table.store, table.url, settings=SETTINGS), (2, "b", 2))  # its first looks for dead ones
     with pytest.raises(Aborted, match="rolled back"):
         slow.commit()

@@ -49,6 +49,7 @@ PURE = {
     "lockprovider.table.incremental": {"pyarrow"},
     "lockprovider.table.bucket": {"numpy", "pyarrow"},
     "lockprovider.table.conflict": set(),
+    "lockprovider.table.draft": set(),
     "lockprovider.table.liveness": set(),
     "lockprovider.table.retention": set(),
     "lockprovider.table.archival": set(),

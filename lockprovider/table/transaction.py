@@ -3,90 +3,39 @@
     begin   the snapshot is one listing of the timeline; nothing is written yet
     start   with the first write: heartbeat, `.requested`, `.inflight`, at a begin time that will do (see `starting`)
     write   engines put markers and data files under names that carry the begin time; nobody reads them
-    commit  under the table lock: the instant is still pending and its heartbeat alive, the table is still what it was,
-            nothing completed since the snapshot touched the same file groups -> fenced publish of the completed file
-
-Completion times are made under the lock and exceed everything on the timeline.
+    commit  in a turn at the table lock: the instant is still pending and its heartbeat alive, the table is still what
+            it was, nothing completed since the snapshot touched the same file groups (see `judging`) -> fenced publish
+            of the completed file (see `committing`)
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fsspec_cas import CasError
-from lockprovider import FreeLock, Lease, LeaseLost, LockRecord, Pending, PublishUnknown
-from lockprovider.table import archived, restore, rollback
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.ahead import Ahead, at_once
 from lockprovider.table.bucket_groups import check_written
-from lockprovider.table.conflict import (
-    TABLE_SERVICES,
-    Operation,
-    archived_since,
-    by_bucket,
-    by_file_group,
-    completed_since,
-    prefer_writer,
-    undone_since,
-)
-from lockprovider.table.errors import (
-    ARCHIVED,
-    Aborted,
-    AlreadyCommitted,
-    InvalidRecords,
-    TableError,
-    WriteConflict,
-)
-from lockprovider.table.heartbeat import WriterHeartbeat
-from lockprovider.table.instant import Action, Instant, State
-from lockprovider.table.key_check import KeyCheck, look_for_keys, refuse_shared
-from lockprovider.table.layout import TIMELINE, markers_dir, parse_marker
-from lockprovider.table.metadata import (
-    REPLACING,
-    CommitMetadata,
-    WriteStat,
-    encode_commit,
-)
+from lockprovider.table.committing import Committing
+from lockprovider.table.draft import CommitResult, Draft, by_partition, operation_name
+from lockprovider.table.errors import InvalidRecords, TableError
+from lockprovider.table.instant import Action
+from lockprovider.table.key_check import look_for_keys
+from lockprovider.table.layout import markers_dir, parse_marker
+from lockprovider.table.metadata import REPLACING, CommitMetadata, WriteStat
 from lockprovider.table.once import Once, committed_in
-from lockprovider.table.pending import pending_writes, planned_services
 from lockprovider.table.properties import TableConfig, check_writable
 from lockprovider.table.starting import Intent, Started, resume, start
 from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import FileSlice, Snapshot, lost
+from lockprovider.table.view import FileSlice, Snapshot
 
 if TYPE_CHECKING:
     from lockprovider.table.manager import Table
-    from lockprovider.table.present import Now
 
-_LEASES = 8  # how often a commit may lose its lease, or its turn, before it gives up
-_TURNS = 2  # how often its turn
-
-
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """What a transaction came to.
-
-    `instant` is its begin time, `completion` its completion time (17 digits, UTC). `attempts` counts the runs of the
-    function given to `transact`, `conflicts` those that lost.
-    """
-
-    instant: str
-    completion: str
-    inserted: int
-    updated: int
-    deleted: int
-    file_groups: tuple[tuple[str, str], ...]
-    attempts: int
-    conflicts: int
-    lock_wait_s: float
+__all__ = ["CommitResult", "Transaction"]
 
 
 class Transaction:
@@ -106,12 +55,10 @@ class Transaction:
         self._snapshot: Snapshot | None = None
         self._instant: Started | None = None
         self._stats: tuple[WriteStat, ...] | None = None
-        self._data = b""  # of the completed file
         self._announced: list[str] = []  # the markers that this process has written
         self._writes_elsewhere: bool | None = None
         self._once: Once | None = None
         self.check_keys = table.settings.check_keys
-        self._keys: KeyCheck | None = None
 
     @classmethod
     def resume(cls, table: Table, begin: str) -> Transaction:
@@ -269,19 +216,12 @@ class Transaction:
         """
         if self._stats is None:
             raise InvalidRecords("nothing was written in this transaction; write first, or do not commit")
-        self._remove_strays(self._stats)
-        self.table.tell("written", self.begin, files=len(self._stats))
-        if self.check_keys:
-            self._keys = look_for_keys(self, self._stats)
-        self._data = encode_commit(self._metadata(self._stats))
-        staged = self.table.lock.enclose(f"{TIMELINE}/{self.begin}", self._data, sole=True)
-        try:
-            completion, waited_s = self._commit_under_lock(self._started(), staged, self._stats)
-        except (WriteConflict, Aborted, AlreadyCommitted):
-            with contextlib.suppress(CasError):
-                self.table.lock.unstage(staged)
-            raise
-        return self._result(completion, conflicts, waited_s, self._stats)
+        mine, stats = self._started(), self._stats
+        self._remove_strays(mine.begin, stats)
+        self.table.tell("written", mine.begin, files=len(stats))
+        draft = self._draft(mine.begin, stats)
+        completion, waited_s = Committing(self.table, mine, draft, self._announced).run()
+        return draft.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
 
     def leave(self) -> None:
         """Let go of the instant: another process of this writer has taken it up, or nobody will."""
@@ -296,208 +236,21 @@ class Transaction:
         if self._instant is not None:
             self._instant.roll_back(self.table)
 
-    def _metadata(self, stats: tuple[WriteStat, ...]) -> CommitMetadata:
-        by_partition: dict[str, tuple[WriteStat, ...]] = {}
-        for stat in stats:
-            by_partition[stat.partition] = (*by_partition.get(stat.partition, ()), stat)
-        return CommitMetadata(by_partition, self._operation_name, self.schema_json, self.extra, self._replaced)
+    def _draft(self, begin: str, stats: tuple[WriteStat, ...]) -> Draft:
+        keys = look_for_keys(self, stats) if self.check_keys else None
+        said = operation_name(self._action, self.operation)
+        metadata = CommitMetadata(by_partition(stats), said, self.schema_json, self.extra, self._replaced)
+        return Draft(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._once)
 
-    @property
-    def _operation_name(self) -> str:
-        """An engine that knows no overwrite may have said otherwise."""
-        replaces = self._action is Action.REPLACECOMMIT and self.operation not in REPLACING
-        return "INSERT_OVERWRITE" if replaces else self.operation
-
-    def _remove_strays(self, stats: tuple[WriteStat, ...]) -> None:
+    def _remove_strays(self, begin: str, stats: tuple[WriteStat, ...]) -> None:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
         store, mine = self.table.store, {stat.path for stat in stats}
         if self._writes_elsewhere is not False:
-            self._announced = [entry.path for entry in store.list(f"{markers_dir(self.begin)}/")]
+            self._announced = [entry.path for entry in store.list(f"{markers_dir(begin)}/")]
         for path in self._announced:
             marker = parse_marker(path)
             if marker is not None and marker.data_path not in mine:
                 store.delete(marker.data_path)
-
-    def _commit_under_lock(self, mine: Started, staged: Pending, stats: tuple[WriteStat, ...]) -> tuple[str, float]:
-        """The completion time, and the seconds waited for the lock."""
-        table, waited_s, hold, unknown = self.table, 0.0, False, None
-        for tried in range(_LEASES):
-            asked_s = table.world.monotonic_s()
-            table.tell("lock_wait", self.begin)
-            ahead = Ahead(table.store, self._look, wary=table.memory.is_contended)
-            lease = self._turn(ahead, hold=hold or tried >= _TURNS)
-            try:
-                waited_s, unknown = waited_s + table.world.monotonic_s() - asked_s, None
-                table.memory.is_contended = ahead.tries > 1
-                table.tell("lock_held", self.begin, epoch=lease.epoch)
-                seen = ahead.result(lease.record)
-                if isinstance(lease, FreeLock) and lease.record.undone and seen.timeline.written_at(self.begin):
-                    hold = True  # mine is decided, and may not be there; it is before one who takes the lock
-                    continue
-                if not seen.timeline.pending(Action.RESTORE):
-                    completion = self._publish(lease, mine.heartbeat, staged, stats, seen)
-                    mine.end(table, [*self._announced, *filter(None, [staged.staged])])
-                    return completion, waited_s
-            except LeaseLost:
-                continue
-            except PublishUnknown as error:
-                hold, unknown = True, error
-                continue  # the next holder (me, if I get it) sees what was decided
-            except TableError:
-                if isinstance(lease, Lease) or (lease.looked and not lease.record.undone):
-                    raise
-                hold = True  # it was judged by a record that may be gone, or by what may not be there
-                continue
-            finally:
-                with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
-                    lease.release()
-                table.tell("lock_released", self.begin)
-            if not restore.finish_left(table, seen.timeline):
-                raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
-        if unknown is not None:
-            raise unknown
-        raise Aborted(f"instant {self.begin} lost its lease {_LEASES} times before its commit; begin again")
-
-    def _turn(self, ahead: Ahead[Now], *, hold: bool) -> Lease | FreeLock:
-        """A commit is all that is done, so the lock need not be held, but by one that was overtaken again and again.
-
-        And not while an earlier try may be on its way: to take the lock is what makes an end of that.
-        """
-        lock = self.table.lock
-        return lock.acquire(meanwhile=ahead, keeps_log=True) if hold else lock.wait_for_turn(meanwhile=ahead)
-
-    def _look(self, record: LockRecord) -> Now:
-        """The table now, with what the check is going to read of it at hand.
-
-        If the log is the one of the begin, nobody has rolled this instant back.
-        """
-        table, log = self.table, record.log
-        others_count = self.operation in TABLE_SERVICES  # with what they have pending
-        seen = table.now(record, listed=log is None or log.name != self._started().log or others_count)
-        done = completed_since(self.timeline, seen.timeline)
-        needed = done if self._may_overlap else done[-1:]
-        at_once(table.store, [partial(table.metadata_of, other) for other in needed])
-        return seen
-
-    def _publish(
-        self,
-        lease: Lease | FreeLock,
-        heartbeat: WriterHeartbeat,
-        staged: Pending,
-        stats: tuple[WriteStat, ...],
-        seen: Now,
-    ) -> str:
-        now = seen.timeline
-        done = now.written_at(self.begin)
-        if done is not None and done.completion is not None:
-            return done.completion  # decided under an earlier lease of mine, and rolled forward
-        if seen.listed:
-            self.table.memory.learn(lease.record.log, len(lease.record.undone), now, seen.config, decided=True)
-        self._check_alive(heartbeat, seen)
-        self._check_once(now)
-        self._check_conflicts(now, stats)
-        mine = Instant(self.begin, self._action, State.INFLIGHT)  # by a log, `now` has it not
-        completion = now.plus([mine]).next_time(self.table.world.now_ms())
-        name = Instant(self.begin, self._action, State.COMPLETED, completion).file_name
-        # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
-        lease.publish_last(replace(staged, path=f"{TIMELINE}/{name}"), self._data)
-        self.table.memory.remember(name, self._data)
-        self.table.tell("committed", self.begin, completion=completion)
-        return completion
-
-    def _check_alive(self, heartbeat: WriterHeartbeat, seen: Now) -> None:
-        begin, now = self.begin, seen.timeline
-        if seen.listed and not now.is_pending(begin):
-            raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
-        if not heartbeat.alive:
-            raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
-        if rollback.is_planned(self.table, now, begin):
-            raise Aborted(f"a rollback of instant {begin} is planned; begin again")
-        if seen.config != self.config:
-            check_writable(seen.config)
-            raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
-
-    def _check_once(self, now: Timeline) -> None:
-        done = None if self._once is None else committed_in(self.table, now, self._once)
-        if self._once is not None and done is not None:
-            raise self._once.found_in(done)
-
-    def _check_conflicts(self, now: Timeline, stats: tuple[WriteStat, ...]) -> None:
-        table, mine = self.table, self._as_operation(stats)
-        if undone_since(self.timeline, now):
-            raise WriteConflict(self.begin, max(_restores(now), default="a restore"), ())
-        if self._may_have_missed(now):
-            raise WriteConflict(self.begin, ARCHIVED, ())
-        done = completed_since(self.timeline, now)
-        self._check_columns(done)
-        later = [(i, table.metadata_of(i)) for i in done] if self._may_overlap else []
-        unseen = lost(self._snapshot, later) if self._snapshot is not None else frozenset()
-        if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
-            raise WriteConflict(self.begin, later[-1][0].file_name, tuple(sorted(unseen)))
-        others = [Operation.of(i, metadata) for i, metadata in later]
-        others += planned_services(table, now)
-        if mine.is_table_service:
-            others += pending_writes(table, now, self.begin)
-        resolution = table.settings.resolution
-        overlap = (resolution if self.config.bucket_index is None else by_bucket(resolution))(mine, others)
-        if overlap is None:
-            if self._keys is not None:
-                refuse_shared(table, self.begin, self._keys, later)
-            return
-        lost_to = overlap.lost_to.file_name
-        table.tell("conflict", self.begin, lost_to=overlap.lost_to.begin, file_groups=len(overlap.file_groups))
-        raise WriteConflict(self.begin, lost_to, overlap.file_groups)
-
-    def _may_have_missed(self, now: Timeline) -> bool:
-        """Whether a write may be archived that my snapshot has not: it completed later, or while I listed others."""
-        mine = self.timeline
-        suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
-        return suspect and not archived.tells_of_all(self.table, mine, now)
-
-    def _check_columns(self, done: tuple[Instant, ...]) -> None:
-        """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost.
-
-        Each commit states all columns, and had this check too: the last one tells.
-        """
-        for other in reversed(done):
-            text = self.table.metadata_of(other).schema_json
-            if text:
-                mine = hudi_schema.outline(self.table.schema(self.timeline))
-                if hudi_schema.outline(hudi_schema.from_avro(text)) != mine:
-                    raise WriteConflict(self.begin, other.file_name, ())
-                return
-
-    @property
-    def _may_overlap(self) -> bool:
-        """Whether a completed write can touch what mine does; new file groups are nobody else's.
-
-        Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
-        """
-        if (
-            self._snapshot is not None
-            or self._keys is not None
-            or self.config.bucket_index is not None
-            or self._stats is None
-        ):
-            return True
-        fresh = not self._replaced and all(stat.prev_commit is None for stat in self._stats)
-        return not (fresh and self.table.settings.resolution in (by_file_group, prefer_writer))
-
-    def _as_operation(self, stats: tuple[WriteStat, ...]) -> Operation:
-        return Operation.of(Instant(self.begin, self._action, State.INFLIGHT), self._metadata(stats))
-
-    def _result(self, completion: str, conflicts: int, waited_s: float, stats: tuple[WriteStat, ...]) -> CommitResult:
-        return CommitResult(
-            instant=self.begin,
-            completion=completion,
-            inserted=sum(stat.num_inserts for stat in stats),
-            updated=sum(stat.num_updates for stat in stats),
-            deleted=sum(stat.num_deletes for stat in stats),
-            file_groups=tuple(sorted(self._as_operation(stats).file_groups)),
-            attempts=conflicts + 1,
-            conflicts=conflicts,
-            lock_wait_s=waited_s,
-        )
 
 
 def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:
@@ -506,7 +259,3 @@ def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:
     except TableError:
         return False
     return True
-
-
-def _restores(timeline: Timeline) -> list[str]:
-    return [instant.file_name for instant in timeline.instants if instant.action is Action.RESTORE]

@@ -16,8 +16,8 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider import Lock, LockRecord
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.ahead import at_once
+from lockprovider.table.committing import Committing
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction import Transaction
 
 
 class Held(LocalBackend):
@@ -67,14 +67,15 @@ def test_the_completion_time_exceeds_that_of_the_one_that_came_between(table: Ta
 
 def test_without_reading_again_an_update_is_lost(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong twin."""
-    look, looked = Transaction._look, dict[str, Any]()
+    look, looked = Committing._look, dict[str, Any]()
 
-    def look_once(self: Transaction, record: LockRecord) -> Any:
-        if self.begin not in looked:
-            looked[self.begin] = look(self, record)
-        return looked[self.begin]
+    def look_once(self: Committing, record: LockRecord) -> Any:
+        begin = self._draft.begin
+        if begin not in looked:
+            looked[begin] = look(self, record)
+        return looked[begin]
 
-    monkeypatch.setattr(Transaction, "_look", look_once)
+    monkeypatch.setattr(Committing, "_look", look_once)
     assert overtaken(table, lambda: upsert(table, (1, "a", 10))).updated == 1
     assert content(table) == {(1, "a", 10)}, "100 was reported as written, and is not there"
 

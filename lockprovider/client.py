@@ -139,6 +139,7 @@ class Client:
     def got(self) -> tuple[Free, bool] | None:
         """After the last try: the lock that was left free, and whether the store was asked for it; None if held."""
         self.publisher.begin_lease()
+        self._driver.meanwhile = None
         state = self._driver.state
         return (state, self._driver.looked) if isinstance(state, Free) else None
 

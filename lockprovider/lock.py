@@ -155,8 +155,6 @@ class Lock:
             except BaseException:
                 client.leave()
                 raise
-            finally:
-                client.wants(None, keeps_log=False, leaves=False)
 
     def _begin(self, client: Client) -> Lease:
         lease = Lease(client, self._on_lost)

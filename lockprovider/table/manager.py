@@ -52,7 +52,7 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import Snapshot
 
-_LOOKS_FOR_DEAD = 6  # in the interval of a heartbeat
+_LOOKS_FOR_DEAD = 2  # in the interval of a heartbeat: who is dead has been so for several intervals by then
 
 
 class Table:

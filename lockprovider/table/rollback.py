@@ -47,12 +47,24 @@ def clean_dead(table: Table, timeline: Timeline, me: str) -> None:
 def sweep(table: Table) -> tuple[str, ...]:
     """Roll back what dead writers left, and finish the rollbacks and restores of dead executors; their begin times.
 
+    Also removes what is of no use to anybody: heartbeats and markers of those who died before their instant was
+    pending, or after it was over.
+
     Raises:
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     now = table.timeline()
     with service.beating(table, now):  # a fresh heartbeat shows how late the others are
-        return _clean(table, now, set(), eager=False)
+        done = _clean(table, now, set(), eager=False)
+        _forget(table)
+    return done
+
+
+def _forget(table: Table) -> None:
+    silent = service.silent(table)  # before the timeline is listed: one that begins meanwhile is not among them
+    for begin in {*silent} - {*table.timeline().pending(*Action)}:
+        _remove(table, begin, ())
+        table.store.delete(heartbeat_path(begin))
 
 
 def _clean(table: Table, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:

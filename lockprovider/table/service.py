@@ -96,9 +96,18 @@ def dead_among(table: Table, pending: Iterable[str]) -> tuple[str, ...]:
     return _dead(table, suspects, {}) if suspects else ()
 
 
+def silent(table: Table) -> tuple[str, ...]:
+    """The begin times whose heartbeats are too old, pending or not."""
+    beats_ms = _beats_ms(table)
+    return dead(beats_ms, beats_ms, max(beats_ms.values(), default=0), table.settings.heartbeat)
+
+
 def _dead(table: Table, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
-    prefix = f"{HEARTBEATS}/"
-    entries = table.store.list(prefix)
-    beats_ms = {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in entries}
+    beats_ms = _beats_ms(table)
     # The newest beat is the store's own clock a moment ago.
     return dead(suspects, {**made_ms, **beats_ms}, max(beats_ms.values(), default=0), table.settings.heartbeat)
+
+
+def _beats_ms(table: Table) -> dict[str, int]:
+    prefix = f"{HEARTBEATS}/"
+    return {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in table.store.list(prefix)}

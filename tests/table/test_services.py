@@ -34,7 +34,7 @@ from lockprovider.table import (
 from lockprovider.table.clean import would_clean
 from lockprovider.table.conflict import prefer_writer
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.instant import Action
+from lockprovider.table.instant import Action, after
 from lockprovider.table.metadata import decode_commit, one_record, read_one
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
 
@@ -380,6 +380,46 @@ def test_a_clean_spares_what_a_writer_at_work_has_read(table: Table) -> None:
         slow.commit()
     slow.rollback()
     assert same(table) == {(1, "a", 4)}
+
+
+def test_a_sweep_removes_what_those_left_who_died_before_they_were_pending_or_after_they_had_committed(
+    table: Table, folder: Path
+) -> None:
+    done = upsert(table, (1, "a", 1)).instant
+    beats, marker = folder / ".hoodie" / ".heartbeat", folder / ".hoodie" / ".temp" / done / "a" / "f.marker.CREATE"
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    for begin in ("20200101000000000", done):
+        (beats / begin).touch()
+        os.utime(beats / begin, (1, 1))
+    alive = table.transaction()
+    alive.start()
+    about_to_begin = after(alive.begin)
+    (beats / about_to_begin).touch()
+    assert rollback.sweep(table) == ()
+    assert {path.name for path in beats.iterdir()} == {alive.begin, about_to_begin}
+    assert not marker.exists()
+    assert table.timeline().pending_writes == (alive.begin,)
+    assert same(table) == {(1, "a", 1)}
+    alive.rollback()
+
+
+def test_a_sweep_leaves_what_tells_of_a_dead_writer_that_is_still_to_be_rolled_back(
+    table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = table.transaction()
+    engine.write(dead, upserts=rows((1, "a", 1)))
+    dead.leave()
+    heartbeat, markers = folder / ".hoodie" / ".heartbeat" / dead.begin, folder / ".hoodie" / ".temp" / dead.begin
+    os.utime(heartbeat, (1, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(rollback, "_clean", lambda *_, **__: ())  # as where another is at it
+        rollback.sweep(table)
+    assert heartbeat.exists()
+    assert [path for path in markers.rglob("*") if path.is_file()]
+    assert rollback.sweep(table) == (dead.begin,)
+    assert not heartbeat.exists()
+    assert orphans(folder) == set()
 
 
 def test_a_plan_is_left_to_its_cleaner_while_that_lives_and_finished_by_the_next_one_after(

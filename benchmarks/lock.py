@@ -58,6 +58,10 @@ PROCESSES = 4
 NAIVE_S = 0.1
 
 
+class ChildFailed(Exception):
+    """A process of a run ended with an error, which it has printed."""
+
+
 def child(site: Site, task: dict[str, Any]) -> subprocess.Popen[str]:
     """A process for one task."""
     return launched("benchmarks.lock_children", {**task, "site": asdict(site)})
@@ -91,7 +95,7 @@ def figures(process: subprocess.Popen[str]) -> Any:
     assert process.stdout is not None
     printed = process.stdout.read()
     if process.wait() not in (0, -6):  # obstore's process may abort at its exit, after all work is done
-        raise SystemExit(f"a child failed: {process.returncode}")
+        raise ChildFailed(f"a child failed: {process.returncode}")
     return json.loads(printed)
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.lock import ask, figures, launched, tell
+from benchmarks.lock import ChildFailed, ask, figures, launched, tell
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import ROOT, running
 
@@ -89,20 +90,31 @@ def measured(name: str, site: Site, engine: str, writers: int, seconds: float) -
         task = {"engine": engine, "site": asdict(where), "folder": folder}
         alone({**task, "kind": "make"})
         children = [launched(CHILDREN, {**task, "kind": "commits", "writer": n}) for n in range(writers)]
-        for process in children:
-            assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
-                raise SystemExit(f"a writer of {engine} failed")
-        counts = name != WEED
-        if counts:
-            ask(site, "DELETE", "/")
-        start_s = time.monotonic() + 0.3
-        for process in children:
-            tell(process, {"start_s": start_s, "end_s": start_s + seconds})
-        told = [figures(process) for process in children]
-        requests = json.loads(ask(site, "GET", "/")) if counts else None
+        try:
+            told, requests, start_s = together(name, site, children, seconds)
+        finally:
+            for process in children:  # if one has failed
+                process.kill()
         there = alone({**task, "kind": "check"})
     return summary((name, engine), told, requests, there, start_s)
+
+
+def together(
+    name: str, site: Site, children: list[subprocess.Popen[str]], seconds: float
+) -> tuple[list[Any], dict[str, int] | None, float]:
+    """What the writers did from one moment to another, and what the store was asked meanwhile; the moment."""
+    for process in children:
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            raise ChildFailed("a writer did not get ready")
+    counts = name != WEED
+    if counts:
+        ask(site, "DELETE", "/")
+    start_s = time.monotonic() + 0.3
+    for process in children:
+        tell(process, {"start_s": start_s, "end_s": start_s + seconds})
+    told = [figures(process) for process in children]
+    return told, json.loads(ask(site, "GET", "/")) if counts else None, start_s
 
 
 def summary(
@@ -197,7 +209,11 @@ def main() -> None:
             for writers in given.writers if given.only != "growth" else ():
                 for engine in given.engines:
                     seconds = given.seconds * (1 if name == WEED else 2)
-                    runs.append(measured(name, site, engine, writers, seconds))
+                    try:
+                        runs.append(measured(name, site, engine, writers, seconds))
+                    except ChildFailed as reason:
+                        print(f"{engine} with {writers} writers on {name} is NOT measured: {reason}", file=sys.stderr)
+                        continue
                     print(list(commit_table(runs[-1:]))[-1], runs[-1].why, file=sys.stderr, flush=True)
             if given.only != "commits" and name == given.stores[0]:
                 for engine in given.engines:

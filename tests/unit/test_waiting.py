@@ -241,13 +241,13 @@ def test_where_turns_are_short_one_that_was_refused_joins_only_under_a_record_th
     record = replace(HELD, line=("a",), turn_ms=100)
     waiter = Waiter("p", 1.0, looks=5, way_s=0.02, began_s=-9.0, refused=1)
     waits = []
-    for n in range(10):
+    for n in range(14):
         waiter, what = looked(waiter, sight(record, s=n * 0.02, took_s=0.02), 0.5)
         assert isinstance(what, Pause)
         waits.append(what.seconds)
-    assert waits[:8] == [0.0] * 8
-    assert min(waits[8:]) > 0.0, "not for ever"
-    written = sight(record, s=0.2, version=V2, took_s=0.02)
+    assert waits[:12] == [0.0] * 12
+    assert min(waits[12:]) > 0.0, "not for ever"
+    written = sight(record, s=0.28, version=V2, took_s=0.02)
     assert looked(waiter, written, 0.5)[1] == Join()
     late = replace(written, monotonic_s=written.monotonic_s + 0.1)
     assert isinstance(looked(waiter, late, 0.5)[1], Pause), "nobody knows when it was written"

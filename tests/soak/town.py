@@ -52,7 +52,7 @@ class Town:
         self.proxy = proxy
         self.prefix = server.new_prefix()
         self.options = server.options_for(proxy.endpoint)
-        self.straight = Store.from_url(self.prefix, server.storage_options)
+        self.server = server
         self.fired: Counter[str] = Counter()
         self.happened: Counter[str] = Counter()
         self.told: dict[str, bool | None] = {}
@@ -174,12 +174,13 @@ class Town:
 
     def audit(self) -> dict[str, list[str]]:
         """What is wrong, by promise; asked past the proxy, when a last client has rolled forward what was decided."""
-        Lock(self.straight, settings=SETTINGS).acquire(SETTINGS.validity_s + 60).release()
-        there = {entry.path: entry for entry in self.straight.list("tx/")}
+        straight = Store.from_url(self.prefix, self.server.storage_options)  # let go after: its client is not small
+        Lock(straight, settings=SETTINGS).acquire(SETTINGS.validity_s + 60).release()
+        there = {entry.path: entry for entry in straight.list("tx/")}
         chain = sorted(there)
         broken = []
         for before, path in zip(["", *chain], chain, strict=False):
-            said = json.loads(self.straight.read(path).data)["before"]
+            said = json.loads(straight.read(path).data)["before"]
             if said != before:
                 broken.append(f"{path} was published after {before}, and its author saw {said or 'nothing'}")
         lies = [f"{path}: {told}" for path, told in self.told.items() if told is not None and told != (path in there)]

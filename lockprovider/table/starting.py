@@ -74,7 +74,7 @@ class Started:
             raise
 
     def end(self, table: Table, left: Iterable[str]) -> None:
-        """After the commit: what is left over is harmless, and swept with the next dead writer's."""
+        """After the commit: what is left over is harmless, and removed by the next `rollback.sweep`."""
         self.is_over = True
         self.heartbeat.leave()
         with contextlib.suppress(CasError):

@@ -1,11 +1,21 @@
 """The three outcomes of a conditional write.
 
 A retry never drops the condition, and "lost" is never said because we could not see.
+
+    match store.put_if_absent("leader.json", b"me"):
+        case Won(version): ...
+        case Lost(current=current): ...
+        case Unknown() as unknown: ...
+
+    version = store.put_if_absent("leader.json", b"me").unwrap()     # or raise AlreadyExists, OutcomeUnknown
+
+There are three, so none of them is true or false: `if store.put_if_absent(...):` raises TypeError.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from fsspec_cas.errors import AlreadyExists, OutcomeUnknown, VersionMismatch
 from fsspec_cas.version import ABSENT, Absent, Condition, Version
@@ -25,8 +35,20 @@ class Write:
     create_once: bool = False
 
 
+class _ThreeWay:
+    """What is neither true nor false: a truth value would make one of three outcomes look like another."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"an outcome is Won, Lost or Unknown and has no truth value (this one is {type(self).__name__}): "
+            "use `match`, or `.unwrap()`, which raises unless it was won"
+        )
+
+
 @dataclass(frozen=True, slots=True)
-class Won:
+class Won(_ThreeWay):
     """The store holds (or held, until a later write) my bytes at `version`."""
 
     version: Version
@@ -37,7 +59,7 @@ class Won:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(_ThreeWay):
     """The condition was false: mine never was. `current` is what a look showed right after."""
 
     path: str
@@ -61,7 +83,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(_ThreeWay):
     """My write may be there, may have been there, or may never have been: `why` says what was seen.
 
     It holds all that is needed to find out later, in another process too: `store.resolve(unknown)`. `data` is None

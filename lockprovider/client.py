@@ -123,7 +123,6 @@ class Client:
             driver.looked, driver.patient = False, patient
             if not isinstance(driver.state, (Idle, Lost)):
                 driver.state = Idle()  # what an earlier release or acquisition that failed has left
-            self.publisher.begin_try()
             try:
                 line = self._file.line_of_late()
                 answer = driver.feed(TryLock(driver.moment(), over, self._keeps_log, self._leaves, line))
@@ -183,7 +182,6 @@ class Client:
         """Prolong the lease once. What could not be applied before is tried again, if nobody is at it."""
         driver = self._driver
         with driver.one_step:
-            self.publisher.note_applied()
             answer: Answer = None
             if isinstance(driver.state, Checking):
                 answer = driver.feed(Look())
@@ -224,7 +222,10 @@ class Client:
 
     def wait_for_late(self) -> None:
         """Return once nobody puts anything there any more that was handed over; see `Lock.wait_for_late`."""
-        held = self.held()
+        lease, held = self.lease, self.held()
+        while lease is not None and held is not None and held.record.undone:
+            lease.renew()  # while the record names it, whoever takes over puts it there again
+            held = self.held()
         if held is not None and held.record.late_ms:
             self.world.sleep(HAND_OVER_S / 2 + GRACE_MS / 1000)
 

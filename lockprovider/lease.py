@@ -114,7 +114,6 @@ from lockprovider.moves import (
     Told,
     TryLock,
     Verdict,
-    What,
     Writing,
 )
 from lockprovider.pending import Pending
@@ -173,17 +172,16 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
         case _, Renew(at) if at.monotonic_s >= held.deadline_s:
             return _tick(state, at.monotonic_s)
         case _, Renew(at):
-            then = state.then if isinstance(state, Rolling) else "not_written"
-            return _write("renew", held, _prolonged(me, replace(held, record=kept), at), at, then)
+            return _write("renew", state, _prolonged(me, replace(held, record=kept), at), at)
         case _, Release(at, again):
             line = joined(kept, me.party).line if again else kept.line
             released = replace(kept, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
-            return _write("release", held, _given_back(me, released, held, at), at)
+            return _write("release", state, _given_back(me, released, held, at), at)
         case Held(), Commit(pending, at):
-            return _write("commit", held, _decided(_prolonged(me, held, at), pending), at)
+            return _write("commit", state, _decided(_prolonged(me, held, at), pending), at)
         case Held(), HandOver(pending, at, again):
             handed = _handed(me, held.record, _not_back_ms(held, at), at, pending, again=again)
-            return _write("hand_over", held, handed, at)
+            return _write("hand_over", state, handed, at)
         case _:
             raise _misplaced(state, event)
 
@@ -201,12 +199,12 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
             return _written(me, write, version)
         case Writing() as write, PutFailed():
             return Checking(write), ReadRecord()
-        case Writing(purpose="take" | "publish"), Outrun():
-            return Idle(), Busy("", 0, None, outrun=True)
-        case Writing(purpose="free"), Outrun():
-            return Idle(), Told("freed")
+        case Writing(purpose="take" | "publish" | "free" as purpose), Outrun():
+            return Idle(), Told("freed") if purpose == "free" else Busy("", 0, None, outrun=True)
         case Checking(), Look():
             return state, ReadRecord()
+        case Checking(Writing(before=Held(record)) as write), AppliedPending():
+            return Checking(replace(write, there=record.undone)), None
         case Checking(write), RecordSeen() as seen:
             return _checked(me, write, seen)
         case _:
@@ -384,9 +382,11 @@ _HANDOVER_MS = 100
 _LEFT_AFTER_PACES = 3
 
 
-def _write(purpose: Purpose, held: Held, record: LockRecord, at: Moment, then: What = "not_written") -> Step:
-    write = Writing(purpose, record, at.monotonic_s, held.clocks_ms, held, then=then)
-    return write, PutRecord(record, held.version)
+def _write(purpose: Purpose, state: Held | Rolling, record: LockRecord, at: Moment) -> Step:
+    held = state.held if isinstance(state, Rolling) else state
+    write = Writing(purpose, record, at.monotonic_s, held.clocks_ms, held)
+    rolling = replace(write, then=state.then) if isinstance(state, Rolling) else None
+    return rolling or replace(write, there=held.record.undone), PutRecord(record, held.version)
 
 
 def _prolonged(me: Me, held: Held, at: Moment) -> LockRecord:
@@ -439,7 +439,7 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
         case "free":
             return Idle((write.record, version)), Told("freed")
         case "renew":
-            return _still(held, write.then), Told("renewed")
+            return _still(held, write), Told("renewed")
         case "take":
             apply = None if pending is None else Apply(pending, write.record.earlier)
             return (held, Told("acquired")) if apply is None else (Rolling(held, "acquired"), apply)
@@ -447,9 +447,12 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
             return (held, Told("committed")) if pending is None else (Rolling(held, "committed"), Apply(pending))
 
 
-def _still(held: Held, then: What) -> Held | Rolling:
-    """The holder as before, with what its record says is still to be applied."""
-    return held if held.record.pending is None else Rolling(held, then)
+def _still(held: Held, write: Writing) -> Held | Rolling:
+    """The holder as before `write`, with what its record says is still to be applied.
+
+    What was applied is not applied again: it may have been removed since, under this very lease.
+    """
+    return held if {*held.record.undone} <= {*write.there} else Rolling(held, write.then)
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
@@ -478,7 +481,7 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
         return _written(me, replace(write, record=record), version)  # an older copy of the same
     if same and write.before is not None and not record.given:
         # The record from before, or an older write of mine that landed late: still the holder, not written yet.
-        return _still(replace(write.before, record=record, version=version), write.then), Told("not_written")
+        return _still(replace(write.before, record=record, version=version), write), Told("not_written")
     return None
 
 

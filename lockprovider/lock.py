@@ -219,5 +219,8 @@ class Lock:
 
         At once, or after half of `HAND_OVER_S`. To be called under the lock by whoever is going to remove what was
         published.
+
+        Raises:
+            CasError: the record still names such a publish, and could not be written without it.
         """
         self._client.wait_for_late()

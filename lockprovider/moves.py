@@ -99,7 +99,7 @@ class Outrun:
 
 @dataclass(frozen=True, slots=True)
 class AppliedPending:
-    """The pending publish is in the store."""
+    """The pending publish is in the store, and all before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +289,7 @@ class Writing:
     wish: Reading = Reading()  # of a take: holds for the next judgement too
     free: Free | None = None  # of a publish
     then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
+    there: tuple[Pending, ...] = ()  # of what `before` names as pending: what is known to be applied
 
 
 @dataclass(frozen=True, slots=True)

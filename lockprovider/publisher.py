@@ -46,15 +46,10 @@ class Publisher:
         self._world = driver.world
         self._applying = driver.applying
         self._tried: set[Pending] = set()  # commits that were sent under this lease
-        self._applied: Pending | None = None
 
     def begin_lease(self) -> None:
         """Another lease: nothing was tried under it."""
         self._tried = set()
-
-    def begin_try(self) -> None:
-        """Another try to take the lock: nothing was applied for it."""
-        self._applied = None
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """Put the bytes of a later publish into the store."""
@@ -95,8 +90,6 @@ class Publisher:
         """
         driver = self._driver
         with self.one_publish:
-            with driver.one_step:
-                self.note_applied()
             self.apply_left(self.left_s)
             with driver.one_step:
                 ended = self.finish_in_flight()
@@ -173,10 +166,9 @@ class Publisher:
         return held is not None and self._party.comes_again(held.record)
 
     def finish_in_flight(self) -> Ended | None:
-        """Find out what became of a write whose answer is missing, and take note of what was applied."""
+        """Find out what became of a write whose answer is missing."""
         driver = self._driver
         answer = driver.feed(Look()) if isinstance(driver.state, Checking) else None
-        self.note_applied()
         return answer if isinstance(answer, Ended) else None
 
     def apply_left(self, left_s: publish.Left) -> None:
@@ -188,23 +180,22 @@ class Publisher:
     def _apply(self, what: Apply, data: bytes | None = None, left_s: publish.Left | None = None) -> None:
         """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
         self._applying.apply(what, data, left_s or self.left_s)
-        with self._driver.one_step:
-            self._applied = what.pending
-            self.note_applied()
+        self._note_applied(what.pending)
 
     def roll_forward(self, what: Apply) -> None:
         """Finish what was decided under an earlier lease, if it was not there already."""
         if self._applying.was_seen(what.pending):
-            self._applied = what.pending
-            self.note_applied()
+            self._note_applied(what.pending)
         else:
             self._apply(what)
 
-    def note_applied(self) -> None:
-        """Tell the machine, if it waits for what was applied."""
-        state = self._driver.state
-        if isinstance(state, Rolling) and state.held.record.pending == self._applied:
-            self._driver.feed(AppliedPending())
+    def _note_applied(self, pending: Pending) -> None:
+        """Tell the machine at once, also while the answer to a renewal is missing: it may be removed from now on."""
+        driver = self._driver
+        with driver.one_step:
+            held = driver.held()
+            if held is not None and held.record.pending == pending and isinstance(driver.state, (Rolling, Checking)):
+                driver.feed(AppliedPending())
 
     def left_s(self) -> float:
         """The seconds until the lease ends."""

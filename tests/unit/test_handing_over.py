@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,14 @@ def held(store: Store, *waiting: str, keeps_log: bool = False) -> tuple[Lock, Le
     rewritten(store, line=list(waiting))
     lease.renew()  # its first is refused, for the record has changed
     assert lease.renew()
+    return lock, lease
+
+
+def took(store: Store) -> tuple[Lock, Lease]:
+    """The next holder, whose record still names what was handed over to it."""
+    lock = Lock(store, settings=SETTINGS)
+    lease = lock.acquire()
+    assert record(store).undone
     return lock, lease
 
 
@@ -109,6 +118,36 @@ def test_whoever_removes_what_was_published_waits_for_those_who_handed_over(stor
     with other.acquire(timeout_s=0):
         other.wait_for_late()
     assert clock.sleeps == [HAND_OVER_S / 2 + GRACE_MS / 1000]
+
+
+def test_what_the_holder_has_removed_is_not_put_back_by_its_own_renewal(store: Store) -> None:
+    """The record still names what was handed over to this holder, until its first renewal is written."""
+    _, lease = held(store, "another")
+    publish_last(Lock(store, settings=SETTINGS), lease, "state1")
+    _, lease = took(store)
+    store.delete("state1")
+    rewritten(store, line=["another", "one more"])
+    while not lease.renew():  # the first is refused, for somebody has joined the line
+        lease.check()
+    lease.release()
+    with Lock(store, settings=SETTINGS).acquire():
+        assert store.list("state") == []
+
+
+def test_what_is_going_to_be_removed_is_not_named_in_the_record_any_more(store: Store) -> None:
+    """Else whoever takes over from a remover that dies would put it there again."""
+    _, lease = held(store, "another")
+    publish_last(Lock(store, settings=SETTINGS), lease, "state1")
+    world = ManualClock(time.time())
+    lock = Lock(store, settings=SETTINGS, world=world)
+    lock.acquire()
+    assert record(store).undone
+    lock.wait_for_late()
+    store.delete("state1")
+    assert not record(store).undone
+    later = ManualClock(world.now_s + 200)
+    with Lock(store, settings=SETTINGS, world=later).acquire():
+        assert store.list("state") == []
 
 
 def test_a_lease_that_keeps_the_log_has_no_inner_one_that_does_not(store: Store) -> None:

@@ -176,6 +176,17 @@ def test_my_record_from_before_means_not_written_and_prolongs_nothing() -> None:
     assert step(ME, checking, RecordSeen(before.record, V1, at("n3", s=20))) == (before, Told("not_written"))
 
 
+@pytest.mark.parametrize("landed", [False, True], ids=["the renewal is not there", "the renewal is there"])
+def test_what_was_applied_while_a_renewal_was_in_doubt_is_not_applied_again(*, landed: bool) -> None:
+    writing, put = step(ME, Rolling(held(PENDING), "acquired"), Renew(at("n2", s=10)))
+    checking, _ = step(ME, writing, PutFailed())
+    checking, nothing = step(ME, checking, AppliedPending())
+    assert nothing is None
+    seen = put.record if landed else writing.before.record
+    state, _ = step(ME, checking, RecordSeen(seen, V2, at("n3")))
+    assert isinstance(state, Held)
+
+
 def test_an_older_commit_of_mine_that_landed_late_is_finished_first() -> None:
     before = held()
     late = replace(before.record, nonce="late", pending=PENDING)

@@ -124,10 +124,7 @@ class LockProvider:
     ) -> LockProvider:
         """The provider that a Hudi writer's config asks for, with Hudi's names, defaults and bounds.
 
-        Read are `hoodie.base.path` (required), `hoodie.write.lock.storage.validity.timeout.secs` (300),
-        `hoodie.write.lock.storage.renew.interval.secs` (30) or its older name
-        `hoodie.write.lock.storage.heartbeat.poll.secs`, `hoodie.write.lock.wait_time_ms` (60000),
-        `hoodie.write.lock.wait_time_ms_between_retry` (1000) and `hoodie.write.lock.provider`.
+        Read are `hoodie.base.path` (required) and the keys of the lock; see `LockSettings.from_hudi`.
 
         Raises:
             InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.

@@ -14,21 +14,12 @@ from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl
 
 from lockprovider.errors import InvalidSettings
+from lockprovider.hudi_keys import BASE_PATH, PAUSE_MS, RENEW, RENEW_OLDER, VALIDITY, WAIT_MS, check
 
 # Hudi grants this much after `validUntil` before it takes a lock over (StorageBasedLockProvider).
 GRACE_MS = 500
 # A lock that was handed over with a publish keeps JVM writers away for this long, in seconds, until that is applied.
 HAND_OVER_S = 10.0
-BASE_PATH = "hoodie.base.path"
-VALIDITY = "hoodie.write.lock.storage.validity.timeout.secs"
-RENEW = "hoodie.write.lock.storage.renew.interval.secs"
-RENEW_OLDER = "hoodie.write.lock.storage.heartbeat.poll.secs"
-WAIT_MS = "hoodie.write.lock.wait_time_ms"
-PAUSE_MS = "hoodie.write.lock.wait_time_ms_between_retry"
-PROVIDER = "hoodie.write.lock.provider"
-
-_STORAGE_PREFIX = "hoodie.write.lock.storage."
-_STORAGE_PROVIDER = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
@@ -69,6 +60,16 @@ class LockSettings:
                 "hoodie.write.lock.storage.renew.interval.secs"
             )
 
+    @classmethod
+    def from_hudi(cls, config: Mapping[str, object]) -> LockSettings:
+        """What a writer's configuration says of the lock, with Hudi's defaults and bounds; see `hudi_keys`.
+
+        Raises:
+            InvalidSettings: another lock provider, a misspelt key, or a value that Hudi would not take either.
+        """
+        check(config)
+        return _settings(config, _words_of(config))
+
     @property
     def margin_s(self) -> float:
         """How long before `validUntil` a holder stops believing in its own lease."""
@@ -106,7 +107,7 @@ _IN_CONFIG = {
 
 
 def from_config(config: Mapping[str, object]) -> Options:
-    """What Hudi's keys say. Keys that are not about this lock are passed over: it may be a writer's whole config.
+    """The table's place and its lock's settings, as Hudi's keys say them; see `LockSettings.from_hudi`.
 
     Raises:
         InvalidSettings: no base path, another lock provider, a name or a value that Hudi would not take either.
@@ -114,19 +115,9 @@ def from_config(config: Mapping[str, object]) -> Options:
     base = config.get(BASE_PATH)
     if not isinstance(base, str) or not base.strip():
         raise InvalidSettings(f"{BASE_PATH}={base!r} must be the table's URL or folder: the lock is kept in it")
-    provider = config.get(PROVIDER, _STORAGE_PROVIDER)
-    if provider != _STORAGE_PROVIDER:
-        raise InvalidSettings(
-            f"{PROVIDER}={provider} is another lock than this one, and the two would not exclude each other: "
-            f"set {PROVIDER}={_STORAGE_PROVIDER} for every writer"
-        )
-    known = {word.name for word in _IN_CONFIG.values()} | {RENEW_OLDER}
-    unknown = sorted(key for key in config if key.startswith(_STORAGE_PREFIX) and key not in known)
-    if unknown:
-        raise InvalidSettings(f"{unknown[0]} is no setting of this lock; those are {', '.join(sorted(known))}")
     # Hadoop writes file:/folder, which fsspec takes for a relative path.
     url = "file://" + base.removeprefix("file:") if base.startswith("file:/") and "://" not in base else base
-    return Options(url, _settings(config, _words_of(config)))
+    return Options(url, LockSettings.from_hudi(config))
 
 
 def from_url(url: str) -> Options:

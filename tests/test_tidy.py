@@ -30,6 +30,7 @@ PURE = {
     "lockprovider.pending": set(),
     "lockprovider.log": set(),
     "lockprovider.record": set(),
+    "lockprovider.hudi_keys": set(),
     "lockprovider.settings": set(),
     "lockprovider.phrases": set(),
     "lockprovider.drawing": set(),

@@ -29,9 +29,6 @@ _ACTIVE_KEYS = ("hoodie.keep.min.commits", "hoodie.keep.max.commits")
 _AUTOMATIC_KEY = "hoodie.archive.automatic"
 _INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
 _MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
-_WAIT_KEY = "hoodie.write.lock.wait_time_ms"
-_VALIDITY_KEY = "hoodie.write.lock.storage.validity.timeout.secs"
-_RENEW_KEY = "hoodie.write.lock.storage.renew.interval.secs"
 _RESOLUTIONS: Mapping[str, Resolution] = {
     "SimpleConcurrentFileWritesConflictResolutionStrategy": by_file_group,
     "PreferWriterConflictResolutionStrategy": prefer_writer,
@@ -147,27 +144,30 @@ class TableSettings:
         ) and self.mode is Mode.SINGLE_WRITER
 
     @classmethod
-    def from_hudi(cls, options: Mapping[str, str]) -> TableSettings:
-        """The settings that a JVM writer with these options has; keys that do not matter here are passed over.
+    def from_hudi(cls, config: Mapping[str, object]) -> TableSettings:
+        """The settings that a JVM writer with this configuration has, which may be whole; see `LockSettings.from_hudi`.
 
         The default mode is Hudi's own, `single_writer`.
 
         Raises:
-            InvalidSettings: a value is unknown or cannot be had here; the message names key and value.
+            InvalidSettings: another lock provider, a misspelt key, or a value that is unknown or cannot be had here;
+                the message names key and value.
         """
+        lock = LockSettings.from_hudi(config)
+        options = {key: str(value) for key, value in config.items()}
         failed = _first(options, FAILED_KEYS)
         return cls(
-            lock=_lock(options),
+            lock=lock,
             heartbeat=HeartbeatSettings(
                 interval_s=_number(options, _INTERVAL_KEY, 60_000) / 1000,
-                misses=round(_number(options, _MISSES_KEY, 2)),
+                misses=_whole(options, _MISSES_KEY) if _MISSES_KEY in options else 2,
             ),
             mode=_mode(options.get(MODE_KEY, Mode.SINGLE_WRITER.value)),
             failed_writes=None if failed is None else _failed(failed),
             resolution=_resolution(options.get(RESOLUTION_KEY)),
             retention=_retention(options),
             archival=_archival(options),
-            archive_automatically=options.get(_AUTOMATIC_KEY, "false").strip().lower() == "true",
+            archive_automatically=_flag(options, _AUTOMATIC_KEY),
             index=_index(options),
         )
 
@@ -244,12 +244,11 @@ def _resolution(name: str | None) -> Resolution:
     return _RESOLUTIONS[short]
 
 
-def _lock(options: Mapping[str, str]) -> LockSettings:
-    return LockSettings(
-        validity_s=_number(options, _VALIDITY_KEY, 300),
-        renew_s=_number(options, _RENEW_KEY, 30),
-        timeout_s=_number(options, _WAIT_KEY, 60_000) / 1000,
-    )
+def _flag(options: Mapping[str, str], key: str) -> bool:
+    text = options.get(key, "false").strip().lower()
+    if text not in {"true", "false"}:
+        raise InvalidSettings(f"{key}={options[key]} must be true or false")
+    return text == "true"
 
 
 def _whole(options: Mapping[str, str], key: str) -> int:

@@ -1,0 +1,232 @@
+"""Hudi's own keys: which are honoured here, which have no effect here, and which are refused.
+
+A user passes the whole configuration of a writer. Most of it is about matters that are not decided here (parallelism,
+file sizes, catalogs): keys outside `_OWNED` are accepted, but for those that look like a misspelt honoured one. Within
+`_OWNED` each key is in one of the tables below, or refused.
+
+Source: `HoodieLockConfig`, `StorageBasedLockConfig`, `HoodieCleanConfig`, `HoodieArchivalConfig`, `HoodieIndexConfig`,
+`HoodieWriteConfig` of Hudi 1.2.0, with their older names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from lockprovider.errors import InvalidSettings
+
+BASE_PATH = "hoodie.base.path"
+PROVIDER = "hoodie.write.lock.provider"
+STORAGE_PROVIDER = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
+VALIDITY = "hoodie.write.lock.storage.validity.timeout.secs"
+RENEW = "hoodie.write.lock.storage.renew.interval.secs"
+RENEW_OLDER = "hoodie.write.lock.storage.heartbeat.poll.secs"
+WAIT_MS = "hoodie.write.lock.wait_time_ms"
+PAUSE_MS = "hoodie.write.lock.wait_time_ms_between_retry"
+
+_OWNED = (
+    "hoodie.write.",
+    "hoodie.clean.",
+    "hoodie.cleaner.",
+    "hoodie.client.heartbeat.",
+    "hoodie.keep.",
+    "hoodie.archive.",
+    "hoodie.index.",
+    "hoodie.bucket.index.",
+)
+
+HONOURED = frozenset(
+    {
+        BASE_PATH,
+        PROVIDER,
+        VALIDITY,
+        RENEW,
+        RENEW_OLDER,
+        WAIT_MS,
+        PAUSE_MS,
+        "hoodie.write.lock.conflict.resolution.strategy",
+        "hoodie.write.concurrency.mode",
+        "hoodie.clean.failed.writes.policy",
+        "hoodie.cleaner.policy.failed.writes",
+        "hoodie.clean.policy",
+        "hoodie.cleaner.policy",
+        "hoodie.clean.commits.retained",
+        "hoodie.cleaner.commits.retained",
+        "hoodie.clean.hours.retained",
+        "hoodie.cleaner.hours.retained",
+        "hoodie.clean.fileversions.retained",
+        "hoodie.cleaner.fileversions.retained",
+        "hoodie.client.heartbeat.interval_in_ms",
+        "hoodie.client.heartbeat.tolerable.misses",
+        "hoodie.keep.min.commits",
+        "hoodie.keep.max.commits",
+        "hoodie.archive.automatic",
+        "hoodie.index.type",
+        "hoodie.index.bucket.engine",
+        "hoodie.bucket.index.num.buckets",
+        "hoodie.bucket.index.hash.field",
+    }
+)
+
+# Accepted: what they change is done by JVM writers only, or is the table's own to say.
+WITHOUT_EFFECT = frozenset(
+    {
+        # JVM Hudi asks again after each `wait_time_ms`; here that is the whole wait, and `retries=` repeats a write.
+        "hoodie.write.lock.num_retries",
+        "hoodie.write.lock.max_wait_time_ms_between_retry",
+        "hoodie.write.lock.client.num_retries",
+        "hoodie.write.lock.client.wait_time_ms_between_retry",
+        "hoodie.write.num.retries.on.conflict.failures",
+        # Other locks' renewal, and the name of who holds them.
+        "hoodie.write.lock.heartbeat_interval_ms",
+        "hoodie.write.lock.app_id",
+        # Conflicts are found at the commit, under the lock.
+        "hoodie.write.concurrency.schema.conflict.resolution.enable",
+        "hoodie.write.concurrency.early.conflict.detection.strategy",
+        "hoodie.write.concurrency.early.conflict.detection.enable",
+        "hoodie.write.concurrency.early.conflict.check.commit.conflict",
+        "hoodie.write.concurrency.async.conflict.detector.initial_delay_ms",
+        "hoodie.write.concurrency.async.conflict.detector.period_ms",
+        # `hoodie.properties` says it, and nothing here upgrades a table.
+        "hoodie.write.auto.upgrade",
+        "hoodie.write.table.version",
+        "hoodie.write.record.merge.mode",
+        "hoodie.write.record.merge.strategy.id",
+        "hoodie.write.complex.keygen.new.encoding",
+        "hoodie.write.complex.keygen.validation.enable",
+        # How a JVM writer works inside.
+        "hoodie.write.application.id",
+        "hoodie.write.buffer.limit.bytes",
+        "hoodie.write.buffer.record.cache.limit",
+        "hoodie.write.buffer.record.sampling.rate",
+        "hoodie.write.can.ignore.post.commit.failures",
+        "hoodie.write.concat.handle.class",
+        "hoodie.write.config.keys.to.serialize.to.commit.metadata",
+        "hoodie.write.executor.disruptor.buffer.limit.bytes",
+        "hoodie.write.executor.disruptor.wait.strategy",
+        "hoodie.write.executor.type",
+        "hoodie.write.ignore.failed",
+        "hoodie.write.markers.type",
+        "hoodie.write.merge.handle.class",
+        "hoodie.write.merge.handle.fallback",
+        "hoodie.write.record.positions",
+        "hoodie.write.rolling.metadata.keys",
+        "hoodie.write.rolling.metadata.timeline.lookback.commits",
+        "hoodie.write.schema",
+        "hoodie.write.set.null.for.missing.columns",
+        "hoodie.write.status.storage.level",
+        "hoodie.write.tagged.record.storage.level",
+        "hoodie.write.track.event.time.watermark",
+        # Nothing is cleaned but by `Table.clean`, nor archived but by `Table.archive` and `hoodie.archive.automatic`.
+        "hoodie.clean.automatic",
+        "hoodie.clean.async",
+        "hoodie.clean.async.enabled",
+        "hoodie.clean.allow.multiple",
+        "hoodie.clean.multiple.enabled",
+        "hoodie.clean.trigger.strategy",
+        "hoodie.clean.trigger.max.commits",
+        "hoodie.clean.max.commits",
+        "hoodie.clean.max.commits.to.clean",
+        "hoodie.clean.incremental.enabled",
+        "hoodie.cleaner.incremental.mode",
+        "hoodie.clean.optimize.using.local.engine.context",
+        "hoodie.clean.parallelism",
+        "hoodie.cleaner.parallelism",
+        "hoodie.clean.delete.bootstrap.base.file",
+        "hoodie.cleaner.delete.bootstrap.base.file",
+        "hoodie.write.empty.clean.interval.hours",
+        "hoodie.archive.async",
+        "hoodie.archive.beyond.savepoint",
+        "hoodie.archive.block.on.latest.clean.ectr",
+        "hoodie.archive.delete.parallelism",
+        "hoodie.archive.limit.instants",
+        # Of other indexes than the simple bucket index; other engines of that one are refused.
+        "hoodie.index.bloom.fpp",
+        "hoodie.index.bloom.num_entries",
+        "hoodie.index.name",
+        "hoodie.bucket.index.max.num.buckets",
+        "hoodie.bucket.index.min.num.buckets",
+        "hoodie.bucket.index.merge.threshold",
+        "hoodie.bucket.index.split.threshold",
+        "hoodie.bucket.index.partition.rule.type",
+        "hoodie.bucket.index.query.pruning",
+        "hoodie.bucket.index.remote.partitioner.enable",
+    }
+)
+_OTHER_LOCKS = tuple(f"hoodie.write.lock.{lock}." for lock in ("zookeeper", "hivemetastore", "dynamodb", "filesystem"))
+_WITHOUT_EFFECT = (*_OTHER_LOCKS, "hoodie.write.commit.callback.", "hoodie.index.hbase.")
+
+_REFUSED = {
+    "hoodie.clean.partition.filter.regex": "a clean here is of all partitions",
+    "hoodie.cleaner.partition.filter.regex": "a clean here is of all partitions",
+    "hoodie.clean.partition.filter.selected": "a clean here is of all partitions",
+    "hoodie.cleaner.partition.filter.selected": "a clean here is of all partitions",
+    "hoodie.index.class": "indexes of users cannot be had here",
+    "hoodie.bucket.index.partition.expressions": "all partitions have the same number of buckets here",
+    "hoodie.write.partial.update.schema": "rows are written whole here",
+    "hoodie.write.partial.update.unavailable.value": "rows are written whole here",
+    "hoodie.write.record.merge.custom.implementation.classes": "mergers of users cannot be had here",
+}
+_VALUES = {
+    "hoodie.write.table.version": ("8", "9"),
+    "hoodie.index.type": (
+        "BUCKET",
+        "BLOOM",
+        "GLOBAL_BLOOM",
+        "SIMPLE",
+        "GLOBAL_SIMPLE",
+        "RECORD_INDEX",
+        "RECORD_LEVEL_INDEX",
+        "GLOBAL_RECORD_LEVEL_INDEX",
+        "HBASE",
+        "INMEMORY",
+        "FLINK_STATE",
+    ),
+    "hoodie.write.record.merge.mode": ("COMMIT_TIME_ORDERING", "EVENT_TIME_ORDERING"),
+}
+_ALIKE = 0.9  # below it Hudi's own keys elsewhere are taken for misspelt ones
+
+
+def check(config: Mapping[str, object]) -> None:
+    """Refuse what cannot be meant, or cannot be had here; whoever reads a key checks its value.
+
+    Raises:
+        InvalidSettings: another lock provider, a key that Hudi does not have, or one whose effect would be missed.
+    """
+    provider = config.get(PROVIDER, STORAGE_PROVIDER)
+    if provider != STORAGE_PROVIDER:
+        raise InvalidSettings(f"{PROVIDER}={provider} {_ANOTHER_LOCK}")
+    for key, value in config.items():
+        if not isinstance(key, str):
+            raise InvalidSettings(f"{key!r} is no key of Hudi's: keys are text, as 'hoodie.base.path'")
+        if key.startswith(_OTHER_LOCKS) and PROVIDER not in config:
+            raise InvalidSettings(f"{key} {_ANOTHER_LOCK}")
+        _check_name(key)
+        _check_value(key, str(value).strip())
+
+
+_ANOTHER_LOCK = (
+    "is another lock than this one, and the two would not exclude each other: "
+    f"set {PROVIDER}={STORAGE_PROVIDER} for every writer"
+)
+
+
+def _check_name(key: str) -> None:
+    if key in HONOURED or key in WITHOUT_EFFECT or key in _REFUSED or key.startswith(_WITHOUT_EFFECT):
+        return
+    if key.lower().startswith(_OWNED):
+        alike = get_close_matches(key.lower(), sorted(HONOURED | WITHOUT_EFFECT), n=3)
+        raise InvalidSettings(f"{key} is no setting of Hudi's that is known here; {_did_you_mean(alike)}")
+    if alike := get_close_matches(key.lower(), sorted(HONOURED), n=1, cutoff=_ALIKE):
+        raise InvalidSettings(f"{key} is no setting of Hudi's; {_did_you_mean(alike)}")
+
+
+def _check_value(key: str, value: str) -> None:
+    if value and key in _REFUSED:
+        raise InvalidSettings(f"{key}={value}: {_REFUSED[key]}; leave it out")
+    if value and key in _VALUES and value.upper() not in _VALUES[key]:
+        raise InvalidSettings(f"{key}={value} cannot be had here: use {', '.join(_VALUES[key])}, or leave it out")
+
+
+def _did_you_mean(alike: list[str]) -> str:
+    return f"did you mean {' or '.join(alike)}?" if alike else "leave it out"

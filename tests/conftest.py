@@ -1,6 +1,6 @@
 """Servers, faults, seeds and live stores for the tests; nothing is started before a test asks for it.
 
-What is imported here is the standard library and the small files beside it: no SDK.
+What is imported here is the standard library, what tests are made with, and the small files beside it: no SDK.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from faults.proxy import FaultProxy
+from hypothesis import HealthCheck, settings
 from servers.azurite import Azurite
 from servers.fakegcs import FakeGcs
 from servers.ministack import Ministack
@@ -35,6 +36,11 @@ os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 
+# A property is about values. How fast the machine is today is not one of them.
+settings.register_profile(
+    "whatever the load", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("whatever the load")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell in the background has us ignore Ctrl-C, and so would the processes that tests interrupt.

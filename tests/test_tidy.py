@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("fsspec_cas", "lockprovider")
+TESTS = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "tests").rglob("*.py"))}
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for package in PACKAGES
@@ -151,6 +153,20 @@ def test_what_a_package_offers_is_listed_and_there(package: str) -> None:
     names = listed[0] if listed else []
     module = __import__(package, fromlist=["*"])
     assert [name for name in names if not hasattr(module, name)] == []
+
+
+def test_no_property_has_a_deadline() -> None:
+    """A pause of the machine is no failure: the profile in tests/conftest.py rules for all of them."""
+    assert hypothesis.settings.default.deadline is None
+    assert hypothesis.HealthCheck.too_slow in hypothesis.settings.default.suppress_health_check
+    own = [
+        f"{name}:{node.lineno}"
+        for name, path in TESTS.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "settings"
+        if any(keyword.arg == "deadline" for keyword in node.keywords)
+    ]
+    assert own == []
 
 
 def test_no_file_is_a_drawer_for_everything() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import fsspec
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
@@ -235,8 +235,6 @@ class FaultyRegister(RuleBasedStateMachine):
 SETTINGS = settings(
     max_examples=150,
     stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

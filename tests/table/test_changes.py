@@ -348,7 +348,7 @@ def table_in_memory() -> Table:
 
 @pytest.mark.parametrize("order", [Order.COMPLETION, Order.FENCED])
 @given(steps=STEPS)
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=30, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 def test_whatever_the_writers_do_a_consumer_ends_with_the_table(order: Order, steps: list[tuple[Any, ...]]) -> None:
     table = table_in_memory()
     consumer = Consumer(table, order)
@@ -357,7 +357,7 @@ def test_whatever_the_writers_do_a_consumer_ends_with_the_table(order: Order, st
 
 
 @given(steps=STEPS)
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=6, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 def test_what_a_consumer_has_in_the_end_is_what_hudi_rs_reads(steps: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as folder:
         table = Table.create(f"{folder}/t", SPEC, settings=SETTINGS)

@@ -145,7 +145,7 @@ def test_only_footers_are_read_where_ranges_or_blooms_tell(table: Table, monkeyp
     assert second.among(pa.array(["4", "5"])).to_pylist() == ["4"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, unique=True))
 def test_a_bloom_filter_asked_for_many_says_what_it_says_of_each(keys: list[str]) -> None:
     found = BloomFilter.parse(encode(keys[::2]))

@@ -22,7 +22,7 @@ def test_entries_are_unpacked_as_they_were_packed(made: list[tuple[str, bytes | 
     assert unpack(pack(entries)) == entries
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 9000), max_size=60), st.integers(0, 2**32))
 def test_from_each_place_that_it_goes_back_to_it_tells_all_that_followed(sizes: list[int], seed: int) -> None:
     """Bytes that do not deflate, so that old entries have to go."""

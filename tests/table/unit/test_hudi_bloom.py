@@ -60,7 +60,7 @@ def test_filters_are_the_jvms_byte_for_byte(table: str, path: str) -> None:
     assert bloom.encode(keys.to_pylist()) == theirs
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.text(min_size=1, max_size=30))
 def test_any_key_sets_the_bits_of_the_plain_algorithm(key: str) -> None:
     assert found_bits(bloom.encode([key])) == expected_bits(key)
@@ -71,7 +71,7 @@ def test_the_common_murmur_tail_would_be_found_out() -> None:
     assert found_bits(bloom.encode(["ab"])) == expected_bits("ab")
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20))
 def test_keys_of_mixed_lengths_do_not_disturb_each_other(keys: list[str]) -> None:
     assert found_bits(bloom.encode(keys)) == set().union(*map(expected_bits, keys))

@@ -122,7 +122,7 @@ KINDS = pa.schema(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(values, min_size=1, max_size=5), st.lists(st.sampled_from(KINDS.names), min_size=1, max_size=3))
 def test_keys_of_many_rows_are_the_keys_of_each(rows: list[dict[str, object]], fields: list[str]) -> None:
     table = pa.Table.from_pylist(rows, KINDS)
@@ -135,7 +135,7 @@ def test_keys_of_many_rows_are_the_keys_of_each(rows: list[dict[str, object]], f
         assert files.record_keys(table, fields).to_pylist() == wanted
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(values, max_size=5), st.lists(st.sampled_from(KINDS.names), max_size=3), st.booleans(), st.booleans())
 def test_paths_of_many_rows_are_the_paths_of_each(
     rows: list[dict[str, object]],
@@ -256,7 +256,7 @@ def seen(done: Merged) -> tuple[dict[str, Change], int, int, int]:
     return rows, done.plan.inserts, done.plan.updates, done.plan.deletes
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(changes, changes, st.sets(keys_of, max_size=3), st.booleans(), st.integers(1, 3))
 def test_a_merge_is_what_a_dict_would_do(
     old: list[Change], new: list[Change], deleted: set[str], ordered: bool, rows: int
@@ -328,7 +328,7 @@ def test_text_of_few_values_is_merged_as_dictionaries_and_keeps_no_entry_that_no
     assert [chunk.dictionary.to_pylist() for chunk in again.chunks] == [["end", "new"], ["new", "end"]]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(keys_of, st.none() | st.integers(0, 3), st.text("xyz", max_size=2)), max_size=8), st.booleans()
 )

@@ -193,7 +193,7 @@ def seen(now: Timeline, paths: set[str], replaced: dict[tuple[str, str], str], m
     return snapshot(then, entries(paths), ended).slices
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(histories(), st.integers(1, 4))
 def test_every_as_of_within_the_retained_commits_stays_what_it_was(
     history: tuple[list[Instant], set[str], dict[tuple[str, str], str]], commits: int
@@ -209,7 +209,7 @@ def test_every_as_of_within_the_retained_commits_stays_what_it_was(
             assert seen(now, left, replaced, moment) == seen(now, paths, replaced, moment)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histories(), st.integers(1, 3))
 def test_whatever_the_policy_the_present_stays_what_it_is(
     history: tuple[list[Instant], set[str], dict[tuple[str, str], str]], number: int
@@ -222,7 +222,7 @@ def test_whatever_the_policy_the_present_stays_what_it_is(
         assert seen(now, paths - taken(found), replaced, moment) == seen(now, paths, replaced, moment)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(histories(), st.integers(1, 4), st.data())
 def test_files_that_no_reader_sees_change_nothing_for_those_that_are_seen(
     history: tuple[list[Instant], set[str], dict[tuple[str, str], str]], number: int, data: st.DataObject

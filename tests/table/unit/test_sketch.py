@@ -25,7 +25,7 @@ def sketch_of(*parts: pa.Array) -> Sketch:
     return Sketch.of(bloom.hashes(part).tobytes() for part in parts)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(texts)
 def test_hashes_are_the_plain_algorithms_in_the_order_of_the_keys(keys: list[str]) -> None:
     found = bloom.hashes(pa.array(keys, pa.string())).astype(np.int32).tolist()

@@ -29,14 +29,6 @@ from lockprovider.table.timeline import Timeline
 
 FileGroup = tuple[str, str]
 _BESIDES = (Action.CLEAN, Action.ROLLBACK)
-_PENDING = (
-    Action.COMMIT,
-    Action.DELTACOMMIT,
-    Action.REPLACECOMMIT,
-    Action.CLUSTERING,
-    Action.COMPACTION,
-    Action.LOGCOMPACTION,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +135,8 @@ def _barriers(facts: Facts) -> Iterable[tuple[str, str]]:
     kept = [instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT]
     if kept:
         yield min(kept), f"{min(kept)} has a savepoint: delete it when nobody is going to restore to it"
-    pending = now.pending(*_PENDING)
-    if pending:
-        yield _before(now, pending[0]), f"write {pending[0]} is pending: wait for it, or roll it back"
+    for begin in now.unfinished[:1]:
+        yield _before(now, begin), f"write {begin} is pending: wait for it, or roll it back"
     if facts.victims:
         first = min(facts.victims)
         yield _before(now, first), f"the rollback of {first} is not finished: `lockprovider table rollback URL`"

@@ -86,7 +86,7 @@ def archived_since(mine: Timeline, now: Timeline) -> bool:
     first, known = now.first_active, {instant.begin for instant in now.instants}
     latest = max((instant.begin for instant in mine.writes), default=first)
     passed = latest < first and bool(completed_since(mine, now))
-    return passed or any(begin < first and begin not in known for begin in mine.pending_writes)
+    return passed or any(begin < first and begin not in known for begin in mine.unfinished)
 
 
 def by_file_group(mine: Operation, others: Sequence[Operation]) -> Overlap | None:

@@ -25,7 +25,7 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table.instant import Action, Instant
+from lockprovider.table.instant import Instant
 from lockprovider.table.metadata import CommitMetadata
 from lockprovider.table.schema import COMMIT_SEQNO, RECORD_KEY
 from lockprovider.table.timeline import Timeline
@@ -33,7 +33,6 @@ from lockprovider.table.view import rewound
 
 OPERATION = "_operation"
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
-_WRITES = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUSTERING)
 _ID = (RECORD_KEY, COMMIT_SEQNO)
 
 
@@ -69,7 +68,7 @@ def latest(timeline: Timeline, order: Order) -> str:
 
 def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
     """The commits with a time in (after, until], as far as this order gives them; empty `after` is the beginning."""
-    fence = min(timeline.pending(*_WRITES), default="") if order is Order.FENCED else ""
+    fence = min(timeline.unfinished, default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]
     new = tuple(sorted((i for i in passed if after < order.time_of(i) <= until), key=order.time_of))
     checkpoint = max((order.time_of(i) for i in new), default=after)

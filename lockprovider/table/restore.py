@@ -97,13 +97,9 @@ def read_plan(table: Table, begin: str) -> RestorePlan:
 
 def _victims(now: Timeline, target: Instant) -> list[tuple[str, str]]:
     """What is pending first (nobody sees it), then what completed later, the latest first."""
-    pending = [(begin, (now.pending_action(begin) or Action.COMMIT).value) for begin in _all_pending(now)]
+    pending = [(begin, (now.pending_action(begin) or Action.COMMIT).value) for begin in now.unfinished]
     later = [i for i in reversed(now.writes) if (i.completion or "") > (target.completion or "")]
     return [*pending, *((instant.begin, instant.action.value) for instant in later)]
-
-
-def _all_pending(now: Timeline) -> tuple[str, ...]:
-    return now.pending(Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUSTERING)
 
 
 def _check_savepoints(table: Table, now: Timeline, plan: RestorePlan) -> None:

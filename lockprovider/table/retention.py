@@ -101,8 +101,7 @@ def earliest_retained(policy: Policy, now: Timeline, now_ms: int) -> Instant | N
 
 def _first_pending(now: Timeline) -> str | None:
     """A pending write may rewrite the slices that were the latest when it began."""
-    done = {instant.begin for instant in now.writes}
-    return min((i.begin for i in now.instants if i.changes_rows and i.begin not in done), default=None)
+    return min(now.unfinished, default=None)
 
 
 def _needed(policy: Policy, slices: list[tuple[str, str]], since: str | None, replaced_by: str | None) -> set[str]:

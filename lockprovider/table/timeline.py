@@ -10,6 +10,7 @@ from functools import cached_property
 from lockprovider.table.instant import Action, Instant, State, after, format_ms, parse
 
 _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
+_SERVICES = frozenset({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,17 @@ class Timeline:
     @cached_property
     def visible(self) -> Callable[[str], bool]:
         """Whether the files of a write that began then are rows of the table: it is completed, or archived."""
-        done, pending, first = {i.begin for i in self.writes}, {*self.pending_writes}, self.first_active
-        return lambda begin: begin in done or (begin < first and begin not in pending)
+        done, first, unfinished = {i.begin for i in self.writes}, self.first_active, {*self.unfinished}
+        return lambda begin: begin in done or (begin < first and begin not in unfinished)
+
+    @cached_property
+    def unfinished(self) -> tuple[str, ...]:
+        """Begin times of all that will change rows or files and is not completed, oldest first.
+
+        Besides commits these are table services, which may have written files already.
+        """
+        done = {instant.begin for instant in self.writes}
+        return tuple(sorted({i.begin for i in self.instants if i.changes_rows} - done))
 
     def next_time(self, now_ms: int) -> str:
         """A time of now that exceeds everything on the timeline."""
@@ -139,7 +149,7 @@ class Timeline:
 
     def pending(self, *actions: Action) -> tuple[str, ...]:
         """Begin times of instants of these actions that are not completed, oldest first."""
-        as_write = Action.CLUSTERING in actions  # completed, it is a replacecommit
+        as_write = not _SERVICES.isdisjoint(actions)  # completed, they go by the name of a commit
         mine = [instant for instant in self.instants if instant.action in actions]
         done = {
             i.begin for i in self.instants if i.is_completed and (i.action in actions or (as_write and i.changes_rows))

@@ -1,4 +1,4 @@
-"""Tables that released JVM Hudi wrote, kept as zip files beside these tests."""
+"""Tables that released JVM Hudi wrote, as zip files beside these tests; in `services` those with table services."""
 
 from __future__ import annotations
 

@@ -63,6 +63,8 @@ BARRIERS: dict[str, tuple[list[str], Facts, list[int], str]] = {
     "pending": ([f"{at(45)}.commit.requested"], Facts(Timeline()), [10, 20, 30], "is pending"),
     "pending first": ([f"{at(5)}.commit.requested"], Facts(Timeline()), [], "is pending"),
     "clustering": ([f"{at(45)}.clustering.requested"], Facts(Timeline()), [10, 20, 30], "is pending"),
+    "compaction": ([f"{at(45)}.compaction.inflight"], Facts(Timeline()), [10, 20, 30], "is pending"),
+    "log compaction": ([f"{at(45)}.logcompaction.requested"], Facts(Timeline()), [10, 20, 30], "is pending"),
     "rollback": ([], Facts(Timeline(), victims=frozenset({at(45)})), [10, 20, 30], "is not finished"),
     "restore": ([f"{at(95)}.restore.requested"], Facts(Timeline()), [], "the restore"),
     "orphan": ([], Facts(Timeline(), frozenset({f"p/f_0-0-0_{at(45)}.parquet"})), [10, 20, 30], "of no instant"),

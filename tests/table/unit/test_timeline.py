@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from itertools import groupby, pairwise
 
+import jvm_written
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lockprovider.table.conflict import archived_since, completed_since, undone_since
-from lockprovider.table.instant import Action, Instant, State, format_ms, parse
+from lockprovider.table.instant import Action, Instant, State, after, format_ms, parse
 from lockprovider.table.timeline import Timeline
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
@@ -48,6 +49,24 @@ def test_pending_writes_and_rollbacks_are_those_without_a_completion() -> None:
     )
     assert timeline.pending_writes == (B,)
     assert timeline.pending_rollbacks == (C,)
+    assert timeline.unfinished == (B, D)
+
+
+@pytest.mark.parametrize("name", ["services/mor_v8_pending_compaction", "services/cow_v8_clustering_completed"])
+def test_what_the_jvm_has_planned_is_unfinished_until_it_is_completed(name: str) -> None:
+    now = Timeline.of(jvm_written.timeline(name))
+    services = {i.begin for i in now.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
+    assert len(services) == 1
+    planned = Timeline(tuple(i for i in now.instants if not (i.begin in services and i.is_completed)))
+    assert {*planned.unfinished} == services == {*planned.pending(Action.COMPACTION, Action.CLUSTERING)}
+    assert not any(map(planned.visible, services))
+    # as it is once the JVM has archived what began before
+    left = Timeline(tuple(i for i in planned.instants if i.begin >= min(services)))
+    assert left.first_active > min(services)
+    assert not any(map(left.visible, services))
+    done = left.plus(Timeline.of([f"{min(services)}_{after(now.latest_time)}.commit"]).instants)
+    assert done.unfinished == () == done.pending(Action.COMPACTION) == done.pending(Action.CLUSTERING)
+    assert all(map(done.visible, services))
 
 
 def test_a_rollback_of_the_same_time_does_not_make_a_write_completed() -> None:

@@ -34,6 +34,16 @@ def test_a_pending_first_instant_is_not_taken_for_an_archived_one() -> None:
     assert snapshot(timeline, files(f"p/f-0_0-0-0_{A}.parquet")).slices == ()
 
 
+@pytest.mark.parametrize("action", ["compaction", "logcompaction", "clustering", "replacecommit", "deltacommit"])
+@pytest.mark.parametrize("state", ["requested", "inflight"])
+def test_nothing_that_is_pending_is_taken_for_archived_a_table_service_neither(action: str, state: str) -> None:
+    timeline = Timeline.of([f"{B}.{action}.{state}", f"{C}_{D}.commit"])
+    paths = files(f"p/old-0_0-0-0_{A}.parquet", f"p/new-0_0-0-0_{B}.parquet")
+    assert [s.file_id for s in snapshot(timeline, paths).slices] == ["old-0"]
+    done = {"clustering": "replacecommit", "compaction": "commit", "logcompaction": "deltacommit"}.get(action, action)
+    assert len(snapshot(timeline.plus(Timeline.of([f"{B}_{D}.{done}"]).instants), paths).slices) == 2
+
+
 def test_a_slice_older_than_the_timeline_is_an_archived_commits() -> None:
     timeline = Timeline.of([f"{B}_{C}.commit"])
     assert [s.begin for s in snapshot(timeline, files(f"p/f-0_0-0-0_{A}.parquet")).slices] == [A]

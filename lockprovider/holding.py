@@ -91,6 +91,8 @@ class Lease:
             raise self._lost(self._why)
         if self._depth < 1:
             raise self._lost("it was released")
+        if self._client.held() is None:
+            raise self._lost("it is being handed over, and another may hold the lock already")
 
     def publish(self, path: str, data: bytes) -> None:
         """Create `path` with `data`, if and only if this lease still is the newest.
@@ -126,10 +128,16 @@ class Lease:
         before the next holder begins. A JVM writer does not get the lock until then.
 
         Raises:
-            LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release.
+            LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release. After either, this
+                lease is over: another may hold the lock.
         """
         if self._depth == 1 and self._client.publisher.others_wait:
-            self._publish(pending, lambda: self._hand_over(pending, data))
+            try:
+                self._publish(pending, lambda: self._hand_over(pending, data))
+            except PublishUnknown:
+                if not self._closed:
+                    self._learn(Ended("its last publish may have handed the lock over"))
+                raise
         else:
             self.publish_new(pending, data)
             with contextlib.suppress(CasError, LockError):  # a lock that is not released lapses; the publish stands

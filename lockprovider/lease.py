@@ -15,7 +15,7 @@ by less than the grace plus the margin.
                 another's, valid          Idle        Busy
     Free        Publish                   Writing     PutRecord if match: taken, decided, handed over; the epoch rises
                 TryLock                   as Reading
-    Writing     take, publish surely lost Idle        Busy: outrun, and nobody has looked by whom
+    Writing     take surely lost          Idle        Busy: outrun, and nobody has looked by whom
                 won, took, no pending     Held        Acquired
                 won, took, pending        Rolling     Apply
                 won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
@@ -199,7 +199,7 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
             return _written(me, write, version)
         case Writing() as write, PutFailed():
             return Checking(write), ReadRecord()
-        case Writing(purpose="take" | "publish" | "free" as purpose), Outrun():
+        case Writing(purpose="take" | "free" as purpose), Outrun():
             return Idle(), Told("freed") if purpose == "free" else Busy("", 0, None, outrun=True)
         case Checking(), Look():
             return state, ReadRecord()
@@ -398,7 +398,7 @@ def _not_back_ms(held: Held, at: Moment) -> int:
 
 
 def _decided(record: LockRecord, pending: Pending) -> LockRecord:
-    log = None if record.log is None else record.log.plus(pending)
+    log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
     return replace(record, pending=pending, earlier=(), log=log)
 
 
@@ -477,7 +477,8 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
     if record.nonce == write.record.nonce:
         return _written(me, replace(write, record=record), version)  # somebody may have joined the line
     same = record.epoch == write.record.epoch
-    if same and record.handed and write.purpose == "hand_over" and record.pending == write.record.pending:
+    decides = write.purpose in ("commit", "hand_over") and record.handed == write.record.handed
+    if same and decides and record.pending == write.record.pending:
         return _written(me, replace(write, record=record), version)  # an older copy of the same
     if same and write.before is not None and not record.given:
         # The record from before, or an older write of mine that landed late: still the holder, not written yet.
@@ -512,15 +513,16 @@ def _said(me: Me, record: LockRecord | None) -> str:
 
 
 def _tick(state: State, monotonic_s: float) -> Step:
-    held = belief(state)
-    if held is None or monotonic_s < held.deadline_s:
-        return state, None
     why = "the lease was not renewed in time"
     match state:
-        case Held() | Rolling():
+        case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:
             return Lost(why), Ended(why)
-        case _:
+        case Writing(before=Held() as held) | Checking(Writing(before=Held() as held)) if (
+            monotonic_s >= held.deadline_s
+        ):
             return state, Ended(why)  # the write on its way still decides what the record says
+        case _:
+            return state, None
 
 
 def belief(state: State) -> Held | None:

@@ -94,7 +94,7 @@ class PutFailed:
 
 @dataclass(frozen=True, slots=True)
 class Outrun:
-    """The write is not in the store and never will be: somebody else was faster. For a take that can wait."""
+    """The write was refused, so somebody else was faster. For one that is as well done again, should it be there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,14 @@ def test_whoever_was_slower_has_written_nothing(store: Store) -> None:
     assert there(store) == {"first", "second", "third"}
 
 
+def test_a_publish_that_something_on_the_way_has_sent_twice_is_published(store: Store, backend: Told) -> None:
+    """The copy that is refused is the one whose answer comes back."""
+    lock, turn = found_free(store)
+    backend.twice = True
+    publish(lock, turn, "second")
+    assert there(store) == {"first", "second"}
+
+
 def test_whoever_holds_the_lock_is_waited_for_and_one_that_takes_it_is_not_overtaken(store: Store) -> None:
     slow, turn = found_free(store)
     with Lock(store, settings=SETTINGS).acquire():

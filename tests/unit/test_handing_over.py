@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from unit.noting import SETTINGS, Told, record, rewritten
+from unit.noting import RECORD, SETTINGS, Told, record, rewritten
 
 from fsspec_cas import Store
 from fsspec_cas.testing import ManualClock
-from lockprovider import Lease, Lock, Pending, PublishUnknown
+from lockprovider import Lease, LeaseLost, Lock, Pending, PublishUnknown
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 
@@ -76,6 +77,42 @@ def test_an_outer_acquisition_stays(store: Store) -> None:
     lease.check()
     lease.release()
     assert record(store).expired
+
+
+@pytest.mark.parametrize("loses", ["answer", "request"])
+def test_a_hand_over_in_doubt_leaves_nothing_to_believe_in(store: Store, backend: Told, loses: str) -> None:
+    """With the store out of reach: others may hold the lock, whatever this process is told or not told."""
+    lock, lease = held(store, "another")
+    told: list[object] = []
+    lease.when_lost(told.append)
+    backend.loses = loses
+    with pytest.raises(PublishUnknown):
+        publish_last(lock, lease, "state1")
+    with pytest.raises(LeaseLost, match="may have handed the lock over"):
+        lease.check()
+    assert lease.lost.is_set()
+    assert len(told) == 1
+    backend.loses, backend.out_of_reach = "", False
+    lease.release()
+    with Lock(store, settings=SETTINGS).acquire(timeout_s=0):
+        assert {entry.path for entry in store.list("state")} == ({"state1"} if loses == "answer" else set())
+
+
+def test_while_a_hand_over_is_on_its_way_the_lease_is_not_believed_in(store: Store, backend: Told) -> None:
+    lock, lease = held(store, "another")
+    put, checked = backend.put, []
+
+    async def held_up(path: str, *args: Any, **kwargs: Any) -> Any:
+        answer = await put(path, *args, **kwargs)
+        if path.endswith(RECORD) and not checked:
+            with pytest.raises(LeaseLost, match="being handed over"):
+                lease.check()
+            checked.append(path)
+        return answer
+
+    backend.put = held_up  # type: ignore[method-assign]
+    publish_last(lock, lease, "state1")
+    assert checked
 
 
 def test_the_next_holder_applies_what_was_handed_over_before_it_begins(store: Store, backend: Told) -> None:

@@ -187,6 +187,30 @@ def test_what_was_applied_while_a_renewal_was_in_doubt_is_not_applied_again(*, l
     assert isinstance(state, Held)
 
 
+@pytest.mark.parametrize("make", [Commit, HandOver])
+def test_an_older_copy_of_a_publish_that_landed_late_is_the_publish(make: type[Commit | HandOver]) -> None:
+    mine = Held(replace(WAITED_FOR, log=Log("old")), V1, NOW_S + 80, 0)
+    writing, first = step(ME, mine, make(PENDING, at("n2")))
+    checking, _ = step(ME, writing, PutFailed())
+    again, told = step(ME, checking, RecordSeen(mine.record, V1, at("n3")))
+    assert told == Told("not_written")
+    writing, _ = step(ME, again, make(PENDING, at("n4")))
+    checking, _ = step(ME, writing, PutFailed())
+    state, effect = step(ME, checking, RecordSeen(first.record, V2, at("n5")))
+    assert effect == (Apply(PENDING) if make is Commit else Told("handed_over"))
+    assert first.record.log == Log("old").plus(PENDING)
+    assert (state.held.record if isinstance(state, Rolling) else state.released[0]) == first.record
+
+
+@pytest.mark.parametrize("make", [Commit, HandOver])
+def test_what_stands_in_the_log_is_not_written_there_again(make: type[Commit | HandOver]) -> None:
+    """As when it is published again, because nobody could tell what had become of it."""
+    log = Log("old").plus(PENDING)
+    mine = Held(replace(WAITED_FOR, log=log, pending=PENDING), V1, NOW_S + 80, 0)
+    _, put = step(ME, mine, make(replace(PENDING, staged="staged/again"), at("n2")))
+    assert put.record.log == log
+
+
 def test_an_older_commit_of_mine_that_landed_late_is_finished_first() -> None:
     before = held()
     late = replace(before.record, nonce="late", pending=PENDING)
@@ -218,9 +242,9 @@ def test_any_other_record_means_that_the_lease_is_lost(event: object, seen: Lock
 def test_a_take_that_was_surely_outrun_is_over_without_a_look_and_nothing_else_is() -> None:
     writing, _ = taking(None)
     assert step(ME, writing, Outrun()) == (Idle(), Busy("", 0, None, outrun=True))
-    renewing, _ = step(ME, held(), Renew(at("n2")))
-    with pytest.raises(ValueError, match="Outrun does not belong to Writing"):
-        step(ME, renewing, Outrun())
+    for other in (step(ME, held(), Renew(at("n2")))[0], publishing()[0]):
+        with pytest.raises(ValueError, match="Outrun does not belong to Writing"):
+            step(ME, other, Outrun())
 
 
 def test_a_lost_take_is_judged_again() -> None:
@@ -299,6 +323,15 @@ def test_a_lease_is_lost_at_its_deadline_though_nobody_took_it(now_s: float, los
 def test_at_the_deadline_a_write_on_its_way_is_still_followed_but_the_holder_is_told() -> None:
     writing, _ = step(ME, held(), Renew(at("n2")))
     for state in (writing, Checking(writing)):
+        after, effect = step(ME, state, Tick(NOW_S + 90))
+        assert after == state
+        assert isinstance(effect, Ended)
+
+
+def test_a_hand_over_in_doubt_ends_with_the_lease_that_it_was_sent_under() -> None:
+    writing, _ = step(ME, held(), HandOver(PENDING, at("n2")))
+    for state in (writing, Checking(writing)):
+        assert step(ME, state, Tick(NOW_S + 89.9)) == (state, None)
         after, effect = step(ME, state, Tick(NOW_S + 90))
         assert after == state
         assert isinstance(effect, Ended)
@@ -662,11 +695,6 @@ def test_the_lock_is_taken_where_that_would_not_do(seen: LockRecord) -> None:
     assert isinstance(state, Writing)
     assert isinstance(put, PutRecord)
     assert put.record.undone == seen.undone
-
-
-def test_a_publish_that_is_surely_lost_is_outrun() -> None:
-    state, _ = publishing()
-    assert step(ME, state, Outrun()) == (Idle(), Busy("", 0, None, outrun=True))
 
 
 def test_a_publish_that_was_not_answered_is_found_wherever_the_log_went_on() -> None:

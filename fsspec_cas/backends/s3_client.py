@@ -6,15 +6,21 @@ and aiohttp's re-send of a PUT whose connection broke is switched off on the ses
 What botocore does for each request, and a small request does not need, is left out: it asks first whether it may send
 a body ("Expect: 100-continue"), a way there and back for every PUT; it puts the same User-Agent together twice; and it
 has a retry handler look at every answer.
+
+What botocore reads from its own files for each session (the model of S3, the endpoints: most of the time that opening a
+store takes) is read once a process.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
 from typing import Any
 
 import aiobotocore.httpsession
+import aiobotocore.session
+import botocore.loaders
 from s3fs import S3FileSystem
 
 from fsspec_cas.backends.s3_listing import EVENT, read_listing
@@ -40,6 +46,7 @@ class Connection:
 async def connect(given: Any) -> Connection:
     """A client for the running loop, with the credentials and settings of the s3fs filesystem `given`."""
     options = {
+        "session": _session(given),
         **given.storage_options,
         "config_kwargs": {
             # aiobotocore fails on a 304 with a checksum, as rclone sends it: it takes the empty body for a stream.
@@ -59,6 +66,16 @@ async def connect(given: Any) -> Connection:
     client.meta.events.unregister("needs-retry.s3", unique_id="retry-config-s3")
     _keep_user_agent(client)
     return Connection(client, fs._s3creator)  # noqa: SLF001 - there is no public way to close a client
+
+
+_loader = cache(botocore.loaders.create_loader)
+
+
+def _session(given: Any) -> Any:
+    """As s3fs would make it. What is read of botocore's files is nobody's in particular: clients only look at it."""
+    session = aiobotocore.session.AioSession(**given.kwargs)
+    session.lazy_register_component("data_loader", lambda: _loader(session.get_config_variable("data_path")))
+    return session
 
 
 class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] # untyped base

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import fsspec
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from fsspec_cas import Store, Version, Won
 
@@ -103,3 +104,11 @@ def test_the_user_agent_is_the_sdks_own_and_the_same_in_every_request(listener):
 def test_a_user_agent_of_the_users_own_is_kept(listener):
     store(listener, user_agent="mine/1").put_if_absent("a", b"1")
     assert listener.heads[0]["user-agent"].startswith("mine/1 ")
+
+
+def test_a_second_store_reads_none_of_botocores_files_again(listener, monkeypatch):
+    store(listener).put_if_absent("a", b"")
+    read, load = [], JSONFileLoader.load_file
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: read.append(path) or load(self, path))
+    assert store(listener).put_if_absent("b", b"") == Won(Version("s3", ETAG))
+    assert read == []

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fsspec_cas.command import BAD_INPUT, REFUSED, UNKNOWN, run
+from fsspec_cas.command import BAD_INPUT, REFUSED, UNKNOWN, complain, run
 from lockprovider.commands import audit, breaking, demo, status, watch
 from lockprovider.commands import run as run_command
 from lockprovider.commands.place import CODES
@@ -32,7 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     words, command = _split(words)
-    chosen = parser(words[:1]).parse_args(words)
+    try:
+        chosen = parser(words[:1]).parse_args(words)
+    except SystemExit as end:
+        if words[:1] != ["run"] or end.code != BAD_INPUT:
+            raise
+        complain("lockprovider", run_command.FORM)  # who forgot `--` is told of words that nobody knows
+        return run_command.FAILED  # 2 is the command's, here
     chosen.words = command
     return run("lockprovider", chosen, chosen.run, _code)
 

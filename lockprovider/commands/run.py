@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import signal
 import sys
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from fsspec_cas import CasError, InvalidInput, Machine
+from fsspec_cas import CasError, InvalidInput, Machine, ObjectNotFound, Unavailable
 from fsspec_cas.command import OPTIONS_HELP, complain
 from lockprovider import Lease, LeaseLost, Lock, LockError, LockSettings, NotAcquired
 from lockprovider.audit_log import AuditLog
@@ -21,6 +22,8 @@ from lockprovider.commands.place import Commands, Place, add_command, place
 from lockprovider.inspect import look
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
+FORM = "write -- between the options and the command: lockprovider run URL [options] -- COMMAND [ARGUMENT ...]"
+_FIRST_LOOK_S = 5.0
 _AUDIT_S = 10.0  # for the last record, at the end
 _CHECK_S = 5.0  # between looks at the own deadline, should the heartbeat's thread hang
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -30,7 +33,7 @@ _CODES = f"""exit codes:
   N      the command's own; {SIGNALLED} + N if signal N ended it
   {NOT_ACQUIRED}    not acquired: others held the lock for --timeout seconds; the command was not started
   {LOST}    lost: the lease was lost before the command ended by itself; the command was ended
-  {FAILED}    lockprovider failed before the command was started: URL, options, store
+  {FAILED}    lockprovider failed before the command was started: usage, URL, options, store
   {CANNOT_EXECUTE}    the command cannot be executed
   {NO_SUCH_COMMAND}    there is no such command
   {SIGNALLED} + N  signal N came while it waited for the lock
@@ -91,13 +94,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _locked(arguments: argparse.Namespace, said: _Said) -> _Said:
-    if not arguments.words:
-        raise InvalidInput("no command: lockprovider run URL -- COMMAND [ARGUMENT ...]")
+    if not arguments.words or not arguments.words[0]:
+        raise InvalidInput(f"no command; {FORM}")
     at, news = place(arguments), threading.Event()
     settings = _settings(arguments, at.settings or LockSettings())
     audit = AuditLog(at.store, at.path, exit_s=_AUDIT_S)
     lock = Lock(at.store, at.path, settings, on_lost=lambda _: news.set(), audit=audit)
     with _signals() as signals:
+        _look(at, settings)
         try:
             lease = lock.acquire()
         except NotAcquired as refusal:
@@ -109,10 +113,26 @@ def _locked(arguments: argparse.Namespace, said: _Said) -> _Said:
         return _under(lease, _Order(arguments.words, grace_s, news, signals), said)
 
 
+def _look(at: Place, settings: LockSettings) -> None:
+    """Say what is wrong with the place now, and not after the whole wait; a store that is silent may yet answer.
+
+    Raises:
+        CasError: there is no such bucket, no access, and whatever else waiting does not mend.
+    """
+    try:
+        at.store.read(at.path, timeout=_FIRST_LOOK_S)
+    except ObjectNotFound:
+        return
+    except Unavailable as error:
+        complain("lockprovider", f"{error}; trying on, for the {settings.timeout_s:g} s of --timeout")
+
+
 def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSettings:
     """The options, over what the URL says, over the defaults."""
     if arguments.validity is not None:
         given = replace(given, validity_s=arguments.validity, renew_s=arguments.validity / 10)
+    if arguments.grace is not None and not 0 <= arguments.grace < math.inf:
+        raise InvalidInput(f"--grace {arguments.grace:g} must be a number of seconds, 0 or more")
     if arguments.renew is not None:
         given = replace(given, renew_s=arguments.renew)
     return given if arguments.timeout is None else replace(given, timeout_s=arguments.timeout)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,38 @@ def sentence(done):
     assert len(lines) == 1, lines
     assert lines[0].startswith("lockprovider: ")
     return lines[0]
+
+
+class NoBuckets:
+    """An S3 server that has no bucket at all."""
+
+    def __enter__(self):
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _NoBucket)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _NoBucket(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b"<Error><Code>NoSuchBucket</Code><Message>none</Message></Error>"
+        self.send_response(404)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _answer  # noqa: N815 - http.server's names
+
+    def log_message(self, *_):
+        pass
 
 
 class At:
@@ -350,12 +383,61 @@ def test_run_does_not_start_the_command_without_the_lock(local, held_locally):
         (["run", "{url}", "--validity", "5", "--renew", "1", "--", "echo", "ran"], "renew"),
         (["run", "nosuch://x/y", "--", "echo", "ran"], "nosuch"),
         (["run", "{url}", "-o", "nonsense", "--", "echo", "ran"], "KEY=VALUE"),
+        (["run", "{url}", "--", ""], "no command"),
+        (["run", "{url}", "--on", "", "--", "echo", "ran"], "on=''"),
+        (["run", "{url}", "--grace", "-1", "--", "echo", "ran"], "--grace -1"),
+        (["run", "{url}", "--timeout", "nan", "--", "echo", "ran"], "timeout_s=nan"),
     ],
 )
 def test_what_keeps_run_from_starting_is_125(local, words, says):
     done = command(*(word.replace("{url}", local.url) for word in words), code=125)
     assert says in sentence(done)
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run"], "URL"),
+        (["run", "--", "echo", "ran"], "URL"),
+        (["run", "{url}", "echo", "ran"], "echo ran"),
+        (["run", "{url}", "git", "diff", "--", "echo", "ran"], "git diff"),
+        (["run", "{url}", "--timeout", "soon", "--", "echo", "ran"], "soon"),
+        (["run", "{url}", "--tmeout", "5", "--", "echo", "ran"], "--tmeout"),
+    ],
+)
+def test_a_wrong_use_of_run_is_125_names_the_dashes_and_locks_nothing(tmp_path, words, says):
+    done = subprocess.run(
+        [COMMAND, *(word.replace("{url}", str(tmp_path / "table")) for word in words)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (125, "")
+    assert says in done.stderr
+    assert "write -- between the options and the command" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_says_of_a_silent_store_that_it_is_silent_and_goes_on_trying():
+    nobody = json.dumps({"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:1"})
+    words = ["run", "s3://bucket/folder", "--storage-options", nobody, "--timeout", "100", "--", "echo", "ran"]
+    with started(*words) as running:
+        assert running.stderr is not None
+        said = running.stderr.readline()
+        assert "did not answer" in said
+        assert "for the 100 s of --timeout" in said
+        assert running.poll() is None
+
+
+def test_run_does_not_wait_for_a_bucket_that_does_not_exist():
+    with NoBuckets() as endpoint:
+        options = json.dumps({"key": "k", "secret": "s", "endpoint_url": endpoint})
+        done = command("run", "s3://nosuch/t", "--storage-options", options, "--", "echo", "ran", code=125)
+    assert "there is no bucket 'nosuch'" in sentence(done)
+    assert "trying on" not in done.stderr
 
 
 # Leaves its own pid and that of a child in a file once both are up, and is deaf to TERM if told so.

@@ -128,23 +128,15 @@ def _conformed(rows: pa.Table, column: pa.Field) -> Any:
         ) from error
 
 
-def read_base_file(source: Any, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
-    """The rows of a base file, meta columns included.
+def read_base_file(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a base file, meta columns included, or these; one that the file does not have is left out.
 
-    `source` is bytes, an open file or a local path; `columns` and `filters` are those of `pyarrow.parquet.read_table`.
-    Without filters, a column that the file does not have is left out.
+    `source` is bytes, an open file or a local path.
 
     Raises:
         Corrupt: it is not a whole Parquet file.
     """
-    wanted = None if columns is None else list(columns)
-    if filters is None:
-        return read_columns(open_base_file(source), wanted)
-    try:
-        # Folder names like `city=x` are not columns here: Hudi keeps partition columns in the files.
-        return pq.read_table(_source(source), columns=wanted, filters=filters, partitioning=None)
-    except pa.ArrowInvalid as error:
-        raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
+    return read_columns(open_base_file(source), columns)
 
 
 def open_base_file(source: Any) -> pq.ParquetFile:

@@ -4,10 +4,12 @@
     rows = to_table(table, scan)              # or to_reader(table, scan), in bounded memory
 
 Whole files are left out by their partition's values, row groups by the statistics in their footers, and what is left is
-filtered row by row. A small file is fetched with one request, of a large one only the ranges that are needed.
+filtered row by row. A filter that mentions a column of floats leaves out no row groups: statistics know no NaN, and
+whether a zero is negative. A small file is fetched with one request, of a large one only the ranges that are needed.
 
-Promised: the rows are those of the snapshot, whatever is committed meanwhile. `to_reader` holds one row group of one
-file at a time (`files.ROW_GROUP_ROWS` rows of the columns asked for). NOT promised: an order of the rows.
+Promised: the rows are those of the snapshot, whatever is committed meanwhile; with a filter those that `filter` of a
+`pyarrow.Table` of all of them has. `to_reader` holds one row group of one file at a time (`files.ROW_GROUP_ROWS` rows
+of the columns asked for and filtered by). NOT promised: an order of the rows.
 
 Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
 """
@@ -39,6 +41,7 @@ Where = Any  # a pyarrow.compute.Expression, or a list of tuples as for pyarrow.
 BATCH_ROWS = 1 << 16
 WHOLE_BYTES = 8 << 20  # up to here one request for all of it is cheaper than several for its parts
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
+_BY_NUMBER = "FieldPath("  # in the text of an expression
 
 
 class Home(Protocol):
@@ -61,13 +64,15 @@ class Home(Protocol):
 class Scan:
     """A read, planned. Picklable, and each of its slices can be read on its own.
 
-    `schema` is that of the result, `full` that of the files, Hudi's columns included.
+    `schema` is that of the result, `read` has the columns that the filter needs, too. `by_statistics` is whether row
+    groups may be left out.
     """
 
     slices: tuple[FileSlice, ...]
     schema: pa.Schema
-    full: pa.Schema
+    read: pa.Schema
     where: Where
+    by_statistics: bool
 
 
 def plan(
@@ -95,11 +100,15 @@ def plan(
     if isinstance(partitions, str):
         raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
     full = hudi_schema.with_meta(schema)
-    expression = _expression(where, full)
+    wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)
-    if expression is not None:
-        slices = _pruned(slices, full, config, expression)
-    return Scan(slices, _wanted(schema, full, columns), full, expression)
+    if where is None:
+        return Scan(slices, wanted, wanted, None, by_statistics=False)
+    expression = _expression(where, full)
+    mentioned = [full.field(name) for name in _mentioned(expression, full)]
+    read = pa.schema([*wanted, *(column for column in mentioned if column.name not in wanted.names)])
+    exact = not any(_has_floats(column.type) for column in mentioned)
+    return Scan(_pruned(slices, full, config, expression), wanted, read, expression, by_statistics=exact)
 
 
 def to_table(home: Home, scan: Scan) -> pa.Table:
@@ -144,14 +153,34 @@ def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -
 
 
 def _expression(where: Where, full: pa.Schema) -> Any:
-    if where is None:
-        return None
     try:
         expression = where if isinstance(where, pc.Expression) else pq.filters_to_expression(where)
         full.empty_table().filter(expression)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidInput(f"filter {where} does not fit the table ({error}); its columns are {full.names}") from error
+    if _BY_NUMBER in str(expression):
+        raise InvalidInput(f"filter {where} mentions a column by its number; name it, of {full.names}")
     return expression
+
+
+def _mentioned(expression: Any, full: pa.Schema) -> list[str]:
+    """The columns that a filter is about: those without which it does not fit."""
+    empty = full.empty_table()
+
+    def among(names: list[str]) -> list[str]:
+        try:
+            empty.drop_columns(names).filter(expression)
+        except pa.ArrowInvalid:
+            half = len(names) // 2
+            return names if not half else [*among(names[:half]), *among(names[half:])]
+        return []
+
+    return among(full.names)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(types.is_floating(kind)) or any(map(_has_floats, inner))
 
 
 def _pruned(
@@ -213,17 +242,20 @@ def _batches(home: Home, scan: Scan, one: FileSlice, *, ahead: bool = True) -> I
     try:
         fragment = _fragment(home, one)
         there = fragment.physical_schema
+        stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
+        if scan.by_statistics:
+            fragment = fragment.subset(filter=scan.where, schema=stored)
         scanner = fragment.scanner(
-            schema=pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.full]),
-            columns=scan.schema.names,
-            filter=scan.where,
+            schema=stored,
             batch_size=BATCH_ROWS,
             batch_readahead=1,
             use_threads=ahead,
             fragment_scan_options=_dataset().ParquetFragmentScanOptions(pre_buffer=ahead),
         )
         for batch in scanner.to_batches():
-            yield from conform(pa.Table.from_batches([batch]), scan.schema).to_batches()
+            rows = conform(pa.Table.from_batches([batch]), scan.read)
+            rows = rows if scan.where is None else rows.filter(scan.where).select(scan.schema.names)
+            yield from rows.to_batches()
     except FileNotFoundError as error:
         raise HistoryGone.with_file(one.path) from error
     except pa.ArrowInvalid as error:

@@ -70,13 +70,15 @@ def pieces(table: Table, scan: reading.Scan | None) -> list[Piece]:
     return [Piece(place, FileRows(replace(scan, slices=(one,)))) for one in scan.slices] if scan is not None else []
 
 
-def snapshot_scan(table: Table, options: Options, columns: Sequence[str], as_of: str | None) -> reading.Scan:
-    """The files of a snapshot that have rows the options ask for."""
+def snapshot_scan(
+    table: Table, options: Options, columns: Sequence[str], as_of: str | None, among: reading.Where = None
+) -> reading.Scan:
+    """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
     seen = table.snapshot(as_of=as_of)
     schema = table.schema(seen.timeline)
-    return reading.plan(
-        seen, schema, table.config(), columns=columns, where=_where(options, schema), partitions=options.partitions
-    )
+    asked = _where(options, schema)
+    where = among if asked is None else asked if among is None else asked & among
+    return reading.plan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
 
 
 def changed(table: Table, options: Options, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
@@ -95,14 +97,12 @@ def changed(table: Table, options: Options, columns: Sequence[str], begin: str, 
     made = [i for i in now.writes if begin < (i.completion or "") <= end]
     if not made:
         return []
-    scan = snapshot_scan(table, options, columns, made[-1].completion)
     if not begin:
-        return pieces(table, scan)  # all that there is, of archived commits too
+        return pieces(table, snapshot_scan(table, options, columns, made[-1].completion))  # archived commits, too
     written = {instant.begin for instant in made}
     ours = pc.field(hudi_schema.COMMIT_TIME).isin(pa.array(sorted(written)))
-    where = ours if scan.where is None else scan.where & ours
-    slices = tuple(one for one in scan.slices if one.begin in written)
-    return pieces(table, replace(scan, where=where, slices=slices))
+    scan = snapshot_scan(table, options, columns, made[-1].completion, ours)
+    return pieces(table, replace(scan, slices=tuple(one for one in scan.slices if one.begin in written)))
 
 
 def latest(timeline: Timeline) -> str:

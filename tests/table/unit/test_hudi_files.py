@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -91,7 +90,7 @@ def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
 def test_parts_of_a_file_are_read() -> None:
     data = write(ROWS)
     assert files.read_keys(data).to_pylist() == ["a", "b"]
-    assert files.read_base_file(data, ["v"], pc.field("ts") > 1).to_pydict() == {"v": [None]}
+    assert files.read_base_file(data, ["v"]).column_names == ["v"]
     assert files.read_base_file(io.BytesIO(data), ["id"]).num_rows == 2
 
 

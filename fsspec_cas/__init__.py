@@ -26,6 +26,7 @@ from fsspec_cas.errors import (
     Unavailable,
     VersionMismatch,
 )
+from fsspec_cas.naming import check_url
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
 from fsspec_cas.proof import require_safe_for_locks
 from fsspec_cas.store import AsyncStore, Content, Info, Store
@@ -62,5 +63,6 @@ __all__ = [
     "VersionMismatch",
     "Won",
     "World",
+    "check_url",
     "require_safe_for_locks",
 ]

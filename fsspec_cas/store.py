@@ -50,6 +50,7 @@ from fsspec_cas.errors import (
     Unavailable,
 )
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive, Exclusive, Sends
+from fsspec_cas.naming import check_path, check_root
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won, Write
 from fsspec_cas.resolve import (
     Adapt,
@@ -113,7 +114,7 @@ class AsyncStore:
     ) -> None:
         self.backend = backend
         self._on_throttled = on_throttled
-        self.root = root
+        self.root = check_root(root)
         self._world = world or Machine()
         self._drive = drive or OwnLoop()
 
@@ -135,7 +136,7 @@ class AsyncStore:
 
     def below(self, folder: str) -> AsyncStore:
         """The same store, rooted one folder deeper."""
-        return AsyncStore(self.backend, self._full(folder), world=self._world, drive=self._drive)
+        return AsyncStore(self.backend, self._below(folder), world=self._world, drive=self._drive)
 
     async def __aenter__(self) -> AsyncStore:
         return self
@@ -251,7 +252,7 @@ class AsyncStore:
         Raises:
             StoreError: some may be gone, and some not; may be repeated.
         """
-        left = list(paths)
+        left = [check_path(path) for path in paths]
         if hasattr(type(self.backend), "delete_batch"):
             with contextlib.suppress(NotSupported):
                 while len(left) > 1:
@@ -277,8 +278,8 @@ class AsyncStore:
         Only those after `start_after` and before `stop_at`; no page beyond `stop_at` is asked for. A listing of several
         pages is not one moment of the store.
         """
-        full = self._full(prefix)
-        after = None if start_after is None else self._full(start_after)
+        full = self._below(prefix)
+        after = None if start_after is None else self._below(start_after)
         found: list[Entry] = []
         token: str | None = None
         while True:
@@ -316,6 +317,8 @@ class AsyncStore:
         return await self.put_if_match(path, fn(content.data), content.version, timeout=timeout)
 
     def _new_write(self, path: str, condition: Condition, *, create_once: bool) -> Write:
+        if check_path(path).endswith("/"):
+            raise InvalidInput(f"{path!r} names a folder: write the object's path without the slash", path=path)
         return Write(self._full(path), condition, self._world.new_id(), create_once)
 
     async def _write(self, write: Write, data: bytes, timeout: float) -> Outcome:
@@ -437,9 +440,10 @@ class AsyncStore:
         raise Unavailable(f"the store did not answer for {full!r} within {timeout:g} s: {why}", path=full)
 
     def _full(self, path: str) -> str:
-        if ".." in path.split("/"):
-            raise InvalidInput(f"{path!r} leaves its folder: write the path without '..'", path=path)
-        return f"{self.root}/{path}" if self.root else path
+        return self._below(check_path(path))
+
+    def _below(self, folder: str) -> str:
+        return f"{self.root}/{check_root(folder)}" if self.root else check_root(folder)
 
     def _relative(self, full: str) -> str:
         plain = full if self.root.startswith("/") else full.lstrip("/")
@@ -530,7 +534,7 @@ class Store:
 
     def below(self, folder: str) -> Store:
         """The same store, rooted one folder deeper."""
-        return Store(self._async.backend, self._async._full(folder), world=self._world)  # noqa: SLF001
+        return Store(self._async.backend, self._async._below(folder), world=self._world)  # noqa: SLF001
 
     def apart(self) -> Store:
         """The same store over connections of its own (one more set, however often it is asked for).

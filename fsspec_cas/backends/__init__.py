@@ -18,6 +18,7 @@ from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
 from fsspec_cas.drive import Inline
 from fsspec_cas.errors import InvalidUrl, NotSupported
+from fsspec_cas.naming import check_url
 from fsspec_cas.version import Condition, Version
 
 __all__ = ["WRITE_ID_KEY", "Backend", "PartRules", "Uploads", "backend_for", "off_thread", "place_of", "split_url"]
@@ -45,10 +46,10 @@ def split_url(url: str, storage_options: dict[str, Any] | None = None) -> tuple[
     """The fsspec filesystem of a URL and the path in it, without a slash at the end.
 
     Raises:
-        InvalidUrl: the URL cannot be understood.
+        InvalidUrl: the URL cannot be understood (see `check_url`).
         NotSupported: no backend for its protocol, or its pip extra is not installed.
     """
-    plain = url.removeprefix("cas::")
+    plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
     if separator:
         if protocol not in _BACKENDS and _HADOOP_NAMES.get(protocol) is None:

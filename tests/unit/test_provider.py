@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import lockprovider
-from fsspec_cas import CasError, NotSupported, Store
+from fsspec_cas import CasError, InvalidUrl, NotSupported, Store
 from fsspec_cas.backends import Backend
 from fsspec_cas.proof import documented
 from lockprovider import (
@@ -167,10 +167,10 @@ def test_options_that_do_not_fit_are_refused_by_name(query: str, parts: list[str
         assert part in str(refused.value)
 
 
-def test_a_plain_path_has_no_options(tmp_path: Path) -> None:
-    odd = tmp_path / "why?validity=1"
-    with lockprovider.lock(str(odd)):
-        assert (odd / HUDI_LOCK_PATH).exists()
+def test_a_plain_path_has_no_options_and_one_that_looks_so_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidUrl, match="bare path"):
+        open_lock(str(tmp_path / "table?validity_s=60"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_url_and_the_arguments_may_not_contradict_each_other() -> None:

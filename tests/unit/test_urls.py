@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import fsspec
 import pytest
 
-from fsspec_cas import NotSupported, backends
+from fsspec_cas import InvalidInput, InvalidUrl, NotSupported, Store, backends, check_url
 from fsspec_cas.backends import backend_for, split_url
 
 KEY = {"account_key": "a2V5"}
@@ -52,3 +55,95 @@ def test_a_missing_package_is_named_by_its_extra(url, extra, monkeypatch):
     monkeypatch.setattr(backends, "url_to_fs", missing)
     with pytest.raises(NotSupported, match=rf"fsspec-cas\[{extra}\]"):
         split_url(url)
+
+
+MISTYPED = {
+    "": "s3://bucket/folder",
+    "  ": "s3://bucket/folder",
+    "cas::": "s3://bucket/folder",
+    "s3:/bucket/x": "s3://bucket/x",
+    "gs:/x": "gs://x",
+    "s3:bucket": "s3://bucket",
+    "cas::s3:/bucket/x": "s3://bucket/x",
+    "C:\\x": "Windows",
+    "C:/x": "Windows",
+    "file:x": r"\./file:x",
+    "file://folder/x": "file:///folder/x",
+    "folder?timeout_s=10": "file:///",
+    "/srv/folder?timeout_s=10": "file:///",
+    "../x": r"without '\.\.'",
+    "/a/../b": r"without '\.\.'",
+    "s3://bucket/../other": r"without '\.\.'",
+    "memory://..": r"without '\.\.'",
+    "/a/\0": "NUL",
+}
+
+
+@pytest.mark.parametrize(("url", "next_step"), MISTYPED.items())
+def test_a_mistyped_url_is_refused_and_makes_no_local_folder(url, next_step, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidUrl, match=next_step) as caught:
+        Store.from_url(url)
+    assert repr(url.removeprefix("cas::")) in str(caught.value).replace(repr(url), repr(url.removeprefix("cas::")))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", [None, 5, b"s3://b/x", Path("/a/b")])
+def test_what_is_no_text_is_no_url(url):
+    with pytest.raises(InvalidUrl, match="str"):
+        Store.from_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [".", "folder", "./s3:/bucket/x", "/a/b:c", "a/b:c", "~/x", "file:/a", "file:///a?b", "local:///a", "s3://b/a?b"],
+)
+def test_what_can_be_meant_is_left_alone(url):
+    assert check_url(url) == url
+
+
+def test_a_root_has_no_two_dots_either():
+    fs = fsspec.filesystem("memory")
+    with pytest.raises(InvalidInput, match="without"):
+        Store.from_filesystem(fs, "/unit-urls/../x")
+    with pytest.raises(InvalidInput, match="without"):
+        Store.from_filesystem(fs, "/unit-urls").below("../x")
+
+
+NAMELESS = ["", "/", "//", ".", "./."]
+
+
+@pytest.mark.parametrize("path", [*NAMELESS, "a/", "a\0b", "a/../b", None, Path("a"), b"a"])
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_nothing_is_written_to_what_names_no_object(kind, path, tmp_path):
+    store = Store.from_url("memory://unit-urls/names" if kind == "memory" else str(tmp_path / "root"))
+    version = store.put_if_absent("a", b"kept").unwrap()
+    for call in (
+        lambda: store.put_if_absent(path, b""),
+        lambda: store.put_if_match(path, b"", version),
+        lambda: store.open_exclusive(path),
+        lambda: store.update(path, lambda _: b""),
+    ):
+        with pytest.raises(InvalidInput):
+            call()
+    assert store.read("a").data == b"kept"
+    assert [entry.path for entry in store.list("")] == ["a"]
+    store.delete("a")
+
+
+@pytest.mark.parametrize("path", NAMELESS)
+def test_nor_is_it_read_or_deleted(path):
+    store = Store.from_url("memory://unit-urls/reads")
+    version = store.put_if_absent("a", b"kept").unwrap()
+    for call in (
+        lambda: store.read(path),
+        lambda: store.head(path),
+        lambda: store.read_if_changed(path, version),
+        lambda: store.delete(path),
+        lambda: store.delete_all(["a", path]),
+        lambda: store.delete_if_match(path, version),
+    ):
+        with pytest.raises(InvalidInput):
+            call()
+    assert store.read("a").data == b"kept"
+    store.delete("a")

@@ -1,0 +1,85 @@
+"""What may name a store, a folder in it and an object; the rest is refused before anything is sent or made.
+
+fsspec takes whatever it does not understand for a local path below the current directory: "" and `s3:/bucket/x` would
+be folders there, another one on every machine. (It does so too with the part behind `cas::` in a URL that fsspec opens
+itself, before this package sees it.)
+"""
+
+from __future__ import annotations
+
+from fsspec_cas.errors import InvalidInput, InvalidUrl
+
+_LOCAL = ("file", "local")
+
+
+def check_url(url: object) -> str:
+    """The URL of a store, or a local path, as it was given.
+
+    A local path may be relative, but a ":" in its first step or a "?" is written `./a:b` and `file:///a?b`.
+
+    Raises:
+        InvalidUrl: it is no text, empty, neither a URL nor a path, or leads out of its folder by "..".
+    """
+    if not isinstance(url, str):
+        raise InvalidUrl(f"{url!r} is no text: give a URL or a path as str, e.g. str(path)")
+    plain = url.removeprefix("cas::")
+    if not plain.strip():
+        raise InvalidUrl(f"{url!r} names no place: write e.g. s3://bucket/folder, or ./folder for a local one")
+    protocol, separator, rest = plain.partition("://")
+    if not separator:
+        _check_local(plain)
+        if "?" in plain:
+            raise InvalidUrl(
+                f"{url!r} is a bare path, and those have no options: give them as arguments, or behind a URL "
+                "(file:///folder?...); a folder with a '?' in its name is written file:///..."
+            )
+    elif protocol in _LOCAL and not rest.startswith("/"):
+        raise InvalidUrl(f"{url!r} has no absolute path: write {protocol}:///{rest}, or ./{rest} for a relative one")
+    _check_steps(url, rest if separator else plain, InvalidUrl)
+    return url
+
+
+def check_root(root: object) -> str:
+    """A folder that paths are relative to; it may be empty.
+
+    Raises:
+        InvalidInput: it is no text, or has a step "..".
+    """
+    if not isinstance(root, str):
+        raise InvalidInput(f"{root!r} is no text: give the folder as str")
+    _check_steps(root, root, InvalidInput)
+    return root
+
+
+def check_path(path: object) -> str:
+    """The path of an object below the root.
+
+    Raises:
+        InvalidInput: it is no text, names no object, or has a step "..".
+    """
+    found = check_root(path)
+    if all(step in ("", ".") for step in found.split("/")):
+        raise InvalidInput(f"{found!r} names no object: write the object's path below the root", path=found)
+    return found
+
+
+def _check_local(path: str) -> None:
+    """A colon in the first step may be that of a URL with a slash too few."""
+    first = path.partition("/")[0]
+    protocol, colon, _ = first.partition(":")
+    rest = path[len(protocol) + len(colon) :]
+    if not colon or (protocol in _LOCAL and rest.startswith("/")):
+        return
+    if len(protocol) == 1 and protocol.isalpha():
+        raise InvalidUrl(f"{path!r} is a path of Windows, where local files have no conditional writes; write ./{path}")
+    raise InvalidUrl(
+        f"{path!r} is neither a URL nor a path: write {protocol}://{rest.lstrip('/')} for a URL, "
+        f"or ./{path} for a local path with a colon in its first step"
+    )
+
+
+def _check_steps(given: str, path: str, kind: type[InvalidInput]) -> None:
+    if ".." in path.split("/"):
+        raise kind(f"{given!r} leaves its folder: write the path without '..'", path=given)
+    if "\0" in path:
+        raise kind(f"{given!r} has a NUL character in it: write the path without", path=given)

@@ -23,16 +23,17 @@ from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One logical write: its identity is chosen once and kept over all its sends.
+    """One logical write or delete: its identity is chosen once and kept over all its sends.
 
     `create_once` says that nobody ever overwrites or deletes this path. Then another writer's object there
-    proves that this write never was, also after a lost answer.
+    proves that this write never was, also after a lost answer. `removes` says that it is a delete.
     """
 
     path: str
     condition: Condition
     write_id: str
     create_once: bool = False
+    removes: bool = False
 
 
 class _ThreeWay:
@@ -49,9 +50,16 @@ class _ThreeWay:
 
 @dataclass(frozen=True, slots=True)
 class Won(_ThreeWay):
-    """The store holds (or held, until a later write) my bytes at `version`."""
+    """The store holds (or held, until a later write) my bytes at `version`; of a delete, the version removed.
+
+    It was applied at least once while its condition held, and more than once only where that came true again after
+    others had written: a create on a path that they delete, or a match where versions are not unique. `resent` says
+    that a late copy could do that: it was sent again while the answer to an earlier send was missing. Nobody can say
+    what something on the way repeats by itself.
+    """
 
     version: Version
+    resent: bool = field(default=False, compare=False)
 
     def unwrap(self) -> Version:
         """My version."""
@@ -60,7 +68,12 @@ class Won(_ThreeWay):
 
 @dataclass(frozen=True, slots=True)
 class Lost(_ThreeWay):
-    """The condition was false: mine never was. `current` is what a look showed right after."""
+    """The condition was false: mine never was, and never will be. `current` is what a look showed.
+
+    Where it ends: a write that something on the way sends twice, and that a rival replaces before the look, is taken
+    for a lost race. A delete is `Lost` only by the look that comes before it is sent; refused after that, with the
+    object gone or replaced, it is `Unknown`.
+    """
 
     path: str
     expected: Condition
@@ -76,7 +89,7 @@ class Lost(_ThreeWay):
             )
         now = "no object is there" if self.current == ABSENT else f"it is {self.current}"
         raise VersionMismatch(
-            f"{self.path!r} is not at version {self.expected}: {now}; it was not written",
+            f"{self.path!r} is not at version {self.expected}: {now}; nothing was changed",
             path=self.path,
             current=self.current,
         )
@@ -87,17 +100,20 @@ class Unknown(_ThreeWay):
     """My write may be there, may have been there, or may never have been: `why` says what was seen.
 
     It holds all that is needed to find out later, in another process too: `store.resolve(unknown)`. `data` is None
-    where the write cannot be sent again (a delete, a stream that is gone); then only a look is left.
+    where there are no bytes to send again: for a delete, which needs none, and for a stream that is gone; then only a
+    look is left. Of a delete after which the object is gone nobody can ever tell whose it was.
     """
 
     write: Write
     why: str
     data: bytes | None = field(repr=False, default=None)
+    resent: bool = False
 
     def unwrap(self) -> Version:
         """Raise OutcomeUnknown."""
+        done = "removed" if self.write.removes else "written"
         raise OutcomeUnknown(
-            f"it is not known whether {self.write.path!r} was written: {self.why}; "
+            f"it is not known whether {self.write.path!r} was {done}: {self.why}; "
             "call resolve(), or read it and decide",
             path=self.write.path,
             outcome=self,

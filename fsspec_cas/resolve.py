@@ -16,7 +16,7 @@ on some copy of the write may have been applied, or may still be on its way.
     look, refused       still as I expected it     the store's dialect may be at fault: adapt, send; after
                                                    some of these the store is at fault; in doubt unknown,
                                                    as what it says of my condition may be true of a copy
-    look, no doubt      anything else              lost
+    look, refused       anything else              lost
     look, not refused   still as I expected it     send again: a negative look is not final, a first
                                                    copy may land later; the second send is guarded,
                                                    so at most one of them is applied
@@ -24,6 +24,12 @@ on some copy of the write may have been applied, or may still be on its way.
     look, doubt         anything else              unknown: mine may have been applied and replaced
     look, spent         still as I expected it     unknown: nothing is left to send
     look                nothing                    look again; at the deadline unknown, never lost
+
+A delete leaves no identity behind, so it begins with a look, and two rows are its own:
+
+    look, nothing sent  anything else              lost: there was nothing to remove at this version
+    look, refused       anything else              unknown: the refusal may be that of a second copy, made by something
+                                                   on the way, of a delete that was done
 """
 
 from __future__ import annotations
@@ -57,6 +63,7 @@ class Attempt:
         refused: the newest send was answered "condition false".
         failures: sends and looks in a row that brought nothing; they set the pace.
         spent: the write cannot be sent again; only looks are left.
+        resent: two copies may have been applied, or may still be: each was applied, or its answer was lost.
         contradictions: refusals of a condition that the look showed to be true.
         dialect: in which the newest refusal was.
         why: the newest failure, for people.
@@ -66,10 +73,16 @@ class Attempt:
     doubt: bool = False
     refused: bool = False
     spent: bool = False
+    resent: bool = False
     failures: int = 0
     contradictions: int = 0
     dialect: str = ""
     why: str = ""
+
+    @property
+    def unsure(self) -> bool:
+        """Whether it may have been done, for all that the answers to it say."""
+        return self.doubt or (self.refused and self.write.removes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +133,18 @@ class Inconclusive:
 Next = Send | Look | Adapt | Contradicts | Won | Lost | Inconclusive
 
 
+def first_step(write: Write) -> Next:
+    """What a call begins with."""
+    return Look() if write.removes else Send()
+
+
 def on_write_answer(attempt: Attempt, answer: FinishAnswer) -> tuple[Attempt, Next]:
     """What to do after a send."""
+    if attempt.doubt and isinstance(answer, (Applied, NoAnswer)):
+        attempt = replace(attempt, resent=True)
     match answer:
         case Applied(version) if version is not None:
-            return attempt, Won(version)
+            return attempt, Won(version, resent=attempt.resent)
         case Applied():
             # It was applied, so only its version is in doubt: whatever the look shows, "lost" is wrong.
             return replace(attempt, doubt=True, refused=False, why="the answer carried no version"), Look()
@@ -148,7 +168,7 @@ def on_look_answer(attempt: Attempt, answer: ReadAnswer) -> tuple[Attempt, Next]
             failures = attempt.failures + 1
             return replace(attempt, failures=failures, why=why), Look(failures, retry_after_s)
         case Seen(version=version, write_id=write_id) if write_id == attempt.write.write_id:
-            return attempt, Won(version)
+            return attempt, Won(version, resent=attempt.resent)
         case Seen(version=version, write_id=write_id):
             return _settle(attempt, version, write_id)
         case Missing() | Unchanged():
@@ -158,9 +178,9 @@ def on_look_answer(attempt: Attempt, answer: ReadAnswer) -> tuple[Attempt, Next]
 def _settle(attempt: Attempt, current: Condition, write_id: str | None) -> tuple[Attempt, Next]:
     if current == attempt.write.condition:
         return _as_expected(attempt)
-    if attempt.doubt:
+    if attempt.unsure:
         return attempt, _replaced_or_not(attempt, current, write_id)
-    # Only a refusal brings an attempt without doubt to a look.
+    # Refused, or, of a delete, not sent yet.
     return attempt, Lost(attempt.write.path, attempt.write.condition, current)
 
 
@@ -169,7 +189,7 @@ def _as_expected(attempt: Attempt) -> tuple[Attempt, Next]:
     if attempt.spent:
         return attempt, Inconclusive(f"{attempt.why}; now it is as it was before, and mine cannot be sent again")
     if not attempt.refused:
-        return attempt, Send(max(1, attempt.failures))
+        return attempt, Send(max(1, attempt.failures) if attempt.doubt else 0)
     contradictions = attempt.contradictions + 1
     if contradictions > _CONTRADICTIONS:
         refusals = f"it refused {contradictions} times a condition that was true"
@@ -181,6 +201,10 @@ def _replaced_or_not(attempt: Attempt, current: Condition, write_id: str | None)
     write = attempt.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)
+    if write.removes:
+        now = "nothing is there" if isinstance(current, Absent) else f"another write is there ({current})"
+        before = "it was refused" if attempt.refused else attempt.why
+        return Inconclusive(f"{before}, and now {now}: it was removed or replaced, by this call or by another")
     return Inconclusive(
         f"{attempt.why}; now another write is there ({current}), and mine may have been applied before it"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 BASE_S = 0.05
 CEILING_S = 5.0
 _DOUBLINGS = 10  # beyond this the ceiling rules, and 2**n stays small
+_LEAST_S = 0.05
 
 
 def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> float:
@@ -20,3 +21,11 @@ def delay_s(failures: int, draw: float, retry_after_s: float | None = None) -> f
     """
     ceiling = min(CEILING_S, BASE_S * (1 << min(failures, _DOUBLINGS)))
     return max((retry_after_s or 0.0) * (1 + draw / 4), ceiling * draw)
+
+
+def enough_s(slowest_s: float) -> float:
+    """Seconds that must be left for another try, where the slowest so far took `slowest_s`.
+
+    With less, its own timeout would come before its answer, and "certainly not done" would become "nobody knows".
+    """
+    return max(_LEAST_S, 2 * slowest_s)

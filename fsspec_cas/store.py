@@ -6,10 +6,11 @@
         case Lost(): ...
         case Unknown() as unknown: store.resolve(unknown)
 
-Promised: a write reported `Won` was applied once, as a whole, while its condition held; one reported `Lost` never was
-and never will be. What cannot be told is `Unknown`, never a guess. Not promised: a bound on time beyond `timeout`
-per call, order between clients other than through conditions, or anything for stores that ignore the conditions (see
-`fsspec-cas probe`).
+Promised, of writes and conditional deletes: what is reported `Won` was applied, as a whole, while its condition held;
+what is reported `Lost` never was and never will be. What cannot be told is `Unknown`, never a guess. `Won` and `Lost`
+say where this ends: copies that come late, and what something on the way sends twice. Not promised: a bound on time
+beyond `timeout` per call, order between clients other than through conditions, or anything for stores that ignore the
+conditions (see `fsspec-cas probe`).
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ from fsspec_cas.resolve import (
     Look,
     Next,
     Send,
+    first_step,
     on_look_answer,
     on_write_answer,
 )
 from fsspec_cas.retry import delay_s
-from fsspec_cas.version import ABSENT, Condition, Version
+from fsspec_cas.tries import Tries
+from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
 T = TypeVar("T")
-_SHORT_S = 0.01  # too little for another try, whose "no answer" would hide why the others failed
-
 TIMEOUT_S = 60.0
 _BATCH = 1000  # S3's most
 
@@ -223,14 +224,18 @@ class AsyncStore:
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Take up a write whose outcome was unknown: look again, and re-send it under its own condition.
 
-        A write that cannot be sent again (a delete, a stream) is only looked for.
+        What cannot be sent again (a stream) is only looked for. A delete whose object is gone stays unknown.
         """
-        attempt = Attempt(unknown.write, doubt=True, spent=unknown.data is None, why=unknown.why)
-        send = self._putting(unknown.write, unknown.data or b"")
-        return await self._settle(attempt, Look(), send, unknown.data, timeout)
+        write, data = unknown.write, unknown.data
+        spent = data is None and not write.removes
+        attempt = Attempt(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
+        return await self._settle(attempt, Look(), self._sending(write, data), data, timeout)
 
     async def delete_if_match(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Remove the object if it still is at `version`; `Won` carries the version removed.
+
+        It looks first: what is gone or replaced by then is `Lost`. Refused after that look, with the object gone or
+        replaced, it is `Unknown`: a delete leaves nothing behind by which one could tell mine from another's.
 
         Raises:
             NotSupported: this store has no conditional delete; nothing was deleted.
@@ -239,7 +244,7 @@ class AsyncStore:
         self._check_own(version)
         if not self.capabilities.delete_match:
             raise NotSupported(f"{self.backend.name} has no conditional delete; write a tombstone instead")
-        return await self._delete_match(full, version, timeout)
+        return await self._write(Write(full, version, self._world.new_id(), removes=True), None, timeout)
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
         """Remove the object, whatever it is; one that is not there is fine."""
@@ -321,36 +326,47 @@ class AsyncStore:
             raise InvalidInput(f"{path!r} names a folder: write the object's path without the slash", path=path)
         return Write(self._full(path), condition, self._world.new_id(), create_once)
 
-    async def _write(self, write: Write, data: bytes, timeout: float) -> Outcome:
-        kept = bytes(data)
-        return await self._settle(Attempt(write), Send(), self._putting(write, kept), kept, timeout)
+    async def _write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
+        kept = None if data is None else bytes(data)
+        return await self._settle(Attempt(write), first_step(write), self._sending(write, kept), kept, timeout)
 
-    def _putting(self, write: Write, data: bytes) -> Sends:
-        return lambda left: self.backend.put(write.path, data, write.condition, write.write_id, timeout_s=left)
+    def _sending(self, write: Write, data: bytes | None) -> Sends:
+        path, condition = write.path, write.condition
+
+        async def remove(left: float) -> WriteAnswer:
+            removed = None if isinstance(condition, Absent) else condition
+            answer = await self.backend.delete(path, removed, timeout_s=left)
+            return Applied(removed) if isinstance(answer, Applied) else answer
+
+        async def put(left: float) -> WriteAnswer:
+            return await self.backend.put(path, data or b"", condition, write.write_id, timeout_s=left)
+
+        return remove if write.removes else put
 
     async def _settle(self, attempt: Attempt, step: Next, send: Sends, data: bytes | None, timeout: float) -> Outcome:
         """Do what `resolve` says until it knows, or until the deadline; `data` is for whoever takes it up later."""
-        deadline = self._world.monotonic_s() + timeout
+        tries = self._tries(timeout)
         try:
             while True:
                 match step:
                     case Won() | Lost():
                         return step
                     case Inconclusive(why):
-                        return Unknown(attempt.write, why, data)
+                        return Unknown(attempt.write, why, data, attempt.resent)
                     case Contradicts(why):
                         _blame_the_store(attempt.write, why)
                     case Send() | Look() | Adapt():
-                        left = await self._pause(step, deadline)
+                        floor = None if isinstance(step, Adapt) else step.retry_after_s
+                        left = await tries.pause(step.after_failures, floor)
                 if left <= 0:
-                    return self._out_of_time(attempt, data)
-                attempt, step = await self._do(attempt, step, send, left)
+                    return _out_of_time(attempt, data)
+                attempt, step = await tries.spend(self._do(attempt, step, send, left))
         except (StoreError, NotSupported) as error:
-            if attempt.doubt:  # the store cannot be asked: that does not mean "lost"
-                return Unknown(attempt.write, f"{attempt.why}; then: {error}", data)
+            if attempt.unsure:  # the store cannot be asked: that does not mean "lost"
+                return Unknown(attempt.write, f"{attempt.why}; then: {error}", data, attempt.resent)
             raise
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
-            raise stop from _interrupted(attempt.write, data)
+            raise stop from _interrupted(attempt, data)
 
     async def _do(
         self,
@@ -360,7 +376,10 @@ class AsyncStore:
         left: float,
     ) -> tuple[Attempt, Next]:
         if isinstance(step, Look):
-            seen = await self.backend.head(attempt.write.path, timeout_s=left)
+            path = attempt.write.path
+            seen = await self.backend.head(path, timeout_s=left)
+            if isinstance(seen, Missing) and attempt.write.removes and not attempt.unsure:
+                seen = await self.backend.get(path, None, timeout_s=left)  # a HEAD cannot say "there is no bucket"
             return on_look_answer(attempt, self._heard(seen))
         if isinstance(step, Adapt):
             self.backend.adapt(step.refused)
@@ -371,48 +390,8 @@ class AsyncStore:
             self._on_throttled()
         return answer
 
-    async def _pause(self, step: Send | Look | Adapt, deadline: float) -> float:
-        """Wait before the step; the seconds that are left for it then."""
-        floor = None if isinstance(step, Adapt) else step.retry_after_s
-        left = deadline - self._world.monotonic_s()
-        if not step.after_failures and not floor:
-            return left
-        pause = delay_s(step.after_failures, self._world.random(), floor)
-        if pause >= left:
-            return 0.0
-        await self._drive.sleep(pause)
-        return deadline - self._world.monotonic_s()
-
-    def _out_of_time(self, attempt: Attempt, data: bytes | None) -> Outcome:
-        if attempt.doubt or attempt.refused:
-            return Unknown(attempt.write, attempt.why or "the look after a refusal failed", data)
-        why = attempt.why or "the timeout had passed"
-        raise Unavailable(f"{attempt.write.path!r} was not written: {why}", path=attempt.write.path)
-
-    async def _delete_match(self, full: str, version: Version, timeout: float) -> Outcome:
-        write = Write(full, version, self._world.new_id())
-        try:
-            answer = await self._repeat_until_doubt(full, version, timeout)
-        except (asyncio.CancelledError, KeyboardInterrupt) as stop:
-            raise stop from _interrupted(write, None)
-        if isinstance(answer, Applied):
-            return Won(version)
-        if isinstance(answer, NoAnswer):
-            # A tombstone has no identity to look for: absent may be mine or another's.
-            return Unknown(write, answer.why)
-        seen = await self._look(full, lambda left: self.backend.head(full, timeout_s=left), timeout)
-        return Lost(full, version, seen.version if isinstance(seen, Seen) else ABSENT)
-
-    async def _repeat_until_doubt(self, full: str, version: Version, timeout: float) -> WriteAnswer:
-        deadline = self._world.monotonic_s() + timeout
-        failures, why = 0, "the timeout had passed"
-        while (left := deadline - self._world.monotonic_s()) > 0:
-            answer = self._heard(await self.backend.delete(full, version, timeout_s=left))
-            if not isinstance(answer, NotNow):
-                return answer
-            failures, why = failures + 1, answer.why
-            await self._drive.sleep(min(left, delay_s(failures, self._world.random(), answer.retry_after_s)))
-        raise Unavailable(f"{full!r} was not deleted within {timeout:g} s: {why}", path=full)
+    def _tries(self, timeout: float) -> Tries:
+        return Tries(self._world, self._drive, timeout)
 
     async def _look(
         self, full: str, ask: Callable[[float], Coroutine[Any, Any, ReadAnswer]], timeout: float
@@ -429,14 +408,12 @@ class AsyncStore:
         self, full: str, ask: Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]], timeout: float
     ) -> T:
         """Ask again, with pauses, until there is an answer; only for calls that may be repeated freely."""
-        deadline = self._world.monotonic_s() + timeout
-        failures, why = 0, "the timeout had passed"
-        while (left := deadline - self._world.monotonic_s()) > (_SHORT_S if failures else 0):
-            answer = self._heard(await ask(left))
+        tries, failures, why, floor = self._tries(timeout), 0, "the timeout had passed", None
+        while left := await tries.pause(failures, floor):
+            answer = self._heard(await tries.spend(ask(left)))
             if not isinstance(answer, (NotNow, NoAnswer)):
                 return answer
-            failures, why = failures + 1, answer.why
-            await self._drive.sleep(min(left, delay_s(failures, self._world.random(), answer.retry_after_s)))
+            failures, why, floor = failures + 1, answer.why, answer.retry_after_s
         raise Unavailable(f"the store did not answer for {full!r} within {timeout:g} s: {why}", path=full)
 
     def _full(self, path: str) -> str:
@@ -489,10 +466,20 @@ class _Calls:
         return seen.version if isinstance(seen, Seen) else ABSENT
 
 
-def _interrupted(write: Write, data: bytes | None) -> OutcomeUnknown:
-    unknown = Unknown(write, "the call was interrupted before its answer came", data)
+def _out_of_time(attempt: Attempt, data: bytes | None) -> Outcome:
+    write = attempt.write
+    if attempt.doubt or attempt.refused:
+        return Unknown(write, attempt.why or "the look after a refusal failed", data, attempt.resent)
+    done, why = "removed" if write.removes else "written", attempt.why or "the timeout had passed"
+    raise Unavailable(f"{write.path!r} was not {done}: {why}", path=write.path)
+
+
+def _interrupted(attempt: Attempt, data: bytes | None) -> OutcomeUnknown:
+    resent = attempt.resent or attempt.doubt
+    unknown = Unknown(attempt.write, "the call was interrupted before its answer came", data, resent)
+    path = attempt.write.path
     return OutcomeUnknown(
-        f"it is not known whether {write.path!r} was written: {unknown.why}", path=write.path, outcome=unknown
+        f"it is not known what came of the call for {path!r}: {unknown.why}", path=path, outcome=unknown
     )
 
 

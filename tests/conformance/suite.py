@@ -257,6 +257,16 @@ class Conformance:
         assert outcome.current == second.version
         assert (await store.read("a")).data == b"two"
 
+    async def test_a_backend_refuses_a_delete_at_a_stale_version(self, store):
+        """The store's own answer: `delete_if_match` looks first, and would not ask."""
+        first = await store.put_if_absent("a", b"one")
+        await store.put_if_match("a", b"two", first.version)
+        inner = store.store if isinstance(store.store, AsyncStore) else store.store._async
+        asked = inner.backend.delete(inner._full("a"), first.version, timeout_s=20.0)
+        answer = store.store._drive.run(asked) if self._is_sync(store) else await asked
+        assert type(answer).__name__ == "Denied"
+        assert (await store.read("a")).data == b"two"
+
     async def test_a_conditional_delete_where_nothing_is_loses(self, store):
         won = await store.put_if_absent("a", b"one")
         await store.delete("a")

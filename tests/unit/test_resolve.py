@@ -16,6 +16,7 @@ from fsspec_cas.resolve import (
     Inconclusive,
     Look,
     Send,
+    first_step,
     on_look_answer,
     on_write_answer,
 )
@@ -24,6 +25,7 @@ V1, V2, V3 = (Version("t", str(n)) for n in (1, 2, 3))
 CREATE = Write("p", ABSENT, "mine")
 ONCE = Write("p", ABSENT, "mine", create_once=True)
 MATCH = Write("p", V1, "mine")
+DELETE = Write("p", V1, "mine", removes=True)
 WRITES = [pytest.param(w, id=i) for w, i in ((CREATE, "create"), (ONCE, "create-once"), (MATCH, "match"))]
 
 
@@ -48,6 +50,17 @@ class TestAfterASend:
     def test_applied_with_a_version_is_won(self, write: Write) -> None:
         for attempt in (Attempt(write), in_doubt(write)):
             assert on_write_answer(attempt, Applied(V2))[1] == Won(V2)
+
+    def test_a_win_says_whether_another_copy_may_have_been_or_may_still_be_applied(self, write: Write) -> None:
+        once = on_write_answer(Attempt(write), Applied(V2))[1]
+        silent = on_write_answer(Attempt(write), NoAnswer("500"))[0]
+        again = on_write_answer(silent, Applied(V2))[1]
+        silent_twice = on_write_answer(silent, NoAnswer("500"))[0]
+        seen_then = [on_look_answer(attempt, seen(V2, "mine"))[1] for attempt in (silent, silent_twice)]
+        refused_then = on_look_answer(on_write_answer(silent, Denied())[0], seen(V2, "mine"))[1]
+        turned_away = on_write_answer(on_write_answer(Attempt(write), NotNow("429"))[0], Applied(V2))[1]
+        wins = (once, again, *seen_then, refused_then, turned_away)
+        assert [win.resent for win in wins] == [False, True, False, True, False, False]
 
     def test_applied_without_a_version_is_looked_at_and_can_never_become_lost(self, write: Write) -> None:
         after, step = on_write_answer(Attempt(write), Applied(None))
@@ -108,6 +121,37 @@ def test_a_match_that_finds_nothing_is_lost_without_doubt_and_unknown_with_it() 
     assert on_look_answer(refused(MATCH), Missing())[1] == Lost("p", V1, ABSENT)
     assert on_look_answer(refused(MATCH), Unchanged())[1] == Lost("p", V1, ABSENT)
     assert isinstance(on_look_answer(in_doubt(MATCH), Missing())[1], Inconclusive)
+
+
+ELSEWHERE = [Missing(), seen(V2, "other"), seen(V2, None)]
+
+
+class TestADelete:
+    def test_it_begins_with_a_look_as_it_leaves_nothing_behind_to_look_for(self) -> None:
+        assert first_step(DELETE) == Look()
+        assert [first_step(write) for write in (CREATE, ONCE, MATCH)] == [Send()] * 3
+
+    @pytest.mark.parametrize("look", ELSEWHERE)
+    def test_what_is_not_at_its_version_before_it_is_sent_is_lost(self, look) -> None:
+        current = look.version if isinstance(look, Seen) else ABSENT
+        assert on_look_answer(Attempt(DELETE), look)[1] == Lost("p", V1, current)
+
+    def test_what_is_at_its_version_is_sent_at_once_and_again_after_silence(self) -> None:
+        assert on_look_answer(Attempt(DELETE), seen(V1, "x"))[1] == Send()
+        assert on_look_answer(in_doubt(DELETE), seen(V1, "x"))[1] == Send(1)
+
+    @pytest.mark.parametrize("look", ELSEWHERE)
+    def test_once_sent_it_is_never_lost_whatever_came_back(self, look) -> None:
+        for attempt in (refused(DELETE), in_doubt(DELETE), refused(DELETE, doubt=True)):
+            assert isinstance(on_look_answer(attempt, look)[1], Inconclusive)
+
+    def test_a_refusal_of_what_is_at_its_version_is_the_stores_fault_in_the_end(self) -> None:
+        attempt, steps = refused(DELETE), []
+        for _ in range(5):
+            attempt, step = on_look_answer(attempt, seen(V1, "x"))
+            steps.append(step)
+        assert steps[:4] == [Adapt(0), Adapt(1), Adapt(2), Adapt(3)]
+        assert isinstance(steps[4], Contradicts)
 
 
 @pytest.mark.parametrize("attempt_of", [in_doubt, lambda write: refused(write, doubt=True)])

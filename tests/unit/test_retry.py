@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsspec_cas.retry import BASE_S, CEILING_S, delay_s
+from fsspec_cas.retry import BASE_S, CEILING_S, delay_s, enough_s
 
 draws = st.floats(0, 1, exclude_max=True)
 
@@ -30,3 +30,7 @@ def test_the_ceiling_doubles_from_the_base_until_it_is_reached() -> None:
 
 def test_the_jitter_is_full_so_a_draw_of_zero_waits_not_at_all() -> None:
     assert [delay_s(n, 0.0) for n in (1, 5, 50)] == [0.0] * 3
+
+
+def test_another_try_is_given_twice_what_the_slowest_took_and_never_a_splinter() -> None:
+    assert [enough_s(slowest_s) for slowest_s in (0.0, 0.01, 0.1, 2.0)] == [0.05, 0.05, 0.2, 4.0]

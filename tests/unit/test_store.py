@@ -301,20 +301,57 @@ def test_a_listing_follows_all_pages_and_is_relative_and_ordered():
 
 
 def test_a_conditional_delete_that_is_done_is_won_with_the_version_removed():
-    store, _, _ = scripted(NotNow("409"), Applied(None))
-    assert store.delete_if_match("a", V1) == Won(V1)
+    store, backend, _ = scripted(seen(V1), NotNow("409"), Applied(None))
+    outcome = store.delete_if_match("a", V1)
+    assert outcome == Won(V1)
+    assert not outcome.resent
+    assert backend.asked[0][:2] == ("head", "root/a")
+    assert [what[:3] for what in backend.asked[1:]] == [("delete", "root/a", V1)] * 2
 
 
-def test_a_conditional_delete_that_is_refused_is_lost_with_what_is_there():
-    for look, current in ((seen(V2), V2), (Missing(), ABSENT)):
-        store, _, _ = scripted(Denied(), look)
+def test_a_conditional_delete_of_what_is_not_at_that_version_is_lost_and_nothing_is_sent():
+    for looks, current in (([seen(V2)], V2), ([Missing(), Missing()], ABSENT)):
+        store, backend, _ = scripted(*looks)
         assert store.delete_if_match("a", V1) == Lost("root/a", V1, current)
+        assert backend.verbs == ["head", "get"][: len(looks)]
 
 
-def test_a_conditional_delete_without_an_answer_is_unknown():
-    store, backend, _ = scripted(NoAnswer("reset"))
+def test_a_conditional_delete_that_is_refused_after_the_look_is_unknown_as_the_refusal_may_be_of_a_second_copy():
+    for look in (seen(V2), Missing()):
+        store, backend, _ = scripted(seen(V1), Denied(), look)
+        outcome = store.delete_if_match("a", V1)
+        assert isinstance(outcome, Unknown)
+        with pytest.raises(OutcomeUnknown, match="removed"):
+            outcome.unwrap()
+        assert backend.verbs == ["head", "delete", "head"]
+
+
+def test_a_conditional_delete_without_an_answer_is_looked_for_and_sent_again_while_the_object_stands():
+    store, backend, _ = scripted(seen(V1), NoAnswer("503"), seen(V1), Applied(None))
+    outcome = store.delete_if_match("a", V1)
+    assert outcome == Won(V1)
+    assert outcome.resent
+    assert backend.verbs == ["head", "delete", "head", "delete"]
+
+
+def test_a_conditional_delete_without_an_answer_after_which_the_object_is_gone_is_unknown():
+    store, backend, _ = scripted(seen(V1), NoAnswer("reset"), Missing())
     assert isinstance(store.delete_if_match("a", V1), Unknown)
-    assert backend.verbs == ["delete"]
+    assert backend.verbs == ["head", "delete", "head"]
+
+
+def test_a_conditional_delete_that_could_not_be_sent_is_unavailable_and_not_unknown():
+    store, _, _ = scripted(seen(V1), *[NotNow("429", 20.0)] * 9)
+    with pytest.raises(Unavailable, match="not removed"):
+        store.delete_if_match("a", V1)
+
+
+def test_an_unknown_delete_is_taken_up_later_and_sent_again_while_the_object_stands():
+    store, backend, _ = scripted(seen(V1), NoAnswer("hangs", 90.0), seen(V1), Applied(None))
+    unknown = store.delete_if_match("a", V1)
+    assert isinstance(unknown, Unknown)
+    assert store.resolve(pickle.loads(pickle.dumps(unknown))) == Won(V1)
+    assert backend.verbs == ["head", "delete", "head", "delete"]
 
 
 def test_where_there_is_no_conditional_delete_nothing_is_sent():

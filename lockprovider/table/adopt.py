@@ -23,13 +23,13 @@ from lockprovider.table.properties import BUCKETS, HASH_FIELD, TableConfig, chec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
     from lockprovider.table.timeline import Timeline
 
 _TRIES = 10
 
 
-def adopt_bucket_index(table: Table, buckets: int, bucket_by: Sequence[str] = ()) -> None:
+def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[str] = ()) -> None:
     """Write the index into the properties, where every writer finds it. Safe to repeat.
 
     All keys are read. A table without rows can be given any index.
@@ -58,8 +58,8 @@ def adopt_bucket_index(table: Table, buckets: int, bucket_by: Sequence[str] = ()
     raise Aborted("others committed each time while the table's keys were read; try again when less is written")
 
 
-def _check_rows(table: Table, seen: Timeline, wanted: TableConfig, index: BucketIndex) -> None:
-    slices = table.snapshot(seen).slices
+def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index: BucketIndex) -> None:
+    slices = table.snapshot_of(seen).slices
     try:
         groups(slices, index)
     except Corrupt as error:
@@ -73,7 +73,7 @@ def _check_rows(table: Table, seen: Timeline, wanted: TableConfig, index: Bucket
             )
 
 
-def _written(table: Table, seen: Timeline, index: BucketIndex) -> bool:
+def _written(table: TableContext, seen: Timeline, index: BucketIndex) -> bool:
     """Whether the properties say so now; not, if something was committed since."""
     with table.lock.acquire() as lease:
         if table.timeline().written != seen.written:

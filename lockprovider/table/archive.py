@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
 from lockprovider import InvalidSettings, Lease, LockError
-from lockprovider.table import archived, history_files, leaving, rollback
+from lockprovider.table import archived, history_files, leaving, recover
 from lockprovider.table.ahead import at_once
 from lockprovider.table.archival import Archivable, Facts, FileGroup, KeepActive, Plan, plan, surplus
 from lockprovider.table.errors import TableError
@@ -39,7 +39,7 @@ from lockprovider.table.retention import earliest_retained
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 _ROUND = 100  # writes; the lock is held for as long as their completed files are removed one by one
 
@@ -55,7 +55,7 @@ class ArchiveResult:
     held: str = ""
 
 
-def archive(table: Table, keep: KeepActive | None = None) -> ArchiveResult:
+def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResult:
     """Archive what may be; before that, roll back what dead writers left. A few reads if there is nothing to do.
 
     Raises:
@@ -68,7 +68,7 @@ def archive(table: Table, keep: KeepActive | None = None) -> ArchiveResult:
     if not surplus(now, _earliest(table, now), keep) and archived.reach(table).begin < now.first_active:
         return ArchiveResult(())  # also nothing that a dead archiver has left
     if _may_have_dead(now):
-        rollback.sweep(table)
+        recover.sweep(table)
     names: list[str] = []
     while True:
         with table.lock.acquire() as lease:
@@ -80,7 +80,7 @@ def archive(table: Table, keep: KeepActive | None = None) -> ArchiveResult:
             return ArchiveResult(tuple(names), done.held)
 
 
-def after_commit(table: Table) -> None:
+def after_commit(table: TableContext) -> None:
     """Archive, if what this process saw last of the timeline is long enough. The commit stands whatever comes of it."""
     keep = table.settings.archival
     if len(table.memory.latest.writes) > keep.most:
@@ -88,7 +88,7 @@ def after_commit(table: Table) -> None:
             archive(table, keep)
 
 
-def would_archive(table: Table, keep: KeepActive | None = None) -> ArchiveResult:
+def would_archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResult:
     """What `archive` would do now, if no writer is dead; nothing is written.
 
     Raises:
@@ -99,7 +99,7 @@ def would_archive(table: Table, keep: KeepActive | None = None) -> ArchiveResult
     return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
 
 
-def _checked(table: Table, keep: KeepActive | None) -> KeepActive:
+def _checked(table: TableContext, keep: KeepActive | None) -> KeepActive:
     check_writable(table.config())
     keep = keep or table.settings.archival
     if keep.fault:
@@ -111,7 +111,7 @@ def _may_have_dead(now: Timeline) -> bool:
     return bool(now.pending_writes or now.pending(Action.ROLLBACK, Action.RESTORE))
 
 
-def _round(table: Table, lease: Lease, keep: KeepActive) -> tuple[Plan, bool]:
+def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Plan, bool]:
     """One round; whether it was the last one."""
     leaving.finish(table, lease)
     planned = plan(_facts(table), keep, at_most=_ROUND)
@@ -125,20 +125,20 @@ def _round(table: Table, lease: Lease, keep: KeepActive) -> tuple[Plan, bool]:
     return planned, writes < _ROUND
 
 
-def _facts(table: Table) -> Facts:
+def _facts(table: TableContext) -> Facts:
     """The files first: then a file of no instant never gets one."""
     paths = frozenset(entry.path for entry in table.data_files())
     now = table.timeline()
     return Facts(now, paths, _replaced(table, now), _victims(table, now), _earliest(table, now))
 
 
-def _earliest(table: Table, now: Timeline) -> str:
+def _earliest(table: TableContext, now: Timeline) -> str:
     """The begin time of the oldest write that the retention needs; empty if it needs none."""
     found = earliest_retained(table.settings.retention, now, table.world.now_ms())
     return found.begin if found else ""
 
 
-def _replaced(table: Table, now: Timeline) -> dict[str, frozenset[FileGroup]]:
+def _replaced(table: TableContext, now: Timeline) -> dict[str, frozenset[FileGroup]]:
     replaces = (instant for instant in now.writes if instant.action is Action.REPLACECOMMIT)
     return {
         instant.begin: frozenset(
@@ -148,14 +148,14 @@ def _replaced(table: Table, now: Timeline) -> dict[str, frozenset[FileGroup]]:
     }
 
 
-def _victims(table: Table, now: Timeline) -> frozenset[str]:
+def _victims(table: TableContext, now: Timeline) -> frozenset[str]:
     """Of rollbacks that are planned and not done; one without a plan has not begun."""
     requested = (Instant(begin, Action.ROLLBACK, State.REQUESTED).file_name for begin in now.pending_rollbacks)
     plans = ((name, _read(table, name)) for name in requested if name in now.names)
     return frozenset(decode_rollback_plan(data, name).victim for name, data in plans if data)
 
 
-def _content(table: Table, action: Archivable) -> Archived:
+def _content(table: TableContext, action: Archivable) -> Archived:
     """What the archive keeps of an instant: as JVM Hudi, of a replacecommit its inflight file, if there is one."""
     done = action.done
     names = [done.file_name]
@@ -167,12 +167,12 @@ def _content(table: Table, action: Archivable) -> Archived:
     return Archived(done.begin, done.completion or "", done.action.value, metadata, next(filter(None, plans), None))
 
 
-def _read(table: Table, name: str) -> bytes | None:
+def _read(table: TableContext, name: str) -> bytes | None:
     """None if it is empty."""
     return table.store.read(f"{TIMELINE}/{name}").data or None
 
 
-def _remove_markers(table: Table, actions: Iterable[Archivable]) -> None:
+def _remove_markers(table: TableContext, actions: Iterable[Archivable]) -> None:
     """What a writer left that died after its commit."""
     begins = {action.done.begin for action in actions}
     entries = table.store.list(f"{MARKERS}/")

@@ -36,7 +36,7 @@ from lockprovider.table.streams import SINK_KEY, batches
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _WHOLE_BYTES = 4 << 20  # up to here one request for all of it is cheaper than several for its parts
@@ -65,7 +65,7 @@ class Index:
         self.digests: Mapping[str, Digest] = {}
 
 
-def look(table: Table) -> History:
+def look(table: TableContext) -> History:
     """The archive now: one request while it has not changed since the last look.
 
     Raises:
@@ -83,7 +83,7 @@ def look(table: Table) -> History:
     raise Corrupt(f"{VERSION_FILE} says {number}, and there is no {manifest_path(number)}; restore the file")
 
 
-def _number(table: Table) -> tuple[int, Version | None]:
+def _number(table: TableContext) -> tuple[int, Version | None]:
     with contextlib.suppress(ObjectNotFound, ValueError):
         found = table.store.read(VERSION_FILE)
         return int(found.data), found.version
@@ -92,11 +92,11 @@ def _number(table: Table) -> tuple[int, Version | None]:
     return max(numbers, default=0), None
 
 
-def _manifest(table: Table, number: int) -> Manifest:
+def _manifest(table: TableContext, number: int) -> Manifest:
     return decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
 
 
-def reach(table: Table) -> Digest:
+def reach(table: TableContext) -> Digest:
     """How far the archive reaches: the greatest times of its writes, by begin and by completion; both may be empty.
 
     Raises:
@@ -105,13 +105,13 @@ def reach(table: Table) -> Digest:
     return _digest(table, streams=False)
 
 
-def with_batch(table: Table, stream: str, batch: int) -> Instant | None:
+def with_batch(table: TableContext, stream: str, batch: int) -> Instant | None:
     """The archived commit that this batch, or a later one of its stream, is in; None if there is none."""
     found = (_digest(table, streams=True).streams or {}).get(stream)
     return parse(found[1]) if found is not None and found[0] >= batch else None
 
 
-def tells_of_all(table: Table, mine: Timeline, now: Timeline) -> bool:
+def tells_of_all(table: TableContext, mine: Timeline, now: Timeline) -> bool:
     """Whether all writes that were archived since `mine` was listed are on it, complete, and the archive says so."""
     try:
         names = {one.file_name for one in instants_since(table, mine.first_active) if one.changes_rows}
@@ -121,7 +121,7 @@ def tells_of_all(table: Table, mine: Timeline, now: Timeline) -> bool:
     return left <= names <= mine.written
 
 
-def instants_since(table: Table, begin: str) -> tuple[Instant, ...]:
+def instants_since(table: TableContext, begin: str) -> tuple[Instant, ...]:
     """The archived instants that began at `begin` or later."""
     spans = ((name, size, parse_file(name)) for name, size in look(table).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
@@ -129,12 +129,12 @@ def instants_since(table: Table, begin: str) -> tuple[Instant, ...]:
     return tuple(instant for instant in found if instant is not None and instant.begin >= begin)
 
 
-def names_in(table: Table, name: str, size: int) -> list[str]:
+def names_in(table: TableContext, name: str, size: int) -> list[str]:
     """The names that the completed files had of the instants in one file of the archive."""
     return [_name(row) for row in _columns(opened(table, name, size), _TIMES, name).to_pylist()]
 
 
-def opened(table: Table, name: str, size: int) -> pq.ParquetFile:
+def opened(table: TableContext, name: str, size: int) -> pq.ParquetFile:
     """One file of the archive.
 
     Raises:
@@ -152,7 +152,7 @@ def opened(table: Table, name: str, size: int) -> pq.ParquetFile:
         raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
 
 
-def _digest(table: Table, *, streams: bool) -> Digest:
+def _digest(table: TableContext, *, streams: bool) -> Digest:
     """Of all files; those that are merged while they are read are gone, and in the file that they were merged into."""
     for left in reversed(range(_OVERTAKEN)):
         history = look(table)
@@ -164,7 +164,7 @@ def _digest(table: Table, *, streams: bool) -> Digest:
     raise AssertionError
 
 
-def _digest_of(table: Table, history: History, *, streams: bool) -> Digest:
+def _digest_of(table: TableContext, history: History, *, streams: bool) -> Digest:
     known = table.archived.digests
     found = {name: known[name] for name in history.files if name in known}
     for name, size in history.files.items():

@@ -17,23 +17,23 @@ from lockprovider.table.overtaken import is_overtaken
 from lockprovider.table.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 
 def transact(
-    table: Table,
+    table: TableContext,
     fn: Callable[[Transaction], object],
     *,
-    retries: int,
-    extra: Mapping[str, str],
-    check_keys: bool | None,
-    pinned: bool,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
+    pinned: bool = True,
 ) -> CommitResult:
     """See `Table.transact`."""
     conflicts = 0
     while True:
-        txn = table.transaction(pinned=pinned)
-        txn.extra.update(extra)
+        txn = Transaction(table, pinned=pinned)
+        txn.extra.update(extra or {})
         txn.check_keys = txn.check_keys if check_keys is None else check_keys
         try:
             fn(txn)

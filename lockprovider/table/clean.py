@@ -15,14 +15,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from lockprovider import InvalidSettings
 from lockprovider.table import service
-from lockprovider.table.ahead import at_once
 from lockprovider.table.instant import Action
-from lockprovider.table.layout import LOCK, META, TIMELINE, checked_path, heartbeat_path, join
+from lockprovider.table.layout import LOCK, META, checked_path, heartbeat_path, join
 from lockprovider.table.properties import check_writable
 from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy, removable
 from lockprovider.table.savepoint import savepoints
@@ -36,7 +34,7 @@ from lockprovider.table.service_metadata import (
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class CleanResult:
     files: Mapping[str, tuple[str, ...]]
 
 
-def clean(table: Table, policy: Policy | None = None) -> tuple[CleanResult, ...]:
+def clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResult, ...]:
     """Finish what dead cleaners have planned, then clean; nothing to remove leaves nothing on the timeline.
 
     While another cleaner is at work, this one does nothing.
@@ -67,7 +65,7 @@ def clean(table: Table, policy: Policy | None = None) -> tuple[CleanResult, ...]
         return finished if mine is None else (*finished, mine)
 
 
-def _schedule(table: Table, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
+def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
     """The begin time, that beats until `alive` ends, and the plan; None if there is nothing to do."""
     with table.lock.acquire() as lease:
         paths, now = _listed(table)
@@ -79,7 +77,7 @@ def _schedule(table: Table, policy: Policy, alive: contextlib.ExitStack) -> tupl
     return begin, plan
 
 
-def would_clean(table: Table, policy: Policy | None = None) -> CleanPlan:
+def would_clean(table: TableContext, policy: Policy | None = None) -> CleanPlan:
     """What `clean` would plan now; nothing is written.
 
     Raises:
@@ -88,7 +86,7 @@ def would_clean(table: Table, policy: Policy | None = None) -> CleanPlan:
     return planned(table, policy or table.settings.retention, *_listed(table), table.world.now_ms())
 
 
-def finish_dead(table: Table) -> tuple[CleanResult, ...]:
+def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
     """Carry out the plans whose cleaners are dead."""
     now = table.timeline()
     if not now.pending(Action.CLEAN):
@@ -99,28 +97,7 @@ def finish_dead(table: Table) -> tuple[CleanResult, ...]:
         return tuple(result for result in done if result is not None)
 
 
-def has_overtaken(table: Table, seen: Timeline) -> bool:
-    """Whether files that are part of `seen` may have been removed since: by a clean planned later, or a restore.
-
-    A clean that was planned before takes nothing that was the latest at `seen`. Also, whether `seen` may have holes:
-    archival removes the oldest first, so that it has not begun to as long as the oldest is there.
-    """
-    calls = [
-        partial(
-            table.store.list, f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.latest_time}~", stop_at=f"{TIMELINE}/:"
-        )
-    ]
-    oldest = min((i for i in seen.writes if i.begin >= seen.first_active), key=lambda i: i.begin, default=None)
-    if oldest is not None:
-        calls.append(partial(table.store.list, f"{TIMELINE}/{oldest.file_name}"))
-    newest, *first = at_once(table.store, calls)
-    later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
-    if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later.instants) or [] in first:
-        return True
-    return bool(seen.pending(Action.RESTORE)) and not seen.written <= table.timeline().written
-
-
-def read_plan(table: Table, begin: str) -> CleanPlan:
+def read_plan(table: TableContext, begin: str) -> CleanPlan:
     """The plan of a clean that is not completed.
 
     Raises:
@@ -129,7 +106,7 @@ def read_plan(table: Table, begin: str) -> CleanPlan:
     return decode_clean_plan(*service.read_plan(table, begin, Action.CLEAN))
 
 
-def planned(table: Table, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
+def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
     """What a clean at `now` removes; `paths` were listed before."""
     _check(policy)
     kept = savepoints(table, now)
@@ -146,13 +123,13 @@ def planned(table: Table, policy: Policy, paths: tuple[str, ...], now: Timeline,
     return CleanPlan(policy.name, found.files, earliest, last, tuple(sorted(kept)))
 
 
-def _listed(table: Table) -> tuple[tuple[str, ...], Timeline]:
+def _listed(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
     """The files first: a file whose instant is on no later timeline is nobody's."""
     paths = tuple(entry.path for entry in table.data_files())
     return paths, table.timeline()
 
 
-def _now_ms(table: Table) -> int:
+def _now_ms(table: TableContext) -> int:
     """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
     by_store = table.store.head(LOCK).modified_ms
     return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
@@ -170,7 +147,7 @@ def _check(policy: Policy) -> None:
         )
 
 
-def _replaced_by(table: Table, now: Timeline) -> dict[tuple[str, str], str]:
+def _replaced_by(table: TableContext, now: Timeline) -> dict[tuple[str, str], str]:
     replaced: dict[tuple[str, str], str] = {}
     for instant in now.writes:
         if instant.action is Action.REPLACECOMMIT:
@@ -179,7 +156,7 @@ def _replaced_by(table: Table, now: Timeline) -> dict[tuple[str, str], str]:
     return replaced
 
 
-def _carry_out(table: Table, begin: str, plan: CleanPlan) -> CleanResult | None:
+def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
     """None if somebody else completed it."""
     started_s = table.world.monotonic_s()
     for partition, names in plan.files.items():

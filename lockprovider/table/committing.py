@@ -34,7 +34,7 @@ from lockprovider.table.starting import Started
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
     from lockprovider.table.present import Now
 
 _LEASES = 8  # how often a commit may lose its lease, or its turn, before it gives up
@@ -53,7 +53,7 @@ class _Again:
 class Committing:
     """The commit of one draft; good for one `run`."""
 
-    def __init__(self, table: Table, mine: Started, draft: Draft, announced: Iterable[str]) -> None:
+    def __init__(self, table: TableContext, mine: Started, draft: Draft, announced: Iterable[str]) -> None:
         self._draft = draft
         self._table = table
         self._mine = mine

@@ -33,12 +33,12 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import FileSlice
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 Report = tuple[tuple[str, str, tuple[Finding, ...]], ...]
 
 
-def diagnose(table: Table) -> Report:
+def diagnose(table: TableContext) -> Report:
     """Every check with what it found; a table that cannot be opened can be looked at.
 
     Raises:
@@ -48,7 +48,7 @@ def diagnose(table: Table) -> Report:
     return examine(look(table))
 
 
-def look(table: Table) -> Facts:
+def look(table: TableContext) -> Facts:
     """Everything that the checks need; nothing is written.
 
     Raises:
@@ -91,13 +91,13 @@ def look(table: Table) -> Facts:
     )
 
 
-def _slices(table: Table, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[FileSlice, ...]:
+def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[FileSlice, ...]:
     with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
-        return table.snapshot(timeline, files=files).slices
+        return table.snapshot_of(timeline, files).slices
     return ()
 
 
-def _misplaced(table: Table, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
+def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
     """Reads all keys, if there are buckets."""
     found: dict[str, int] = {}
     for one in slices if config.bucket_index is not None else ():
@@ -106,7 +106,7 @@ def _misplaced(table: Table, config: TableConfig, slices: tuple[FileSlice, ...])
     return {path: count for path, count in found.items() if count}
 
 
-def _read(table: Table, path: str) -> bytes | None:
+def _read(table: TableContext, path: str) -> bytes | None:
     try:
         return table.store.read(path).data
     except ObjectNotFound:
@@ -122,14 +122,14 @@ def _parsed(data: bytes | None) -> TableConfig | str:
         return str(error)
 
 
-def _commit(table: Table, instant: Instant) -> CommitMetadata | str:
+def _commit(table: TableContext, instant: Instant) -> CommitMetadata | str:
     try:
         return table.metadata_of(instant)
     except (Corrupt, HistoryGone) as error:
         return str(error)
 
 
-def _victims(table: Table, timeline: Timeline) -> frozenset[str]:
+def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
     found: set[str] = set()
     for instant in timeline.instants:
         if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
@@ -146,7 +146,9 @@ def _undone(action: Action, data: bytes, name: str) -> set[str]:
     return {begin for begin, _ in decode_rollback(data, name).victims}
 
 
-def _dead(table: Table, timeline: Timeline, entries: dict[str, Entry], beats: dict[str, Entry]) -> frozenset[str]:
+def _dead(
+    table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats: dict[str, Entry]
+) -> frozenset[str]:
     """By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it."""
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     beats_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
@@ -159,7 +161,7 @@ def _is_of(name: str, begins: tuple[str, ...]) -> bool:
     return name.partition(".")[0] in begins and name.endswith(".requested")
 
 
-def _archive(table: Table, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """What is wrong with the archive, what is in it that is on the timeline, too, and which writes that hides."""
     sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
     done = [i.begin for i in timeline.instants if i.is_completed]
@@ -176,7 +178,7 @@ def _archive(table: Table, timeline: Timeline) -> tuple[str, tuple[str, ...], tu
     return fault, tuple(left), tuple(sorted(i.file_name for i in hidden)) if left else ()
 
 
-def _lock(table: Table) -> tuple[str, str]:
+def _lock(table: TableContext) -> tuple[str, str]:
     """What is wrong with the lock record, and what is good to know."""
     data = _read(table, LOCK)
     if data is None:

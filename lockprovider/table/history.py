@@ -8,46 +8,30 @@ Source: RFC-22; Hudi `HoodieTableFileSystemView`, incremental and time travel qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fsspec_cas import InvalidInput
-from lockprovider.table import clean, reading
+from lockprovider.table import reading
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.archived import reach
+from lockprovider.table.as_of import refuse_archived, refuse_gone
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.incremental import OPERATION, Order, Window, changed_rows, latest, touched, window
 from lockprovider.table.instant import Action, Instant
-from lockprovider.table.overtaken import is_overtaken
+from lockprovider.table.overtaken import has_overtaken, is_overtaken
 from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import AsOf, Snapshot, lost, rewound, time_text
+from lockprovider.table.view import Snapshot, time_text
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
-Groups = Mapping[str, frozenset[str]]  # file ids by partition
 _OVERTAKEN = 10  # how often changes are looked up again because files were removed while they were listed
 _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
-
-
-def snapshot_at(table: Table, now: Timeline, moment: AsOf) -> Snapshot:
-    """What the table was at a moment.
-
-    Raises:
-        HistoryGone: it is before the table, before what was archived, or a file was cleaned.
-    """
-    then = rewound(now, moment.includes)
-    archived = _refuse_archived(table, moment.time, Order(moment.by))
-    if not then.writes and not archived:
-        raise HistoryGone(f"there is no table at {table.url!r} as of {moment.time}; ask for a later time")
-    seen = table.snapshot(then)
-    _refuse_gone(table, now, seen, None, f"as of {moment.time}")
-    return seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +88,16 @@ class Changes:
 
 
 def changes(
-    table: Table,
-    after: str | datetime | None,
-    until: str | datetime | None,
+    table: TableContext,
+    after: str | datetime | None = None,
+    until: str | datetime | None = None,
     *,
-    order: Order,
+    order: Order | str = Order.COMPLETION,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
 ) -> Changes:
     """See `Table.changes`."""
+    order = Order(order)
     start = "" if after is None or after == "" else time_text(after)
     end = "" if until is None else time_text(until)
     only = None if partitions is None else frozenset(partitions)
@@ -129,13 +114,13 @@ def changes(
             if not is_overtaken(table, now, error):
                 raise
         else:
-            if not clean.has_overtaken(table, now):
+            if not has_overtaken(table, now):
                 return found
     raise HistoryGone(f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits")
 
 
 def _changes(
-    table: Table,
+    table: TableContext,
     now: Timeline,
     given: Window,
     *,
@@ -148,13 +133,13 @@ def _changes(
     if not given.commits:
         return Changes(given.checkpoint, (), wanted, (), table)
     files = table.data_files()
-    then = table.snapshot(given.then, files=files)
-    before = table.snapshot(given.before, files=files) if continues else Snapshot(given.before, ())
+    then = table.snapshot_of(given.then, files)
+    before = table.snapshot_of(given.before, files) if continues else Snapshot(given.before, ())
     found = touched(table.metadata_of(i) for i in given.commits) if continues else then.groups
     groups = {partition: found[partition] for partition in sorted(found) if only is None or partition in only}
-    _refuse_gone(table, now, then, groups, f"up to {given.checkpoint}")
+    refuse_gone(table, now, then, groups, f"up to {given.checkpoint}")
     if continues:
-        _refuse_gone(table, now, before, groups, "before these changes")
+        refuse_gone(table, now, before, groups, "before these changes")
     names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
     old, new = (reading.plan(seen, schema, table.config(), columns=names) for seen in (before, then))
     # One partition after the other: a row may have moved between its file groups.
@@ -162,14 +147,14 @@ def _changes(
     return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table)
 
 
-def check_since(table: Table, now: Timeline, start: str, order: Order) -> None:
+def check_since(table: TableContext, now: Timeline, start: str, order: Order) -> None:
     """Refuse to continue from a checkpoint that commits were archived or taken back after; empty is the beginning.
 
     Raises:
         HistoryGone: what happened since cannot be told.
     """
     if start:
-        _refuse_archived(table, start, order)
+        refuse_archived(table, start, order)
         _refuse_restored(now, start, order)
 
 
@@ -186,19 +171,6 @@ def _wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([pa.field(OPERATION, pa.string()), *(full.field(name) for name in names)])
 
 
-def _refuse_gone(table: Table, now: Timeline, seen: Snapshot, among: Groups | None, which: str) -> None:
-    """Refuse a past of which a file is needed that was cleaned."""
-    shown = seen.timeline.written
-    gone = lost(seen, [(i, table.metadata_of(i)) for i in now.writes if i.file_name not in shown])
-    missing = sorted((p, f) for p, f in gone if among is None or f in among.get(p, ()))
-    if missing:
-        partition, file_id = missing[0]
-        raise HistoryGone(
-            f"the table {which} cannot be read any more: of {len(missing)} file groups the files were cleaned, one is "
-            f"{file_id} in partition {partition!r}; ask for a later time, or read the whole table again"
-        )
-
-
 def _refuse_restored(now: Timeline, start: str, order: Order) -> None:
     restores = [i for i in now.instants if i.action is Action.RESTORE and i.is_completed and order.time_of(i) > start]
     if restores:
@@ -206,15 +178,3 @@ def _refuse_restored(now: Timeline, start: str, order: Order) -> None:
             f"the table was restored ({restores[0].file_name}) after {start}, which took back commits that may have "
             "been consumed; read the whole table again"
         )
-
-
-def _refuse_archived(table: Table, start: str, order: Order) -> str:
-    """The time up to which writes were archived; empty if none were.
-
-    Of archived writes the view knows only that they were completed, so it cannot tell a time between them.
-    """
-    found = reach(table)
-    reached = found.completion if order is Order.COMPLETION else found.begin
-    if start < reached:
-        raise HistoryGone(f"commits up to {reached} were archived; ask for a later time than {start}")
-    return reached

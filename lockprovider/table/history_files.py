@@ -38,7 +38,7 @@ from lockprovider.table.lsm import (
 )
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 _MERGED = 10  # files of one level (`hoodie.timeline.compaction.batch.size`)
 _MERGED_BYTES = 128 << 20  # of all of them together; they are in memory
@@ -46,7 +46,7 @@ _LEVELS = 9  # a level is one digit
 _MANIFESTS = 3  # that stay, for readers who are at it (`hoodie.timeline.manifest.retained.versions`)
 
 
-def settle(table: Table, lease: Lease) -> History:
+def settle(table: TableContext, lease: Lease) -> History:
     """The archive, once what was decided under an earlier lease is part of it."""
     history, there = archived.look(table), _listed(table)
     later = sorted(number for number in _numbers(there) if number > history.number)
@@ -59,7 +59,7 @@ def settle(table: Table, lease: Lease) -> History:
     return history
 
 
-def add(table: Table, lease: Lease, instants: Sequence[Archived]) -> None:
+def add(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
     """Make these instants part of the archive, in a file of their own.
 
     Raises:
@@ -74,7 +74,7 @@ def add(table: Table, lease: Lease, instants: Sequence[Archived]) -> None:
     _decide(table, lease, history, {**history.files, name: size})
 
 
-def merge(table: Table, lease: Lease) -> None:
+def merge(table: TableContext, lease: Lease) -> None:
     """Merge the oldest files of each level that has ten, from below; and remove what is not needed any more."""
     merged = 0
     for level in range(_LEVELS):
@@ -94,7 +94,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
     return batch if len(batch) == _MERGED and sum(files[name] for name in batch) <= _MERGED_BYTES else []
 
 
-def _merge(table: Table, lease: Lease, history: History, batch: list[str]) -> None:
+def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
     digest, seen, parts = Digest(), set[tuple[str, str, str]](), []
     for name in batch:
         file = archived.opened(table, name, history.files[name])
@@ -115,13 +115,13 @@ def _new_rows(rows: pa.Table, seen: set[tuple[str, str, str]]) -> pa.Table:
     return rows.filter(pa.array(fresh, pa.bool_()))
 
 
-def _decide(table: Table, lease: Lease, history: History, files: Manifest) -> None:
+def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
     number = max([history.number, *_numbers(_listed(table))]) + 1
     lease.publish(manifest_path(number), encode_manifest(files))
     _point(table, number, history.version)
 
 
-def _point(table: Table, number: int, version: Version | None) -> None:
+def _point(table: TableContext, number: int, version: Version | None) -> None:
     data = str(number).encode()
     if version is None:
         table.store.put_if_absent(VERSION_FILE, data).unwrap()
@@ -130,7 +130,7 @@ def _point(table: Table, number: int, version: Version | None) -> None:
     _drop_checksum(table, "_version_")
 
 
-def _put(table: Table, name: str, data: bytes) -> int:
+def _put(table: TableContext, name: str, data: bytes) -> int:
     """Its size. What is there under this name and is not part of the archive was left by an archiver that died."""
     path = f"{HISTORY}/{name}"
     if not isinstance(table.store.put_if_absent(path, data), Won):
@@ -141,13 +141,13 @@ def _put(table: Table, name: str, data: bytes) -> int:
     return len(data)
 
 
-def _drop_checksum(table: Table, name: str) -> None:
+def _drop_checksum(table: TableContext, name: str) -> None:
     """Hadoop keeps them beside files on local disks only, and would find a file wrong that it has not written."""
     if table.store.kind == "local":
         table.store.delete(f"{HISTORY}/.{name}.crc")
 
 
-def _listed(table: Table) -> dict[str, int]:
+def _listed(table: TableContext) -> dict[str, int]:
     """Sizes in bytes by name."""
     return {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
 
@@ -156,7 +156,7 @@ def _numbers(there: dict[str, int]) -> list[int]:
     return [number for name in there if (number := parse_manifest_name(name)) is not None]
 
 
-def _holds(table: Table, history: History, number: int, there: dict[str, int]) -> bool:
+def _holds(table: TableContext, history: History, number: int, there: dict[str, int]) -> bool:
     """Whether a manifest that is not pointed to may be.
 
     All its files are there, and nothing that it archives was taken back since: what it archives is removed only once it
@@ -174,7 +174,7 @@ def _holds(table: Table, history: History, number: int, there: dict[str, int]) -
     return bool(added) and {one for one in names if parse(one) is not None} <= table.timeline().names
 
 
-def _sweep(table: Table, lease: Lease, keep: int) -> None:
+def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
     """Remove all manifests but the newest, and the files that none of those names."""
     there = _listed(table)
     number = archived.look(table).number

@@ -30,19 +30,19 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import lost
 
 if TYPE_CHECKING:
+    from lockprovider.table.context import TableContext
     from lockprovider.table.draft import Draft
     from lockprovider.table.heartbeat import WriterHeartbeat
-    from lockprovider.table.manager import Table
     from lockprovider.table.present import Now
 
 
-def needed(table: Table, draft: Draft, now: Timeline) -> tuple[Instant, ...]:
+def needed(table: TableContext, draft: Draft, now: Timeline) -> tuple[Instant, ...]:
     """The commits whose contents the judgement is going to ask for: to have them at hand by then."""
     done = completed_since(draft.timeline, now)
     return done if draft.may_overlap(table.settings.resolution) else done[-1:]
 
 
-def judge(table: Table, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> None:
+def judge(table: TableContext, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> None:
     """Let a commit pass, or say what is in its way.
 
     Raises:
@@ -56,7 +56,7 @@ def judge(table: Table, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> 
     _check_conflicts(table, draft, seen.timeline)
 
 
-def _check_alive(table: Table, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> None:
+def _check_alive(table: TableContext, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> None:
     begin, now = draft.begin, seen.timeline
     if seen.listed and not now.is_pending(begin):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
@@ -69,13 +69,13 @@ def _check_alive(table: Table, draft: Draft, heartbeat: WriterHeartbeat, seen: N
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
 
-def _check_once(table: Table, draft: Draft, now: Timeline) -> None:
+def _check_once(table: TableContext, draft: Draft, now: Timeline) -> None:
     done = None if draft.once is None else committed_in(table, now, draft.once)
     if draft.once is not None and done is not None:
         raise draft.once.found_in(done)
 
 
-def _check_conflicts(table: Table, draft: Draft, now: Timeline) -> None:
+def _check_conflicts(table: TableContext, draft: Draft, now: Timeline) -> None:
     _check_snapshot(table, draft, now)
     done = completed_since(draft.timeline, now)
     _check_columns(table, draft, done)
@@ -89,7 +89,7 @@ def _check_conflicts(table: Table, draft: Draft, now: Timeline) -> None:
         refuse_shared(table, draft.begin, draft.keys, later)
 
 
-def _check_snapshot(table: Table, draft: Draft, now: Timeline) -> None:
+def _check_snapshot(table: TableContext, draft: Draft, now: Timeline) -> None:
     """What the writer has seen completed is not taken back, and what it has not seen can still be found."""
     if undone_since(draft.timeline, now):
         raise WriteConflict(draft.begin, max(_restores(now), default="a restore"), ())
@@ -97,13 +97,13 @@ def _check_snapshot(table: Table, draft: Draft, now: Timeline) -> None:
         raise WriteConflict(draft.begin, ARCHIVED, ())
 
 
-def _may_have_missed(table: Table, mine: Timeline, now: Timeline) -> bool:
+def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
     """Whether a write may be archived that my snapshot has not: it completed later, or while I listed others."""
     suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
     return suspect and not archived.tells_of_all(table, mine, now)
 
 
-def _check_columns(table: Table, draft: Draft, done: tuple[Instant, ...]) -> None:
+def _check_columns(table: TableContext, draft: Draft, done: tuple[Instant, ...]) -> None:
     """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost.
 
     Each commit states all columns, and had this check too: the last one tells.
@@ -117,7 +117,9 @@ def _check_columns(table: Table, draft: Draft, done: tuple[Instant, ...]) -> Non
             return
 
 
-def _check_overlap(table: Table, draft: Draft, now: Timeline, later: list[tuple[Instant, CommitMetadata]]) -> None:
+def _check_overlap(
+    table: TableContext, draft: Draft, now: Timeline, later: list[tuple[Instant, CommitMetadata]]
+) -> None:
     others = [Operation.of(i, metadata) for i, metadata in later]
     others += planned_services(table, now)
     if draft.is_table_service:

@@ -13,23 +13,21 @@ Source: the key ranges and bloom filters are those of Hudi's `HoodieBloomIndex`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table.conflict import completed_since
 from lockprovider.table.errors import InvalidRecords, WriteConflict
 from lockprovider.table.keys import KeyFile
 
 if TYPE_CHECKING:
+    from lockprovider.table.context import TableContext
     from lockprovider.table.instant import Instant
-    from lockprovider.table.manager import Table
     from lockprovider.table.metadata import CommitMetadata, WriteStat
     from lockprovider.table.reading import Home
-    from lockprovider.table.transaction import Transaction
     from lockprovider.table.view import Snapshot
 
 
@@ -103,27 +101,9 @@ class KeyCheck:
                         yield partition, tuple(keys.to_pylist())
 
 
-def look_for_keys(txn: Transaction, stats: Sequence[WriteStat]) -> KeyCheck | None:
-    """Most of the check, before others have to wait for it; None in a table with buckets, which tell of them anyway.
-
-    Raises:
-        WriteConflict: another has inserted a key of these files since the transaction's snapshot.
-        InvalidRecords: they are inserted, and a key is in the table already.
-    """
-    table = txn.table
-    if txn.config.bucket_index is None:
-        keys = KeyCheck(table, stats)
-        if txn.operation == "INSERT":
-            keys.refuse_known(txn.snapshot)
-        now = table.timeline()
-        refuse_shared(table, txn.begin, keys, [(i, table.metadata_of(i)) for i in completed_since(txn.timeline, now)])
-        return keys
-    if txn.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
-        raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
-    return None
-
-
-def refuse_shared(table: Table, begin: str, keys: KeyCheck, later: Iterable[tuple[Instant, CommitMetadata]]) -> None:
+def refuse_shared(
+    table: TableContext, begin: str, keys: KeyCheck, later: Iterable[tuple[Instant, CommitMetadata]]
+) -> None:
     """Let the write that began then give way to one of these that has inserted a key of its own.
 
     Raises:

@@ -2,7 +2,7 @@
 
 Pending states go first, of all of them: without its completed file an instant looks pending, and its rows are gone.
 Then the completed files, one by one, oldest first, so that at every moment what is there is younger than what is gone.
-A listing that goes on meanwhile can still miss one behind another that it has seen; `clean.has_overtaken` tells.
+A listing that goes on meanwhile can still miss one behind another that it has seen; `overtaken.has_overtaken` tells.
 
 Source: Hudi `TimelineArchiverV2.deleteArchivedActions`.
 """
@@ -20,12 +20,12 @@ from lockprovider.table.layout import TIMELINE
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 _BESIDES = (Action.CLEAN, Action.ROLLBACK)
 
 
-def finish(table: Table, lease: Lease) -> None:
+def finish(table: TableContext, lease: Lease) -> None:
     """Under the lock: finish what an archiver that died has decided. A few requests if there is nothing to do."""
     history = history_files.settle(table, lease)
     if not history.files:
@@ -39,7 +39,7 @@ def finish(table: Table, lease: Lease) -> None:
     remove(table, lease, [_whole(now, instant) for instant in done if instant.file_name in there])
 
 
-def remove(table: Table, lease: Lease, actions: Iterable[Archivable]) -> None:
+def remove(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
     """Take these instants, which are in the archive, off the timeline; may be repeated.
 
     Raises:

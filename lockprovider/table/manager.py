@@ -24,24 +24,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from fsspec_cas import Entry, Machine, Store, Won, World
-from lockprovider import AuditLog, Lock, LockRecord
+from fsspec_cas import Entry, Store, Won
+from lockprovider import AuditLog
 from lockprovider.table import adopt, archive, attempts, clean, history, reading, restore, retire, savepoint, steady
 from lockprovider.table.archival import KeepActive
 from lockprovider.table.archive import ArchiveResult
-from lockprovider.table.archived import Index
 from lockprovider.table.clean import CleanResult
+from lockprovider.table.context import TableContext
 from lockprovider.table.errors import TableExists
-from lockprovider.table.events import Event, Kind, Watcher, nobody
+from lockprovider.table.events import Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
 from lockprovider.table.incremental import Order
-from lockprovider.table.instant import Instant
 from lockprovider.table.layout import PROPERTIES
-from lockprovider.table.memory import Memory
-from lockprovider.table.metadata import CommitMetadata
-from lockprovider.table.present import Now, Present
-from lockprovider.table.properties import TableConfig, check_readable, encode
+from lockprovider.table.properties import encode
 from lockprovider.table.restore import RestoreResult
 from lockprovider.table.retention import Policy
 from lockprovider.table.service_metadata import Savepoint
@@ -52,33 +48,9 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import Snapshot
 
-_LOOKS_FOR_DEAD = 2  # in the interval of a heartbeat: who is dead has been so for several intervals by then
 
-
-class Table:
+class Table(TableContext):
     """An opened table. Thread-safe: each transaction stands for itself."""
-
-    def __init__(
-        self,
-        store: Store,
-        url: str,
-        *,
-        storage_options: dict[str, Any] | None = None,
-        settings: TableSettings | None = None,
-        watcher: Watcher = nobody,
-        world: World | None = None,
-        audit: AuditLog | None = None,
-    ) -> None:
-        self.store = store
-        self.url = url
-        self.storage_options = storage_options
-        self.settings = settings or TableSettings()
-        self.world = world or Machine()
-        self._watcher = watcher
-        self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
-        self.memory = Memory()
-        self.present = Present(store, url, self._lock, self.memory)
-        self.archived = Index()
 
     @classmethod
     def create(
@@ -112,65 +84,11 @@ class Table:
         table.transact(lambda txn: txn.add(()))
         return table
 
-    @classmethod
-    def open(
-        cls,
-        url: str,
-        *,
-        storage_options: dict[str, Any] | None = None,
-        settings: TableSettings | None = None,
-        watcher: Watcher = nobody,
-    ) -> Table:
-        """Open the table at `url`.
-
-        Raises:
-            TableNotFound: there is none.
-            UnsupportedTable: its rows would come out wrong here.
-            InvalidSettings: they name another index than the table has.
-        """
-        store = Store.from_url(url, storage_options)
-        audit = AuditLog(store)
-        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
-        config = table.config()
-        check_readable(config)
-        if settings is not None and settings.index is not None:
-            settings.index.check(config)
-        return table
-
     # -- reading -------------------------------------------------------------------------------------------------------
-
-    def config(self) -> TableConfig:
-        """The table's properties as they are now.
-
-        Raises:
-            TableNotFound: there are none.
-        """
-        return self.present.config()
-
-    def schema(self, timeline: Timeline | None = None) -> pa.Schema:
-        """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
-        return self.present.schema(timeline or self.timeline())
-
-    def timeline(self) -> Timeline:
-        """The timeline, listed now."""
-        return self.present.timeline()
 
     def history(self) -> list[Commit]:
         """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
         return steady.commits(self)
-
-    def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """What a completed write did.
-
-        Raises:
-            Corrupt: its file cannot be understood.
-            HistoryGone: it was archived or taken back since it was listed.
-        """
-        return self.present.metadata_of(instant)
-
-    def data_files(self) -> list[Entry]:
-        """Everything in the table's folder that is not Hudi's own bookkeeping, whether part of a snapshot or not."""
-        return self.present.data_files()
 
     def snapshot(
         self,
@@ -244,7 +162,7 @@ class Table:
             HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
             InvalidInput: a time or column that does not exist.
         """
-        return history.changes(self, after, until, order=Order(order), columns=columns, partitions=partitions)
+        return history.changes(self, after, until, order=order, columns=columns, partitions=partitions)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -328,7 +246,6 @@ class Table:
 
         Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
         """
-        self._lock.require_safe_store()  # its begin is a conditional create already
         return Transaction(self, pinned=pinned)
 
     def transact(
@@ -350,7 +267,7 @@ class Table:
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
         """
-        return attempts.transact(self, fn, retries=retries, extra=extra or {}, check_keys=check_keys, pinned=pinned)
+        return attempts.transact(self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned)
 
     # -- services ------------------------------------------------------------------------------------------------------
 
@@ -385,30 +302,6 @@ class Table:
     def retire_metadata_table(self) -> int:
         """Remove a metadata table of JVM Hudi's; how many files it had. See `retire`."""
         return retire.retire_metadata_table(self)
-
-    # -- for the modules behind it -------------------------------------------------------------------------------------
-
-    @property
-    def lock(self) -> Lock:
-        """This process's client of the table lock."""
-        return self._lock
-
-    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
-        """The table now, listed only where the lock's log does not tell it; see `Present.now`."""
-        return self.present.now(record, listed=listed)
-
-    def has(self, instant: Instant) -> bool:
-        """Whether that file of the timeline is there now."""
-        return self.present.has(instant)
-
-    def may_look_for_dead(self) -> bool:
-        """Whether this writer looks for dead ones again: not at each of its commits."""
-        every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
-        return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
-
-    def tell(self, kind: Kind, begin: str, **detail: object) -> None:
-        """Tell the watcher."""
-        self._watcher(Event(kind, self.world.now_ms(), begin, detail))
 
 
 def _arrow_engine() -> Any:

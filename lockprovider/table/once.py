@@ -20,7 +20,7 @@ from lockprovider.table.streams import SINK_KEY, batches
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Once:
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 
-def committed_in(table: Table, timeline: Timeline, once: Once) -> Instant | None:
+def committed_in(table: TableContext, timeline: Timeline, once: Once) -> Instant | None:
     """The commit that this batch, or a later one of its stream, is in; None if there is none.
 
     Reads back to the stream's latest commit; for a stream that has none all commits on the timeline, and what the

@@ -18,12 +18,12 @@ from lockprovider.table.metadata import decode_clustering_plan, decode_commit
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 _CLUSTER = "CLUSTER"
 
 
-def planned_services(table: Table, now: Timeline) -> tuple[Operation, ...]:
+def planned_services(table: TableContext, now: Timeline) -> tuple[Operation, ...]:
     """The clusterings that are planned and not completed, with the file groups they are going to replace.
 
     A pending overwrite, of the JVM's too, does not say what it will replace; it is checked when it commits.
@@ -32,12 +32,12 @@ def planned_services(table: Table, now: Timeline) -> tuple[Operation, ...]:
     return tuple(Operation(i, _CLUSTER, decode_clustering_plan(_content(table, i), i.file_name)) for i in requested)
 
 
-def pending_writes(table: Table, now: Timeline, me: str) -> tuple[Operation, ...]:
+def pending_writes(table: TableContext, now: Timeline, me: str) -> tuple[Operation, ...]:
     """The other writers that are not completed, with what they have written or announced so far."""
     return tuple(_pending_write(table, now, begin) for begin in now.pending_writes if begin != me)
 
 
-def _pending_write(table: Table, now: Timeline, begin: str) -> Operation:
+def _pending_write(table: TableContext, now: Timeline, begin: str) -> Operation:
     inflight = Instant(begin, now.pending_action(begin) or Action.COMMIT, State.INFLIGHT)
     content = _content(table, inflight)
     profile = decode_commit(content, inflight.file_name) if content else None
@@ -45,7 +45,7 @@ def _pending_write(table: Table, now: Timeline, begin: str) -> Operation:
     return Operation(inflight, "UNKNOWN" if profile is None else profile.operation, announced | _marked(table, begin))
 
 
-def _marked(table: Table, begin: str) -> frozenset[FileGroup]:
+def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
     groups: set[FileGroup] = set()
     for entry in table.store.list(f"{markers_dir(begin)}/"):
         marker = parse_marker(entry.path)
@@ -55,7 +55,7 @@ def _marked(table: Table, begin: str) -> frozenset[FileGroup]:
     return frozenset(groups)
 
 
-def _content(table: Table, instant: Instant) -> bytes:
+def _content(table: TableContext, instant: Instant) -> bytes:
     try:
         return table.store.read(f"{TIMELINE}/{instant.file_name}").data
     except ObjectNotFound:

@@ -32,7 +32,7 @@ from lockprovider.table.service_metadata import (
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class RestoreResult:
     taken_back: tuple[str, ...]
 
 
-def restore(table: Table, instant: str) -> RestoreResult:
+def restore(table: TableContext, instant: str) -> RestoreResult:
     """Make the commit that began at `instant` the last one; a restore that died is finished first.
 
     Raises:
@@ -71,14 +71,14 @@ def restore(table: Table, instant: str) -> RestoreResult:
             return _carry_out(table, lease, begin, plan)
 
 
-def finish_dead(table: Table, begin: str) -> None:
+def finish_dead(table: TableContext, begin: str) -> None:
     """Finish the restore of an executor that died."""
     with table.lock.acquire() as lease:
         if begin in table.timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_plan(table, begin))
 
 
-def finish_left(table: Table, now: Timeline) -> bool:
+def finish_left(table: TableContext, now: Timeline) -> bool:
     """Finish what dead executors have left, under the lock; whether there was any: then the timeline has changed."""
     left = service.dead_plans(table, now, Action.RESTORE)
     for begin in left:
@@ -86,7 +86,7 @@ def finish_left(table: Table, now: Timeline) -> bool:
     return bool(left)
 
 
-def read_plan(table: Table, begin: str) -> RestorePlan:
+def read_plan(table: TableContext, begin: str) -> RestorePlan:
     """The plan of a restore that is not completed.
 
     Raises:
@@ -102,7 +102,7 @@ def _victims(now: Timeline, target: Instant) -> list[tuple[str, str]]:
     return [*pending, *((instant.begin, instant.action.value) for instant in later)]
 
 
-def _check_savepoints(table: Table, now: Timeline, plan: RestorePlan) -> None:
+def _check_savepoints(table: TableContext, now: Timeline, plan: RestorePlan) -> None:
     kept = sorted(set(savepoints(table, now)) & {begin for begin, _ in plan.victims})
     if kept:
         raise HistoryGone(
@@ -111,7 +111,7 @@ def _check_savepoints(table: Table, now: Timeline, plan: RestorePlan) -> None:
         )
 
 
-def _check_archive(table: Table, target: Instant) -> None:
+def _check_archive(table: TableContext, target: Instant) -> None:
     """Archival goes by begin times: what began before the target may have completed after it."""
     reached = archived.reach(table).completion
     if reached > (target.completion or ""):
@@ -121,7 +121,7 @@ def _check_archive(table: Table, target: Instant) -> None:
         )
 
 
-def _carry_out(table: Table, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
+def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     files = _files_by_begin(table)
@@ -141,7 +141,7 @@ def _carry_out(table: Table, lease: Lease, begin: str, plan: RestorePlan) -> Res
     return RestoreResult(begin, plan.target, tuple(victim for victim, _ in plan.victims))
 
 
-def _take_back(table: Table, now: Timeline, victim: str, files: tuple[str, ...]) -> None:
+def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str, ...]) -> None:
     """The completed file first: with it the commit is gone for every reader."""
     states = [instant for instant in now.instants if instant.begin == victim and instant.changes_rows]
     for done in (instant for instant in states if instant.is_completed):
@@ -156,7 +156,7 @@ def _take_back(table: Table, now: Timeline, victim: str, files: tuple[str, ...])
     table.store.delete(heartbeat_path(victim))
 
 
-def _files_by_begin(table: Table) -> dict[str, tuple[str, ...]]:
+def _files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for entry in table.data_files():
         base = parse_base_file(entry.path.rpartition("/")[2])

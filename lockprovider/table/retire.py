@@ -18,12 +18,12 @@ from lockprovider.table.layout import METADATA_TABLE, PROPERTIES
 from lockprovider.table.properties import encode, parse
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 _HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # on local disks only; JVM readers would find it wrong
 
 
-def retire_metadata_table(table: Table) -> int:
+def retire_metadata_table(table: TableContext) -> int:
     """Stop using the metadata table, and remove it: how many of its files there were. Safe to repeat.
 
     Readers that had opened the table before may fail once, and then see it right.

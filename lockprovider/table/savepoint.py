@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import ObjectNotFound
 from lockprovider.table import leaving
+from lockprovider.table.as_of import snapshot_at
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.instant import Action, Instant, State
 from lockprovider.table.layout import TIMELINE
@@ -22,10 +23,10 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import AsOf, FileSlice
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 
-def savepoints(table: Table, now: Timeline) -> dict[str, Savepoint]:
+def savepoints(table: TableContext, now: Timeline) -> dict[str, Savepoint]:
     """All savepoints by the begin time of their commit, oldest first.
 
     Raises:
@@ -35,7 +36,7 @@ def savepoints(table: Table, now: Timeline) -> dict[str, Savepoint]:
     return {instant.begin: _read(table, instant) for instant in sorted(found, key=lambda instant: instant.begin)}
 
 
-def save(table: Table, instant: str | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
+def save(table: TableContext, instant: str | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
     """Make a savepoint of the commit that began at `instant` (None: of the last one); an existing one is returned.
 
     Raises:
@@ -59,7 +60,7 @@ def save(table: Table, instant: str | None, *, user: str, comment: str) -> tuple
     return target.begin, made
 
 
-def delete(table: Table, instant: str) -> bool:
+def delete(table: TableContext, instant: str) -> bool:
     """Give the files of a savepoint free to be cleaned; False if there is no such savepoint.
 
     Raises:
@@ -89,14 +90,14 @@ def commit_at(now: Timeline, begin: str | None) -> Instant:
     return found[0]
 
 
-def files_of(table: Table, now: Timeline, target: Instant) -> tuple[FileSlice, ...]:
+def files_of(table: TableContext, now: Timeline, target: Instant) -> tuple[FileSlice, ...]:
     """The slices that an as-of to `target` needs; asked under the lock.
 
     Raises:
         HistoryGone: some were cleaned, or a clean that is planned removes them.
     """
-    by_completion = table.snapshot(now, as_of=AsOf(target.completion or "")).slices
-    by_begin = table.snapshot(now, as_of=AsOf(target.begin, "begin")).slices
+    by_completion = snapshot_at(table, now, AsOf(target.completion or "")).slices
+    by_begin = snapshot_at(table, now, AsOf(target.begin, "begin")).slices
     needed = tuple(sorted({*by_completion, *by_begin}))
     going = _planned(table, now) & {slice_.path for slice_ in needed}
     if going:
@@ -107,7 +108,7 @@ def files_of(table: Table, now: Timeline, target: Instant) -> tuple[FileSlice, .
     return needed
 
 
-def _planned(table: Table, now: Timeline) -> frozenset[str]:
+def _planned(table: TableContext, now: Timeline) -> frozenset[str]:
     plans = (decode_clean_plan(*read_plan(table, begin, Action.CLEAN)) for begin in now.pending(Action.CLEAN))
     return frozenset(path for plan in plans for path in plan.paths)
 
@@ -119,7 +120,7 @@ def _names(slices: tuple[FileSlice, ...]) -> dict[str, tuple[str, ...]]:
     return names
 
 
-def _read(table: Table, instant: Instant) -> Savepoint:
+def _read(table: TableContext, instant: Instant) -> Savepoint:
     name = instant.file_name
     try:
         return decode_savepoint(table.store.read(f"{TIMELINE}/{name}").data, name)

@@ -21,10 +21,10 @@ from lockprovider.table.liveness import dead
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 
-def claim_time(table: Table, now: Timeline) -> str:
+def claim_time(table: TableContext, now: Timeline) -> str:
     """A begin time that no other action has or can get; `now` was listed under the lock.
 
     Its heartbeat file is there from now on, and is to be removed after the completion.
@@ -36,7 +36,7 @@ def claim_time(table: Table, now: Timeline) -> str:
 
 
 @contextlib.contextmanager
-def beating(table: Table, now: Timeline) -> Iterator[str]:
+def beating(table: TableContext, now: Timeline) -> Iterator[str]:
     """A begin time as by `claim_time`, with a heartbeat for as long as its executor lives."""
     begin = now.next_time(table.world.now_ms())
     while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
@@ -48,7 +48,7 @@ def beating(table: Table, now: Timeline) -> Iterator[str]:
             heartbeat.stop()
 
 
-def put_plan(table: Table, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
+def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
     """Put the requested and the inflight state on the timeline, under the lock.
 
     With a `lease` it cannot happen after somebody else took over: so what was found out under the lock is still true
@@ -64,7 +64,7 @@ def put_plan(table: Table, begin: str, action: Action, plan: bytes, lease: Lease
     table.store.put_if_absent(inflight, b"", create_once=True).unwrap()
 
 
-def read_plan(table: Table, begin: str, action: Action) -> tuple[bytes, str]:
+def read_plan(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
     """The content and the name of a requested file.
 
     Raises:
@@ -74,7 +74,7 @@ def read_plan(table: Table, begin: str, action: Action) -> tuple[bytes, str]:
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
 
-def complete(table: Table, lease: Lease, begin: str, action: Action, data: bytes) -> str:
+def complete(table: TableContext, lease: Lease, begin: str, action: Action, data: bytes) -> str:
     """Publish the completed state, under the lock; the completion time."""
     completion = table.timeline().next_time(table.world.now_ms())
     name = Instant(begin, action, State.COMPLETED, completion).file_name
@@ -82,7 +82,7 @@ def complete(table: Table, lease: Lease, begin: str, action: Action, data: bytes
     return completion
 
 
-def dead_plans(table: Table, now: Timeline, action: Action) -> tuple[str, ...]:
+def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:
     """The begin times of pending plans whose executor is dead; one without a heartbeat has as long as one with it."""
     planned = now.pending(action)
     entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
@@ -90,24 +90,24 @@ def dead_plans(table: Table, now: Timeline, action: Action) -> tuple[str, ...]:
     return _dead(table, planned, made_ms) if planned else ()
 
 
-def dead_among(table: Table, pending: Iterable[str]) -> tuple[str, ...]:
+def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
     """The begin times among `pending` whose writer or executor is dead, oldest first."""
     suspects = sorted(pending)
     return _dead(table, suspects, {}) if suspects else ()
 
 
-def silent(table: Table) -> tuple[str, ...]:
+def silent(table: TableContext) -> tuple[str, ...]:
     """The begin times whose heartbeats are too old, pending or not."""
     beats_ms = _beats_ms(table)
     return dead(beats_ms, beats_ms, max(beats_ms.values(), default=0), table.settings.heartbeat)
 
 
-def _dead(table: Table, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
+def _dead(table: TableContext, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
     beats_ms = _beats_ms(table)
     # The newest beat is the store's own clock a moment ago.
     return dead(suspects, {**made_ms, **beats_ms}, max(beats_ms.values(), default=0), table.settings.heartbeat)
 
 
-def _beats_ms(table: Table) -> dict[str, int]:
+def _beats_ms(table: TableContext) -> dict[str, int]:
     prefix = f"{HEARTBEATS}/"
     return {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in table.store.list(prefix)}

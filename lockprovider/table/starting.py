@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Won
 from lockprovider import NotAcquired
-from lockprovider.table import rollback
+from lockprovider.table import recover, rollback
 from lockprovider.table.errors import Aborted, PropertiesChanged
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.instant import Action, Instant, State
@@ -27,7 +27,7 @@ from lockprovider.table.metadata import encode_replace_pending
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
     from lockprovider.table.properties import TableConfig
 
 _REQUEST_S = 60.0
@@ -63,24 +63,24 @@ class Started:
     looks_for_dead: bool = False
     is_over: bool = False
 
-    def look_around(self, table: Table, snapshot: Timeline) -> None:
+    def look_around(self, table: TableContext, snapshot: Timeline) -> None:
         """Tell of the start, on this snapshot, and clean up after dead writers if it is time to."""
         try:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
             if self.looks_for_dead:
-                rollback.clean_dead(table, self.seen, self.begin)
+                recover.clean_dead(table, self.seen, self.begin)
         except BaseException:
             self.heartbeat.leave()  # what is left is a dead writer's, then
             raise
 
-    def end(self, table: Table, left: Iterable[str]) -> None:
-        """After the commit: what is left over is harmless, and removed by the next `rollback.sweep`."""
+    def end(self, table: TableContext, left: Iterable[str]) -> None:
+        """After the commit: what is left over is harmless, and removed by the next `recover.sweep`."""
         self.is_over = True
         self.heartbeat.leave()
         with contextlib.suppress(CasError):
             table.store.delete_all([*left, heartbeat_path(self.begin)])
 
-    def roll_back(self, table: Table) -> None:
+    def roll_back(self, table: TableContext) -> None:
         """Remove everything that was written; what cannot be removed now is left to the next writer."""
         if self.is_over:
             return
@@ -93,7 +93,7 @@ class Started:
                 self.heartbeat.stop()
 
 
-def start(table: Table, intent: Intent, known: Timeline) -> Started:
+def start(table: TableContext, intent: Intent, known: Timeline) -> Started:
     """Take an instant, later than all that is known; give it to its transaction, and then `look_around`.
 
     Raises:
@@ -105,7 +105,7 @@ def start(table: Table, intent: Intent, known: Timeline) -> Started:
     return tried
 
 
-def resume(table: Table, begin: str, now: Timeline) -> Started:
+def resume(table: TableContext, begin: str, now: Timeline) -> Started:
     """Take up an instant that another process of the same writer has started.
 
     Raises:
@@ -117,7 +117,7 @@ def resume(table: Table, begin: str, now: Timeline) -> Started:
     return Started(begin, heartbeat, now)
 
 
-def _take(table: Table, intent: Intent, begin: str) -> Started | Timeline:
+def _take(table: TableContext, intent: Intent, begin: str) -> Started | Timeline:
     """Try to begin at this time; if it will not do, the timeline as it was listed after."""
     chosen_s = table.world.monotonic_s()
     # The heartbeat first: a pending instant without one counts as dead.
@@ -139,7 +139,7 @@ def _take(table: Table, intent: Intent, begin: str) -> Started | Timeline:
 
 
 def _verify(
-    table: Table, intent: Intent, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
+    table: TableContext, intent: Intent, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
 ) -> Started | Timeline:
     """Whether that time, which is requested now, will do; the timeline as it was seen after, if not."""
     begin = requested.begin
@@ -159,6 +159,6 @@ def _verify(
     return now
 
 
-def _create(table: Table, instant: Instant, content: bytes, *, timeout_s: float) -> bool:
+def _create(table: TableContext, instant: Instant, content: bytes, *, timeout_s: float) -> bool:
     outcome = table.store.put_if_absent(f"{TIMELINE}/{instant.file_name}", content, timeout=timeout_s)
     return isinstance(outcome, Won)

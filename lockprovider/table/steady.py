@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fsspec_cas import Entry
-from lockprovider.table import clean, history, reading
+from lockprovider.table import reading
+from lockprovider.table.as_of import snapshot_at
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.metadata import CommitMetadata
-from lockprovider.table.overtaken import is_overtaken
+from lockprovider.table.overtaken import has_overtaken, is_overtaken
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import AsOf, Snapshot
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 PointInTime = str | datetime | AsOf | None  # None is now
 
@@ -54,7 +55,7 @@ class Commit:
         return dict(self.metadata.extra)
 
 
-def snapshot(table: Table, as_of: PointInTime) -> Snapshot:
+def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
     """The completed rows of a moment.
 
     Raises:
@@ -71,39 +72,41 @@ def snapshot(table: Table, as_of: PointInTime) -> Snapshot:
             if not is_overtaken(table, now, error):
                 raise
         else:
-            if not clean.has_overtaken(table, now):
+            if not has_overtaken(table, now):
                 return seen if as_of is not None else table.memory.found(seen)
     raise HistoryGone(f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits")
 
 
-def snapshot_by(table: Table, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None) -> Snapshot:
+def snapshot_by(
+    table: TableContext, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
+) -> Snapshot:
     """The same by one listing, without looking whether others have overtaken it.
 
     Raises:
         HistoryGone: the moment cannot be read (any more).
     """
-    return table.present.snapshot(now, files) if as_of is None else history.snapshot_at(table, now, AsOf.of(as_of))
+    return table.snapshot_of(now, files) if as_of is None else snapshot_at(table, now, AsOf.of(as_of))
 
 
 def plan(
-    table: Table,
+    table: TableContext,
     columns: Sequence[str] | None,
     where: reading.Where,
     partitions: Iterable[str] | None,
     as_of: PointInTime,
 ) -> reading.Scan:
     """Which files hold the rows that are asked for; see `reading.plan`."""
-    seen = table.snapshot(as_of=as_of)
+    seen = snapshot(table, as_of)
     schema = table.schema(seen.timeline)
     return reading.plan(seen, schema, table.config(), columns=columns, where=where, partitions=partitions)
 
 
 def rows(
-    table: Table,
+    table: TableContext,
     columns: Sequence[str] | None,
     where: reading.Where,
     partitions: Iterable[str] | None,
-    as_of: PointInTime,
+    as_of: PointInTime = None,
 ) -> pa.Table:
     """All of these rows; see `Table.to_arrow`."""
     only = partitions if partitions is None or isinstance(partitions, str) else tuple(partitions)
@@ -113,7 +116,7 @@ def rows(
     return reading.to_table(table, plan(table, columns, where, only, as_of))
 
 
-def commits(table: Table) -> list[Commit]:
+def commits(table: TableContext) -> list[Commit]:
     """See `Table.history`."""
     for left in reversed(range(_OVERTAKEN)):
         done = table.timeline().writes

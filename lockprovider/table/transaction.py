@@ -12,7 +12,7 @@ Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,10 +20,11 @@ import pyarrow as pa
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.bucket_groups import check_written
 from lockprovider.table.committing import Committing
+from lockprovider.table.conflict import completed_since
 from lockprovider.table.draft import CommitResult, Draft, by_partition, operation_name
 from lockprovider.table.errors import InvalidRecords, TableError
 from lockprovider.table.instant import Action
-from lockprovider.table.key_check import look_for_keys
+from lockprovider.table.key_check import KeyCheck, refuse_shared
 from lockprovider.table.layout import markers_dir, parse_marker
 from lockprovider.table.metadata import REPLACING, CommitMetadata, WriteStat
 from lockprovider.table.once import Once, committed_in
@@ -33,7 +34,7 @@ from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import FileSlice, Snapshot
 
 if TYPE_CHECKING:
-    from lockprovider.table.manager import Table
+    from lockprovider.table.context import TableContext
 
 __all__ = ["CommitResult", "Transaction"]
 
@@ -41,7 +42,8 @@ __all__ = ["CommitResult", "Transaction"]
 class Transaction:
     """One instant of one writer; not thread-safe, and good for one commit."""
 
-    def __init__(self, table: Table, *, pinned: bool = True) -> None:
+    def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
+        table.lock.require_safe_store()  # its begin is a conditional create already
         self.table = table
         now = table.now() if pinned else None
         self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
@@ -61,7 +63,7 @@ class Transaction:
         self.check_keys = table.settings.check_keys
 
     @classmethod
-    def resume(cls, table: Table, begin: str) -> Transaction:
+    def resume(cls, table: TableContext, begin: str) -> Transaction:
         """Take up an instant that another process of the same writer began, to commit it or to roll it back.
 
         Its snapshot is of now: for writes that only add file groups. A replacecommit replaces all there are now.
@@ -95,7 +97,7 @@ class Transaction:
         """The rows this transaction reads; conflicts are judged against it."""
         if self._snapshot is None:
             known = self.table.memory.snapshot(self.timeline)
-            found = known or self.table.memory.found(self.table.snapshot(self.timeline))
+            found = known or self.table.memory.found(self.table.snapshot_of(self.timeline))
             self._snapshot = self._snapshot or found  # threads that read partitions at once go by the same
         return self._snapshot
 
@@ -237,7 +239,7 @@ class Transaction:
             self._instant.roll_back(self.table)
 
     def _draft(self, begin: str, stats: tuple[WriteStat, ...]) -> Draft:
-        keys = look_for_keys(self, stats) if self.check_keys else None
+        keys = _look_for_keys(self, stats) if self.check_keys else None
         said = operation_name(self._action, self.operation)
         metadata = CommitMetadata(by_partition(stats), said, self.schema_json, self.extra, self._replaced)
         return Draft(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._once)
@@ -259,3 +261,23 @@ def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:
     except TableError:
         return False
     return True
+
+
+def _look_for_keys(txn: Transaction, stats: Sequence[WriteStat]) -> KeyCheck | None:
+    """Most of the check, before others have to wait for it; None in a table with buckets, which tell of them anyway.
+
+    Raises:
+        WriteConflict: another has inserted a key of these files since the transaction's snapshot.
+        InvalidRecords: they are inserted, and a key is in the table already.
+    """
+    table = txn.table
+    if txn.config.bucket_index is None:
+        keys = KeyCheck(table, stats)
+        if txn.operation == "INSERT":
+            keys.refuse_known(txn.snapshot)
+        now = table.timeline()
+        refuse_shared(table, txn.begin, keys, [(i, table.metadata_of(i)) for i in completed_since(txn.timeline, now)])
+        return keys
+    if txn.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
+        raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
+    return None

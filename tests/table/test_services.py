@@ -29,6 +29,7 @@ from lockprovider.table import (
     Transaction,
     UnsupportedTable,
     WriteConflict,
+    recover,
     rollback,
 )
 from lockprovider.table.clean import would_clean
@@ -396,7 +397,7 @@ def test_a_sweep_removes_what_those_left_who_died_before_they_were_pending_or_af
     alive.start()
     about_to_begin = after(alive.begin)
     (beats / about_to_begin).touch()
-    assert rollback.sweep(table) == ()
+    assert recover.sweep(table) == ()
     assert {path.name for path in beats.iterdir()} == {alive.begin, about_to_begin}
     assert not marker.exists()
     assert table.timeline().pending_writes == (alive.begin,)
@@ -413,11 +414,11 @@ def test_a_sweep_leaves_what_tells_of_a_dead_writer_that_is_still_to_be_rolled_b
     heartbeat, markers = folder / ".hoodie" / ".heartbeat" / dead.begin, folder / ".hoodie" / ".temp" / dead.begin
     os.utime(heartbeat, (1, 1))
     with monkeypatch.context() as patched:
-        patched.setattr(rollback, "_clean", lambda *_, **__: ())  # as where another is at it
-        rollback.sweep(table)
+        patched.setattr(recover, "_clean", lambda *_, **__: ())  # as where another is at it
+        recover.sweep(table)
     assert heartbeat.exists()
     assert [path for path in markers.rglob("*") if path.is_file()]
-    assert rollback.sweep(table) == (dead.begin,)
+    assert recover.sweep(table) == (dead.begin,)
     assert not heartbeat.exists()
     assert orphans(folder) == set()
 

@@ -10,7 +10,7 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.table.asked import INSTANT, Commands, add_command, opened, say
-from lockprovider.table import rollback, told
+from lockprovider.table import recover, rollback, told
 from lockprovider.table.archival import KeepActive
 from lockprovider.table.archive import would_archive
 from lockprovider.table.clean import finish_dead, would_clean
@@ -134,7 +134,7 @@ def _confirmed(table: Table, instant: str) -> bool:
 def _rollback(arguments: Any) -> int:
     table = opened(arguments)
     if arguments.instant is None:
-        done = [*rollback.sweep(table), *(result.instant for result in finish_dead(table))]
+        done = [*recover.sweep(table), *(result.instant for result in finish_dead(table))]
         words = ", ".join(done) or "nothing to do"
         return say(arguments, Answer({"done": done}, f"rolled back or finished: {words}"))
     begin = arguments.instant

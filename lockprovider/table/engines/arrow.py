@@ -22,12 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas.begun import begun
-from lockprovider.table import merging, reading
+from lockprovider.table import merging, reading, steady
+from lockprovider.table.attempts import transact
+from lockprovider.table.context import TableContext
 from lockprovider.table.engines import bucketed
 from lockprovider.table.engines.base import GroupWriter, group_id
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
-from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.properties import TableConfig
 from lockprovider.table.transaction import CommitResult, Transaction
@@ -53,7 +54,7 @@ class PartitionChanges:
 
 
 def append(
-    table: Table,
+    table: TableContext,
     rows: Rows,
     *,
     retries: int = 0,
@@ -64,13 +65,13 @@ def append(
     stream = as_stream(rows)
     if retries and isinstance(stream, pa.RecordBatchReader):
         raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
-    return table.transact(
-        lambda txn: insert(txn, stream), retries=retries, extra=extra, check_keys=check_keys, pinned=False
+    return transact(
+        table, lambda txn: insert(txn, stream), retries=retries, extra=extra, check_keys=check_keys, pinned=False
     )
 
 
 def upsert(
-    table: Table,
+    table: TableContext,
     rows: Rows,
     *,
     deletes: Rows | None = None,
@@ -84,13 +85,15 @@ def upsert(
     def run(txn: Transaction) -> None:
         write(txn, changes, gone)
 
-    return table.transact(run, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
+    return transact(table, run, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
 
 
-def delete(table: Table, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+def delete(
+    table: TableContext, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None
+) -> CommitResult:
     """Delete rows by key: see `Table.delete`."""
     gone = as_table(keys)
-    return table.transact(lambda txn: write(txn, deletes=gone), retries=retries, extra=extra, pinned=False)
+    return transact(table, lambda txn: write(txn, deletes=gone), retries=retries, extra=extra, pinned=False)
 
 
 def identifying(keys: pa.Table, config: TableConfig, schema: pa.Schema) -> pa.Table:
@@ -108,14 +111,14 @@ def identifying(keys: pa.Table, config: TableConfig, schema: pa.Schema) -> pa.Ta
 
 
 def read(
-    source: Table | Transaction,
+    source: TableContext | Transaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
 ) -> pa.Table:
     """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
-    if isinstance(source, Table):
-        return source.to_arrow(columns, filter, partitions)
+    if isinstance(source, TableContext):
+        return steady.rows(source, columns, filter, partitions)
     table = source.table
     schema = table.schema(source.timeline)
     scan = reading.plan(source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions)

@@ -20,9 +20,9 @@ from fsspec_cas import Lost, Machine, Store
 from lockprovider.table import files, merging
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.bucket_groups import check_marked
+from lockprovider.table.context import TableContext
 from lockprovider.table.errors import Aborted, HistoryGone, InvalidRecords
 from lockprovider.table.layout import TIMELINE, BaseFile, MarkerKind, join, marker_path, partition_metafile
-from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.properties import TableConfig
 from lockprovider.table.transaction import Transaction
@@ -45,7 +45,7 @@ class Place:
         return Store.from_url(self.url, self.storage_options)
 
     @classmethod
-    def of(cls, table: Table) -> Place:
+    def of(cls, table: TableContext) -> Place:
         """Where `table` is; in this process its own store is used."""
         place = cls(table.url, table.storage_options)
         place.__dict__["store"] = table.store

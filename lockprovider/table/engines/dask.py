@@ -25,7 +25,9 @@ import pandas as pd
 import pyarrow as pa
 from dask.delayed import delayed
 
-from lockprovider.table import reading
+from lockprovider.table import reading, steady
+from lockprovider.table.attempts import transact
+from lockprovider.table.context import TableContext
 from lockprovider.table.engines.arrow import (
     PartitionChanges,
     by_partition,
@@ -38,7 +40,6 @@ from lockprovider.table.engines.base import GroupWriter, Place
 from lockprovider.table.engines.pandas import to_frame
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import as_table, check_columns
-from lockprovider.table.manager import Table
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, FileSlice
@@ -51,7 +52,9 @@ _DASK: Any = dask  # its functions have no types
 # -- one call, one transaction -----------------------------------------------------------------------------------------
 
 
-def append(table: Table, rows: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+def append(
+    table: TableContext, rows: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None
+) -> CommitResult:
     """Add rows with new keys, without looking whether they are there; see `Table.append`.
 
     One file for each Dask partition and table partition in it: repartition first, if these are many.
@@ -59,11 +62,11 @@ def append(table: Table, rows: Frame, *, retries: int = 0, extra: Mapping[str, s
     Raises:
         InvalidRecords, UnsupportedSchema, Aborted: as for `Table.append`.
     """
-    return table.transact(lambda txn: insert(txn, rows), retries=retries, extra=extra)
+    return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra)
 
 
 def upsert(
-    table: Table,
+    table: TableContext,
     rows: Frame,
     *,
     deletes: Frame | None = None,
@@ -76,19 +79,23 @@ def upsert(
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords, UnsupportedSchema, Aborted: as for `Table.upsert`.
     """
-    return table.transact(lambda txn: merge(txn, rows, deletes), retries=retries, extra=extra)
+    return transact(table, lambda txn: merge(txn, rows, deletes), retries=retries, extra=extra)
 
 
-def delete(table: Table, keys: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+def delete(
+    table: TableContext, keys: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None
+) -> CommitResult:
     """Delete rows by key; see `Table.delete`.
 
     Raises:
         WriteConflict, InvalidRecords: as for `Table.delete`.
     """
-    return table.transact(lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
+    return transact(table, lambda txn: merge(txn, None, keys), retries=retries, extra=extra)
 
 
-def write(rows: Frame, table: Table, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+def write(
+    rows: Frame, table: TableContext, *, retries: int = 0, extra: Mapping[str, str] | None = None
+) -> CommitResult:
     """`upsert` in Dask's order of words, as in `to_parquet(rows, path)`."""
     return upsert(table, rows, retries=retries, extra=extra)
 
@@ -97,7 +104,7 @@ def write(rows: Frame, table: Table, *, retries: int = 0, extra: Mapping[str, st
 
 
 def read(
-    source: Table | Transaction,
+    source: TableContext | Transaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
@@ -109,7 +116,7 @@ def read(
         HistoryGone: that moment cannot be read (any more); when it is computed: a file was cleaned meanwhile.
     """
     table = source.table if isinstance(source, Transaction) else source
-    seen = source.snapshot if isinstance(source, Transaction) else source.snapshot(as_of=as_of)
+    seen = source.snapshot if isinstance(source, Transaction) else steady.snapshot(source, as_of)
     schema = table.schema(seen.timeline)
     scan = reading.plan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
     empty = to_frame(scan.schema.empty_table())

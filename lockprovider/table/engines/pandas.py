@@ -16,9 +16,9 @@ import pandas as pd
 import pyarrow as pa
 
 from lockprovider.table import reading
+from lockprovider.table.context import TableContext
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.arrow import append, delete, upsert
-from lockprovider.table.manager import Table
 from lockprovider.table.transaction import Transaction
 
 _NULLABLE = {
@@ -29,7 +29,7 @@ _NULLABLE = {
 
 
 def read(
-    source: Table | Transaction,
+    source: TableContext | Transaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it

@@ -30,15 +30,16 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fsspec_cas import InvalidInput
-from lockprovider.table import reading
+from lockprovider.table import reading, steady
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.attempts import transact
+from lockprovider.table.context import TableContext
 from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines.base import GroupWriter, Place
 from lockprovider.table.engines.spark_changes import Feed, changes
 from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge, merge_into
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.manager import Table
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, Snapshot
 
@@ -65,7 +66,7 @@ __all__ = [
 
 
 def append(
-    table: Table,
+    table: TableContext,
     rows: DataFrame,
     *,
     retries: int = 0,
@@ -80,11 +81,11 @@ def append(
         InvalidRecords: a key is null, or a column does not fit the table.
         Aborted: others took this writer for dead.
     """
-    return table.transact(lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
+    return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
 
 
 def upsert(
-    table: Table,
+    table: TableContext,
     rows: DataFrame,
     deletes: DataFrame | None = None,
     *,
@@ -98,12 +99,12 @@ def upsert(
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords: a key is null, or a column does not fit the table.
     """
-    return table.transact(lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
+    return transact(table, lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
 
 
 def delete(
     spark: SparkSession,
-    table: Table,
+    table: TableContext,
     where: str,
     *,
     partitions: Iterable[str] | None = None,
@@ -116,11 +117,11 @@ def delete(
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
     """
     within = None if partitions is None else tuple(partitions)
-    return table.transact(lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
+    return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
 
 
 def insert_overwrite(
-    table: Table,
+    table: TableContext,
     rows: DataFrame,
     partitions: Iterable[str] | None = None,
     *,
@@ -134,7 +135,7 @@ def insert_overwrite(
         InvalidRecords: a row is for another partition, a key is null, or a column does not fit the table.
     """
     within = None if partitions is None else tuple(partitions)
-    return table.transact(lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
+    return transact(table, lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
 
 
 # -- inside a transaction ----------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ def insert_overwrite(
 
 def read(
     spark: SparkSession,
-    source: Table | Transaction,
+    source: TableContext | Transaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     *,
@@ -178,9 +179,9 @@ def read(
     return rows if sql is None else rows.where(sql).select(*names)
 
 
-def _seen(source: Table | Transaction, as_of: str | datetime | AsOf | None) -> tuple[Table, Snapshot]:
-    if isinstance(source, Table):
-        return source, source.snapshot(as_of=as_of)
+def _seen(source: TableContext | Transaction, as_of: str | datetime | AsOf | None) -> tuple[TableContext, Snapshot]:
+    if isinstance(source, TableContext):
+        return source, steady.snapshot(source, as_of)
     if as_of is not None:
         raise InvalidInput("a transaction reads its own snapshot: read the past from the table")
     return source.table, source.snapshot

@@ -15,11 +15,12 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lockprovider.table import history
+from lockprovider.table.context import TableContext
 from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines.base import Place
 from lockprovider.table.incremental import Order
-from lockprovider.table.manager import Table
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Feed:
 
 def changes(
     spark: SparkSession,
-    table: Table,
+    table: TableContext,
     after: str | datetime | None = None,
     until: str | datetime | None = None,
     *,
@@ -55,7 +56,7 @@ def changes(
     Raises:
         HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
     """
-    found = table.changes(after, until, order=order, columns=columns, partitions=partitions)
+    found = history.changes(table, after, until, order=order, columns=columns, partitions=partitions)
     place = Place.of(table)
     rows = jobs.over(spark, found.parts, tasks.comparer(place), found.schema)
     return Feed(rows, found.checkpoint, tuple(commit.begin for commit in found.commits))

@@ -20,12 +20,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
+from lockprovider.table.attempts import transact
+from lockprovider.table.context import TableContext
 from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.engines.spark_errors import typed_errors
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.manager import Table
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import FileSlice
 
@@ -59,7 +60,7 @@ Clause = MatchedUpdate | MatchedDelete | NotMatchedInsert
 
 
 def merge(
-    table: Table, source: DataFrame, *clauses: Clause, retries: int = 0, extra: Mapping[str, str] | None = None
+    table: TableContext, source: DataFrame, *clauses: Clause, retries: int = 0, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """One transaction of `merge_into`, run again after a conflict.
 
@@ -67,7 +68,7 @@ def merge(
         WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
         InvalidRecords: the source has a key twice, or a clause cannot be carried out.
     """
-    return table.transact(lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
+    return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
 
 
 def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:

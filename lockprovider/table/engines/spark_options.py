@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.manager import Table
+from lockprovider.table.context import TableContext
 from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
 
 _HUDI = "hoodie."
@@ -100,13 +100,13 @@ class Options:
         """How the writer behaves: several writers, unless Hudi's key says otherwise."""
         return TableSettings.from_hudi({MODE_KEY: Mode.OPTIMISTIC.value, **self.hudi})
 
-    def open(self) -> Table:
+    def open(self) -> TableContext:
         """Open the table.
 
         Raises:
             TableNotFound, UnsupportedTable: see `Table.open`.
         """
-        return Table.open(self.url, storage_options=self.storage_options, settings=self.settings)
+        return TableContext.open(self.url, storage_options=self.storage_options, settings=self.settings)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -22,16 +22,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
-from lockprovider.table import reading
+from lockprovider.table import reading, steady
 from lockprovider.table import schema as hudi_schema
+from lockprovider.table.context import TableContext
 from lockprovider.table.engines.base import Place
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.sql_where import parse
 from lockprovider.table.files import conform
-from lockprovider.table.history import Part, check_since
+from lockprovider.table.history import Part, changes, check_since
 from lockprovider.table.incremental import OPERATION, Order
 from lockprovider.table.instant import Instant
-from lockprovider.table.manager import Table
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import time_text
 
@@ -64,24 +64,24 @@ class Piece(InputPartition):
         yield from conform(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def pieces(table: Table, scan: reading.Scan | None) -> list[Piece]:
+def pieces(table: TableContext, scan: reading.Scan | None) -> list[Piece]:
     """A scan, cut into tasks."""
     place = Place(table.url, table.storage_options)
     return [Piece(place, FileRows(replace(scan, slices=(one,)))) for one in scan.slices] if scan is not None else []
 
 
 def snapshot_scan(
-    table: Table, options: Options, columns: Sequence[str], as_of: str | None, among: reading.Where = None
+    table: TableContext, options: Options, columns: Sequence[str], as_of: str | None, among: reading.Where = None
 ) -> reading.Scan:
     """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
-    seen = table.snapshot(as_of=as_of)
+    seen = steady.snapshot(table, as_of)
     schema = table.schema(seen.timeline)
     asked = _where(options, schema)
     where = among if asked is None else asked if among is None else asked & among
     return reading.plan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
 
 
-def changed(table: Table, options: Options, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
+def changed(table: TableContext, options: Options, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
     """What commits completed in `(begin, end]` did: the changed rows as they were at `end`, or all changes.
 
     Raises:
@@ -89,7 +89,7 @@ def changed(table: Table, options: Options, columns: Sequence[str], begin: str, 
     """
     if options.changes:
         wanted = [name for name in columns if name != OPERATION]
-        found = table.changes(begin or None, end or None, columns=wanted, partitions=options.partitions)
+        found = changes(table, begin or None, end or None, columns=wanted, partitions=options.partitions)
         place = Place(table.url, table.storage_options)
         return [Piece(place, part) for part in found.parts]
     now = table.timeline()
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._table: Table | None = None
+        self._table: TableContext | None = None
         self._target: str | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
@@ -186,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: tuple[Options, StructType]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
-    def _opened(self) -> Table:
+    def _opened(self) -> TableContext:
         if self._table is None:
             self._table = self._options.open()
         return self._table

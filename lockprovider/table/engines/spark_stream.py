@@ -16,9 +16,10 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.attempts import transact
+from lockprovider.table.context import TableContext
 from lockprovider.table.engines import spark
 from lockprovider.table.errors import AlreadyCommitted
-from lockprovider.table.manager import Table
 from lockprovider.table.once import Once
 from lockprovider.table.transaction import Transaction
 
@@ -26,13 +27,15 @@ RETRIES = 20
 _QUERY = "sql.streaming.queryId"
 
 
-def upserts(table: Table, *, stream_id: str | None = None, retries: int = RETRIES) -> Callable[[DataFrame, int], None]:
+def upserts(
+    table: TableContext, *, stream_id: str | None = None, retries: int = RETRIES
+) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: upsert each batch by key, once."""
     return batches(table, spark.write, stream_id=stream_id, retries=retries)
 
 
 def batches(
-    table: Table,
+    table: TableContext,
     change: Callable[[Transaction, DataFrame], object],
     *,
     stream_id: str | None = None,
@@ -52,7 +55,7 @@ def batches(
             change(txn, rows)
 
         try:
-            table.transact(run, retries=retries)
+            transact(table, run, retries=retries)
         except AlreadyCommitted:
             return  # by the run before, which died before Spark noted it
 

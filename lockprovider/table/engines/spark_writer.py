@@ -58,7 +58,7 @@ class Shipment:
         if self.group is not None:
             return None
         table = self.options.open()
-        txn = table.transaction()
+        txn = Transaction(table)
         schema = table.schema(txn.timeline)
         if txn.config.bucket_index is not None:
             raise InvalidInput(

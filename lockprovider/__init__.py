@@ -22,6 +22,7 @@ from lockprovider.errors import (
     NotAcquired,
     NotPicklable,
     PublishUnknown,
+    Unappliable,
 )
 from lockprovider.free import FreeLock
 from lockprovider.holding import Lease, OnLost
@@ -58,6 +59,7 @@ __all__ = [
     "NotPicklable",
     "Pending",
     "PublishUnknown",
+    "Unappliable",
     "async_lock",
     "lock",
     "open_lock",

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
 from fsspec_cas import Store
 from lockprovider import publish
+from lockprovider.errors import Unappliable
 from lockprovider.moves import Apply
 from lockprovider.pending import Pending
+
+SetsAside = Callable[[Pending, Unappliable], bool]
+
+
+def never(pending: Pending, why: Unappliable) -> bool:
+    """For one that does not hold the lock."""
+    del pending, why
+    return False
 
 
 class Applying:
@@ -20,18 +30,29 @@ class Applying:
         self._ahead: tuple[Pending, Future[bool]] | None = None  # whether what is to be rolled forward is there
         self._sent: set[Pending] = set()  # what was begun, and may yet arrive
 
-    def apply(self, what: Apply, data: bytes | None, left_s: publish.Left) -> None:
-        """Put there what was decided, in the order of the decisions.
+    def apply(self, what: Apply, data: bytes | None, left_s: publish.Left, sets_aside: SetsAside = never) -> bool:
+        """Put there what was decided, in the order of the decisions; whether all of it is there.
+
+        What cannot be, `sets_aside` may keep elsewhere.
 
         Raises:
-            LockError, Unavailable, OutcomeUnknown, StoreError: as `publish.apply`.
+            Unappliable, Unavailable, OutcomeUnknown, StoreError: as `publish.apply`.
         """
-        for earlier in what.earlier:
-            publish.apply(self._store, earlier, None, left_s)
+        ends = [self._ends(earlier, None, left_s, sets_aside) for earlier in what.earlier]
         self._sent.add(what.pending)
-        publish.apply(self._store, what.pending, data, left_s)
+        ends.append(self._ends(what.pending, data, left_s, sets_aside))
         self._sent.discard(what.pending)
         self.there = what.pending
+        return all(ends)
+
+    def _ends(self, pending: Pending, data: bytes | None, left_s: publish.Left, sets_aside: SetsAside) -> bool:
+        try:
+            publish.apply(self._store, pending, data, left_s)
+        except Unappliable as error:
+            if not sets_aside(pending, error):
+                raise
+            return False
+        return True
 
     def may_arrive(self, pending: Pending) -> bool:
         """Whether a copy of it may be on its way from here."""

@@ -26,6 +26,7 @@ from lockprovider.fifo import Fifo
 from lockprovider.heartbeat import Pulse
 from lockprovider.metrics import OnMetric, Recorder
 from lockprovider.moves import (
+    EVERYONE,
     Apply,
     Busy,
     Checking,
@@ -37,6 +38,8 @@ from lockprovider.moves import (
     Lost,
     Me,
     Passing,
+    Reading,
+    RecordSeen,
     Release,
     Renew,
     Rolling,
@@ -134,6 +137,29 @@ class Client:
                 self._back_out()
                 raise
         return Tried(answer if isinstance(answer, Busy) else None, driver.looked)
+
+    def take_from(self, record: LockRecord, version: Version) -> bool:
+        """Take the lock from whoever has it, finish what was decided, and give it back; False if the record is another.
+
+        What cannot be applied is set aside.
+
+        Raises:
+            CasError: it may not be finished; whoever takes the lock next does that.
+        """
+        driver, publisher = self._driver, self.publisher
+        publisher.breaks = True
+        with driver.one_step:
+            driver.state = Reading(EVERYONE)
+            lapsed = record if record.given else replace(record, valid_until_ms=0)
+            answer = driver.feed(RecordSeen(lapsed, version, driver.moment()))
+        if isinstance(answer, Busy):
+            return False
+        try:
+            if isinstance(answer, Apply):
+                publisher.roll_forward(answer)
+        finally:
+            self.give_back()
+        return True
 
     def got(self) -> tuple[Free, bool] | None:
         """After the last try: the lock that was left free, and whether the store was asked for it; None if held."""

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
-from lockprovider.errors import LeaseLost, MalformedRecord, PublishUnknown
+from lockprovider.errors import LeaseLost, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.moves import Apply, Busy, Ended, Free, Told
 from lockprovider.pending import Pending
+from lockprovider.publish import must_match
 from lockprovider.record import LockRecord
 
 if TYPE_CHECKING:
@@ -51,8 +52,11 @@ class FreeLock:
         Raises:
             LeaseLost: somebody was faster; nothing was written, and will not be.
             PublishUnknown: it could not be found out whether it was decided, or it was, and somebody else applies it.
-                What is decided next must be decided under a lock that is held: a copy may be on its way.
+                What is decided next must be decided under a lock that is held: a copy may be on its way. Or other bytes
+                are at the path, which the caller said is new.
+            LockError: `data` is not what was staged; nothing was sent.
         """
+        must_match(pending, data)
         try:
             self._publish(pending, data, self._client.world.monotonic_s())
         except (CasError, MalformedRecord) as error:
@@ -101,7 +105,7 @@ class FreeLock:
             self._end()
         try:
             self._client.publisher.apply_late(what, data, began_s)
-        except CasError as error:
+        except (CasError, Unappliable) as error:
             reason = f"{what.pending.path!r} was decided, and the next holder puts it there: {error}"
             raise PublishUnknown(reason) from error
         if not waited_for:

@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from fsspec_cas import AlreadyExists, CasError
-from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotPicklable, PublishUnknown
+from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotPicklable, PublishUnknown, Unappliable
 from lockprovider.heartbeat import Heartbeat
 from lockprovider.moves import Apply, Ended, Told
 from lockprovider.pending import Pending
+from lockprovider.publish import must_match
 from lockprovider.record import LockRecord
 
 if TYPE_CHECKING:
@@ -116,9 +117,16 @@ class Lease:
 
         A staged copy is left to the caller to remove (`Lock.unstage`), once the lock is released.
 
+        If other bytes are at the path all the same, they stay; but whoever looked at the record or its log in between
+        has seen the publish as decided. It is set aside (see `AlreadyExists`), and the log ends.
+
         Raises:
             LeaseLost, PublishUnknown: as `publish`.
+            AlreadyExists: other bytes are at the path, and it never will be published. What is known of it is kept, as
+                the message says.
+            LockError: `data` is not what was staged; nothing was sent.
         """
+        must_match(pending, data)
         self._publish(pending, lambda: self._commit(pending, data))
 
     def publish_last(self, pending: Pending, data: bytes) -> None:
@@ -129,8 +137,11 @@ class Lease:
 
         Raises:
             LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release. After either, this
-                lease is over: another may hold the lock.
+                lease is over: another may hold the lock. Where other bytes are at the path and others wait, that is
+                `PublishUnknown` too: the next holder sets it aside.
+            AlreadyExists, LockError: as `publish_new`.
         """
+        must_match(pending, data)
         if self._depth == 1 and self._client.publisher.others_wait:
             try:
                 self._publish(pending, lambda: self._hand_over(pending, data))
@@ -148,7 +159,7 @@ class Lease:
             decide()
         except (AlreadyExists, LeaseLost, PublishUnknown):
             raise
-        except (CasError, MalformedRecord) as error:
+        except (CasError, MalformedRecord, Unappliable) as error:
             if not self._client.publisher.tried(pending):
                 if self._lapsed():
                     self.check()  # the better reason
@@ -167,7 +178,7 @@ class Lease:
                 self._client.end(self)
             try:
                 self._client.publisher.apply_late(Apply(pending), data, began_s)
-            except CasError as error:
+            except (CasError, Unappliable) as error:
                 raise PublishUnknown(
                     f"{pending.path!r} was decided, and the next holder puts it there: {error}"
                 ) from error
@@ -304,7 +315,7 @@ class Lease:
 
     def _discard(self, pending: Pending) -> None:
         with contextlib.suppress(CasError):  # an orphan, not an error
-            self._client.publisher.unstage(pending)
+            self._client.publisher.discard(pending)
 
     def _lost(self, why: str) -> LeaseLost:
         return LeaseLost(f"the lease of {self.owner} on {self._client.path!r} (epoch {self.epoch}) is lost: {why}")

@@ -38,7 +38,8 @@ by less than the grace plus the margin.
                 released, freed: else     Idle        Released, Freed (it is not ours any more)
     Checking    Look                      Checking    ReadRecord (the look before failed)
     Idle        Release                   Writing     PutRecord if match, on the own record that was handed over
-    Rolling     AppliedPending            Held        Acquired, Committed, not written
+    Rolling     AppliedPending            Held        Acquired, Committed, not written; without the log, if what was
+                                                      decided cannot be applied, and was set aside
     Rolling     Renew, Release            Writing     PutRecord if match, `pending` kept
     Held        Renew, Commit, Release    Writing     PutRecord if match, `pending` cleared
                 HandOver                  Writing     PutRecord if match, `handed` and `pending` set
@@ -167,8 +168,9 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
     # What is being rolled forward stays in the record until it is applied.
     kept = held.record if isinstance(state, Rolling) else settled(held.record)
     match state, event:
-        case Rolling(then=then), AppliedPending():
-            return held, Told(then)
+        case Rolling(then=then), AppliedPending(set_aside):
+            # Who goes by the log would take what was set aside for published.
+            return replace(held, record=replace(held.record, log=None)) if set_aside else held, Told(then)
         case _, Renew(at) if at.monotonic_s >= held.deadline_s:
             return _tick(state, at.monotonic_s)
         case _, Renew(at):
@@ -482,7 +484,9 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
         return _written(me, replace(write, record=record), version)  # an older copy of the same
     if same and write.before is not None and not record.given:
         # The record from before, or an older write of mine that landed late: still the holder, not written yet.
-        return _still(replace(write.before, record=record, version=version), write), Told("not_written")
+        log = None if write.before.record.log is None else record.log  # it was dropped, and that is not written yet
+        before = replace(write.before, record=replace(record, log=log), version=version)
+        return _still(before, write), Told("not_written")
     return None
 
 

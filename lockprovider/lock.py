@@ -202,7 +202,8 @@ class Lock:
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
 
-        `sole`: a promise that nobody ever writes anything else to `path`.
+        `sole`: a promise that nobody ever writes anything else to `path`. If it is broken, whoever finishes the publish
+        for its writer takes what it finds there for it, without a look at the bytes; the writer itself does look.
         """
         return self._client.publisher.stage(path, data, sole=sole)
 
@@ -211,7 +212,13 @@ class Lock:
         return publish.enclose(path, data, sole=sole) or self.stage(path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove bytes that were staged and will not be published after all."""
+        """Remove bytes that were staged and will not be published after all, or are there.
+
+        Raises:
+            LockError: they are those of a publish that was decided, or may be yet (`PublishUnknown`); without them
+                nobody could take the lock. Try again after the next acquisition.
+            CasError: the store failed; they may be there still.
+        """
         self._client.publisher.unstage(pending)
 
     def wait_for_late(self) -> None:

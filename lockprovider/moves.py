@@ -99,7 +99,9 @@ class Outrun:
 
 @dataclass(frozen=True, slots=True)
 class AppliedPending:
-    """The pending publish is in the store, and all before it."""
+    """The pending publish is in the store, and all before it; but for what was `set_aside`, and so never was."""
+
+    set_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,14 @@ Source: the fencing requirement of Hudi RFC-91, "Considerations".
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable
 
 from fsspec_cas import AlreadyExists, Lost, ObjectNotFound, Store, Unavailable, Unknown, Won
-from lockprovider.errors import LockError
+from lockprovider.errors import LockError, Unappliable
 from lockprovider.pending import Pending, digest
+from lockprovider.record import fields_of
 
 _REQUEST_S = 60.0
 _ENCLOSED = 6144  # bytes, deflated; everybody who waits for the lock reads them
@@ -84,42 +86,51 @@ def prepare(store: Store, pending: Pending, left_s: Left = ample) -> bytes:
             f"{pending.path!r} already exists with other bytes (digest {there}); it was not published",
             path=pending.path,
         )
-    if pending.data is not None:
-        return _enclosed(pending, pending.data)
     try:
         path = pending.path if there else pending.staged
-        data = store.read(path, timeout=_look_s(left_s)).data
+        data = store.read(path, timeout=_look_s(left_s)).data if pending.data is None else pending.data
     except ObjectNotFound:
         raise LockError(f"nothing is staged at {pending.staged!r} for {pending.path!r}; stage it again") from None
-    if digest(data) != pending.digest:
-        raise LockError(f"the bytes staged at {pending.staged!r} are not those of digest {pending.digest}")
+    must_match(pending, data)
     return data
+
+
+def must_match(pending: Pending, data: bytes) -> None:
+    """Refuse bytes that are not those of the publish, before it is decided.
+
+    Raises:
+        LockError: they are not.
+    """
+    if digest(data) != pending.digest:
+        where = f"staged at {pending.staged!r}" if pending.staged else "given"
+        said = f"the bytes {where} for {pending.path!r} are not those of digest {pending.digest}"
+        raise LockError(f"{said}; stage them anew")
 
 
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:
     """Create the pending object from its staged copy (`data`, if at hand). Safe to repeat, by any holder.
 
+    What is at the path of a `sole` publish counts as that publish, without a look at its bytes; but not for the one who
+    publishes it, and has its `data`.
+
     Raises:
-        LockError: another object is at the path, or neither it nor the staged copy is there.
+        Unappliable: another object is at the path, or neither it nor the staged copy is there.
         Unavailable: the lease ended first; nothing was written after that.
         OutcomeUnknown, StoreError: try again; the record still says what to do.
     """
-    if data is None and pending.sole and is_there(store, pending.path, left_s):
+    trusts = data is None and pending.sole
+    if trusts and is_there(store, pending.path, left_s):
         return  # by the one who handed it over, most likely
-    if data is None and pending.data is not None:
-        data = _enclosed(pending, pending.data)
+    data = _bytes_of(store, pending, left_s) if data is None else data
     if data is None:
-        try:
-            data = store.read(pending.staged, timeout=_timeout_s(pending.path, left_s)).data
-        except ObjectNotFound:
-            _must_be(pending, digest_at(store, pending.path, left_s))
-            return
+        _must_be(pending, digest_at(store, pending.path, left_s))
+        return
     timeout_s = _timeout_s(pending.path, left_s)
     outcome = store.put_if_absent(pending.path, data, create_once=True, timeout=timeout_s)
     match outcome:
         case Won():
             return
-        case Lost() if pending.sole:
+        case Lost() if trusts:
             return
         case Lost():
             _must_be(pending, digest_at(store, pending.path, left_s))
@@ -129,9 +140,17 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
             return  # whosever copy it is
 
 
-def _enclosed(pending: Pending, data: bytes) -> bytes:
+def _bytes_of(store: Store, pending: Pending, left_s: Left) -> bytes | None:
+    """What was enclosed or staged; None if that is gone."""
+    data = pending.data
+    if data is None:
+        try:
+            data = store.read(pending.staged, timeout=_timeout_s(pending.path, left_s)).data
+        except ObjectNotFound:
+            return None
     if digest(data) != pending.digest:
-        raise LockError(f"the bytes enclosed for {pending.path!r} are not those of digest {pending.digest}")
+        where = f"staged at {pending.staged!r}" if pending.staged else "enclosed"
+        raise Unappliable(f"the bytes {where} for {pending.path!r} are not those of digest {pending.digest}; {_CURE}")
     return data
 
 
@@ -160,11 +179,28 @@ def is_there(store: Store, path: str, left_s: Left = ample) -> bool:
 def _must_be(pending: Pending, there: str | None) -> None:
     if there == pending.digest:
         return
+    if there is None and pending.sole:
+        return  # it was, and a later holder has removed it
     found = "nothing is there" if there is None else f"an object with digest {there} is there"
-    raise LockError(
+    raise Unappliable(
         f"the decided publish of {pending.path!r} (digest {pending.digest}) cannot be applied: {found}; "
-        "somebody wrote or removed it outside the lock"
+        f"somebody wrote or removed it outside the lock; {_CURE}",
+        occupied=there is not None,
     )
+
+
+_CURE = "`lockprovider break URL` sets it aside"
+
+
+def set_aside(store: Store, folder: str, pending: Pending, why: Unappliable) -> str:
+    """Keep what is known of a publish that cannot be applied, as it stood in the record; where that is.
+
+    The record names it until this is written, so it may be called again.
+    """
+    path = f"{folder}/set_aside/{digest(repr((pending.path, pending.digest)).encode())}.json".removeprefix("/")
+    said = {**fields_of(pending, enclosed=True), "why": str(why)}
+    store.put_if_absent(path, json.dumps(said).encode(), timeout=_REQUEST_S)
+    return path
 
 
 def discard(store: Store, pending: Pending) -> None:

@@ -5,11 +5,13 @@ The protocol is that of `lockprovider.publish`; the machine decides, what was de
 
 from __future__ import annotations
 
+import logging
 import threading
 
-from fsspec_cas import Store
+from fsspec_cas import AlreadyExists, Store, Version
 from lockprovider import publish
 from lockprovider.driving import Driver, final
+from lockprovider.errors import LockError, Unappliable
 from lockprovider.lease import HAND_OVERS, hand_over_s, not_there, settle_commit
 from lockprovider.moves import (
     AppliedPending,
@@ -25,12 +27,15 @@ from lockprovider.moves import (
     Look,
     Me,
     Publish,
+    Renew,
     Rolling,
     Told,
     Verdict,
 )
 from lockprovider.party import Party
 from lockprovider.pending import Pending
+
+_LOG = logging.getLogger("lockprovider")
 
 
 class Publisher:
@@ -45,18 +50,40 @@ class Publisher:
         self._driver = driver
         self._world = driver.world
         self._applying = driver.applying
-        self._tried: set[Pending] = set()  # commits that were sent under this lease
+        self._tried: dict[Pending, Version] = {}  # commits of this lease, and where in the record's history they belong
+        self.breaks = False  # an operator's order: set aside whatever cannot be applied
+        self.set_aside: dict[str, str] = {}  # of what could not be applied, the path, and where it is kept
 
     def begin_lease(self) -> None:
-        """Another lease: nothing was tried under it."""
-        self._tried = set()
+        """Another lease: nothing was tried under it, but for what may land yet."""
+        known = self._driver.known_version
+        self._tried = {pending: version for pending, version in self._tried.items() if version == known}
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """Put the bytes of a later publish into the store."""
         return publish.stage(self._store, self._folder, self._world.new_id(), path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
-        """Remove them again."""
+        """Remove them again.
+
+        Raises:
+            LockError: they are needed still.
+            CasError: the store failed; they may be there still.
+        """
+        if pending.staged:
+            with self._driver.one_step:
+                seen = self._driver.read()
+            undone = () if seen.record is None else seen.record.undone
+            may_be = [sent for sent, version in self._tried.items() if version == seen.version]
+            if any(named.staged == pending.staged for named in (*undone, *may_be)):
+                raise LockError(
+                    f"the bytes staged at {pending.staged!r} are those of a publish that was decided, or may be yet: "
+                    "remove them after the next acquisition"
+                )
+        self.discard(pending)
+
+    def discard(self, pending: Pending) -> None:
+        """Remove what was staged for a publish that is there."""
         publish.discard(self._store, pending)
 
     def commit(self, pending: Pending, data: bytes | None = None) -> Told | Ended | None:
@@ -72,16 +99,36 @@ class Publisher:
                     if not isinstance(driver.state, (Held, Rolling)):
                         return ended
                     if isinstance(driver.state, Held) and data is not None:
-                        self._tried.add(pending)
+                        self._tried[pending] = driver.state.version
                         answer = driver.feed(Commit(pending, driver.moment()))
                         break
                 self.apply_left(self.left_s)
                 if data is None:
                     data = publish.prepare(self._store, pending, self.left_s)
             if isinstance(answer, Apply):
+                self.set_aside.pop(pending.path, None)
                 self._apply(answer, data)
+                self._tried.pop(pending, None)
+                if pending.path in self.set_aside:
+                    self._never(pending)
                 return Told("committed")
             return final(answer)
+
+    def _never(self, pending: Pending) -> None:
+        """It was set aside: once the record does not name it any more, it never will be there.
+
+        Raises:
+            AlreadyExists: that is so.
+            Unappliable: the record may name it still, and whoever takes the lock next may find its path free.
+            CasError: the same.
+        """
+        kept = self.set_aside[pending.path]
+        said = f"{pending.path!r} already exists with other bytes; it was not published, see {kept!r}"
+        with self._driver.one_step:
+            held = isinstance(self._driver.state, Held)
+            if held and self._driver.feed(Renew(self._driver.moment())) == Told("renewed"):
+                raise AlreadyExists(said, path=pending.path)
+        raise Unappliable(said, occupied=True)
 
     def hand_over(self, pending: Pending) -> Told | Ended | None:
         """Try once to pass the commit point and to give the lock back, in one write; None if nothing is held.
@@ -95,7 +142,7 @@ class Publisher:
                 ended = self.finish_in_flight()
                 if not isinstance(driver.state, Held):
                     return Told("handed_over") if self._handed_over(pending) else ended
-                self._tried.add(pending)
+                self._tried[pending] = driver.state.version
                 return final(driver.feed(HandOver(pending, driver.moment(), self.comes_again())))
 
     def _handed_over(self, pending: Pending) -> bool:
@@ -134,7 +181,7 @@ class Publisher:
             if driver.state is not free:
                 return what, None
             driver.patient = True
-            self._tried.add(pending)
+            self._tried[pending] = free.version
             self._applying.look_ahead(what.earlier[-1] if what.earlier else None)
             again = self._party.comes_again(free.record)
             answer = driver.feed(Publish(pending, driver.moment(), again, there))
@@ -179,8 +226,20 @@ class Publisher:
 
     def _apply(self, what: Apply, data: bytes | None = None, left_s: publish.Left | None = None) -> None:
         """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
-        self._applying.apply(what, data, left_s or self.left_s)
-        self._note_applied(what.pending)
+        there = self._applying.apply(what, data, left_s or self.left_s, self._sets_aside)
+        self._note_applied(what.pending, set_aside=not there)
+
+    def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
+        """Where other bytes are at its path it never can be there, and nobody shall be kept waiting for that.
+
+        Where its own bytes are missing, they may be somewhere still, and an operator has to say so (`breaks`).
+        """
+        if not (why.occupied or self.breaks):
+            return False
+        kept = publish.set_aside(self._store, self._folder, pending, why)
+        self.set_aside[pending.path] = kept
+        _LOG.warning("%s; what is known of it is kept at %r", why, kept)
+        return True
 
     def roll_forward(self, what: Apply) -> None:
         """Finish what was decided under an earlier lease, if it was not there already."""
@@ -189,13 +248,14 @@ class Publisher:
         else:
             self._apply(what)
 
-    def _note_applied(self, pending: Pending) -> None:
+    def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
         """Tell the machine at once, also while the answer to a renewal is missing: it may be removed from now on."""
         driver = self._driver
         with driver.one_step:
             held = driver.held()
-            if held is not None and held.record.pending == pending and isinstance(driver.state, (Rolling, Checking)):
-                driver.feed(AppliedPending())
+            waits = isinstance(driver.state, Rolling) or (isinstance(driver.state, Checking) and not set_aside)
+            if waits and held is not None and held.record.pending == pending:
+                driver.feed(AppliedPending(set_aside))
 
     def left_s(self) -> float:
         """The seconds until the lease ends."""

@@ -101,7 +101,7 @@ class LockRecord:
             "owner": self.owner,
             "epoch": self.epoch,
             "nonce": self.nonce,
-            "pending": None if self.pending is None else _fields(self.pending, enclosed=not self.tells_all),
+            "pending": None if self.pending is None else fields_of(self.pending, enclosed=not self.tells_all),
             "holder": None if self.holder is None else {n: getattr(self.holder, n) for n in Holder.__slots__},
         }
         if self.line:
@@ -120,7 +120,7 @@ class LockRecord:
             fields["lateUntil"] = self.late_ms
         if self.earlier:
             told = self.tells_all and all(p.sole and not p.staged for p in self.earlier)
-            fields["earlier"] = len(self.earlier) if told else [_fields(p, enclosed=True) for p in self.earlier]
+            fields["earlier"] = len(self.earlier) if told else [fields_of(p, enclosed=True) for p in self.earlier]
         if self.log is not None:
             fields["log"] = {"name": self.log.name, "first": self.log.first, "next": self.log.next}
             fields["log"]["packed"] = base64.b64encode(self.log.packed).decode("ascii")
@@ -175,7 +175,8 @@ def _log(value: Any) -> Log | None:
     return Log(_of(value["name"], str), _of(value["first"], int), _of(value["next"], int), packed)
 
 
-def _fields(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
+def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
+    """A publish as it stands in the record; its bytes only if `enclosed`."""
     fields: dict[str, Any] = {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
     if pending.data is not None and enclosed:
         fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")

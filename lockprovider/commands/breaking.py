@@ -8,14 +8,17 @@ from typing import Any
 from fsspec_cas import InvalidInput, Lost, Machine, Unknown, Won
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain
 from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
-from lockprovider.inspect import break_lock, look
+from lockprovider.inspect import Broken, break_lock, look
 from lockprovider.sight import Sight, fields, lines
 
 _MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the holder
 renewed it in between, or somebody else took it, nothing is written.
 
 A holder that is alive goes on until its next renewal tells it. What it would publish through the lock is refused from
-then on; anything else that it writes is not stopped. Make sure that it is dead, or that you can bear this."""
+then on; anything else that it writes is not stopped. Make sure that it is dead, or that you can bear this.
+
+A publish that was decided is finished before the lock is free. One that never can be (other bytes are at its path, or
+its own are gone) keeps everybody from taking the lock: it is set aside, in an object whose name is printed."""
 
 
 def add(commands: Commands) -> None:
@@ -34,7 +37,7 @@ def _break(arguments: Any) -> int:
         return _nothing_to_do(arguments, at, seen)
     if arguments.if_owner not in (None, record.owner):
         return _refused(arguments, seen, f"{at} is not owned by {arguments.if_owner} but by {record.owner}")
-    if record.given:
+    if record.given and not record.undone:
         return _nothing_to_do(arguments, at, seen)
     if not arguments.yes and not _confirmed(at, seen):
         return _refused(arguments, seen, "not confirmed")
@@ -42,10 +45,10 @@ def _break(arguments: Any) -> int:
 
 
 def _break_seen(arguments: Any, at: Place, seen: Sight) -> int:
-    outcome = break_lock(at.store, at.path, seen, Machine().new_id(), timeout_s=arguments.timeout)
-    match outcome:
+    done = break_lock(at.store, at.path, seen, Machine(), timeout_s=arguments.timeout)
+    match done.outcome:
         case Won():
-            _say(arguments, "broken", seen, f"broken: {at} is free; it was held by {seen.record and seen.record.owner}")
+            _say(arguments, "broken", seen, _words(at, seen, done), done)
             return DONE
         case Lost():
             return _refused(arguments, seen, f"the record of {at} has changed since it was shown; look again")
@@ -53,6 +56,14 @@ def _break_seen(arguments: Any, at: Place, seen: Sight) -> int:
             _say(arguments, "unknown", seen, "")
             complain("lockprovider", f"it is not known whether {at} was broken: {why}; run `lockprovider status`")
             return UNKNOWN
+
+
+def _words(at: Place, seen: Sight, done: Broken) -> str:
+    said = [f"broken: {at} is free; it was held by {seen.record and seen.record.owner}"]
+    if done.finished:
+        said.append(f"decided before, and there now: {', '.join(done.finished)}")
+    said += [f"set aside: {path} cannot be applied; see {kept}" for path, kept in done.set_aside.items()]
+    return "\n".join(said)
 
 
 def _confirmed(at: Place, seen: Sight) -> bool:
@@ -74,6 +85,7 @@ def _refused(arguments: Any, seen: Sight, why: str) -> int:
     return REFUSED
 
 
-def _say(arguments: Any, outcome: str, seen: Sight, plain: str) -> None:
+def _say(arguments: Any, outcome: str, seen: Sight, plain: str, done: Broken | None = None) -> None:
     if plain or arguments.json:
-        say(arguments, {"outcome": outcome, "seen": fields(seen)}, plain)
+        more = {} if done is None else {"finished": list(done.finished), "set_aside": dict(done.set_aside)}
+        say(arguments, {"outcome": outcome, "seen": fields(seen), **more}, plain)

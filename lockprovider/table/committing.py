@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
-from lockprovider import FreeLock, Lease, LeaseLost, LockRecord, Pending, PublishUnknown
+from lockprovider import FreeLock, Lease, LeaseLost, LockError, LockRecord, Pending, PublishUnknown
 from lockprovider.table import judging, restore
 from lockprovider.table.ahead import Ahead, at_once
 from lockprovider.table.draft import Draft
@@ -73,7 +73,7 @@ class Committing:
         try:
             return self._in_some_turn(staged)
         except (WriteConflict, Aborted, AlreadyCommitted):
-            with contextlib.suppress(CasError):
+            with contextlib.suppress(CasError, LockError):
                 lock.unstage(staged)
             raise
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -224,6 +225,21 @@ def test_break_of_what_is_not_there_or_no_record_writes_nothing(local):
     local.store.put_if_absent(HUDI_LOCK_PATH, b"precious").unwrap()
     assert "not a lock record" in sentence(command("break", "--yes", *local.words, code=2))
     assert local.store.read(HUDI_LOCK_PATH).data == b"precious"
+
+
+def test_break_frees_a_lock_that_nobody_can_take_and_says_where_it_has_put_what_was_in_the_way(local):
+    lock = Lock(local.store)
+    pending = lock.stage("state/1", b"decided")
+    lock.acquire().release()
+    record = replace(local.record(), expired=False, handed=True, pending=pending)
+    local.store.update(HUDI_LOCK_PATH, lambda _: record.encode())
+    local.store.delete(pending.staged)
+    done = command("run", "--timeout", "0", *local.words, "--", "true", code=125)
+    assert "lockprovider break" in sentence(done)
+    said = json.loads(command("break", "--yes", "--json", *local.words, code=0).stdout)
+    assert (said["outcome"], said["finished"], list(said["set_aside"])) == ("broken", [], ["state/1"])
+    assert json.loads(local.store.read(said["set_aside"]["state/1"]).data)["digest"] == pending.digest
+    command("run", "--timeout", "0", *local.words, "--", "true", code=0)
 
 
 def test_break_does_not_go_ahead_where_nobody_can_be_asked(local):

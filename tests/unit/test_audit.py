@@ -410,7 +410,7 @@ def test_a_loss_is_an_end_that_was_not_held(store: Store) -> None:
     enable(store)
     log = AuditLog(store)
     lease = Lock(store, settings=SETTINGS, audit=log).acquire()
-    break_lock(store, HUDI_LOCK_PATH, look(store, HUDI_LOCK_PATH, Machine()), "n").unwrap()
+    break_lock(store, HUDI_LOCK_PATH, look(store, HUDI_LOCK_PATH, Machine()), Machine()).outcome.unwrap()
     assert not lease.renew()
     lease.release()
     assert settled(log)
@@ -627,7 +627,7 @@ def test_a_stale_holder_shows_as_an_overlap(store: Store) -> None:
     enable(store)
     one, two, here, there = AuditLog(store), AuditLog(store), ManualClock(), ManualClock(_ids=1000)
     stale = Lock(store, settings=SETTINGS, audit=one, world=here).acquire()
-    break_lock(store, HUDI_LOCK_PATH, look(store, HUDI_LOCK_PATH, here), "n").unwrap()
+    break_lock(store, HUDI_LOCK_PATH, look(store, HUDI_LOCK_PATH, here), here).outcome.unwrap()
     with Lock(store, settings=SETTINGS, audit=two, world=there).acquire() as newer:
         here.advance(2)
         there.advance(2)

@@ -141,12 +141,12 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
             VersionMismatch: it is not; nothing was written.
             OutcomeUnknown: it may have been replaced.
         """
-        full, condition = self._full(path), _version(version)
+        full, condition = self._full(path), Version.of(version)
         return self._won(full, lambda: self.store.put_if_match(full, value, condition, timeout=timeout))
 
     def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
         """Remove the object if it still is at `version`; raises as `put_if_match`."""
-        full, condition = self._full(path), _version(version)
+        full, condition = self._full(path), Version.of(version)
         self._won(full, lambda: self.store.delete_if_match(full, condition, timeout=timeout))
 
     def read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
@@ -155,7 +155,7 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
 
     def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """The same, or None while it is at `version`."""
-        return self.store.read_if_changed(self._full(path), _version(version), timeout=timeout)
+        return self.store.read_if_changed(self._full(path), Version.of(version), timeout=timeout)
 
     def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         """Read, apply `fn`, write back; again if somebody was faster. See `AsyncStore.update`."""
@@ -176,12 +176,12 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
         self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S
     ) -> Version:
         full = self._full(path)
-        write = self._async_store.put_if_match(full, value, _version(version), timeout=timeout)
+        write = self._async_store.put_if_match(full, value, Version.of(version), timeout=timeout)
         return (await self._then_changed(full, write)).unwrap()
 
     async def _delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
         full = self._full(path)
-        write = self._async_store.delete_if_match(full, _version(version), timeout=timeout)
+        write = self._async_store.delete_if_match(full, Version.of(version), timeout=timeout)
         (await self._then_changed(full, write)).unwrap()
 
     async def _read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
@@ -190,7 +190,7 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
     async def _read_if_changed(
         self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S
     ) -> Content | None:
-        return await self._async_store.read_if_changed(self._full(path), _version(version), timeout=timeout)
+        return await self._async_store.read_if_changed(self._full(path), Version.of(version), timeout=timeout)
 
     async def _update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
         full = self._full(path)
@@ -357,10 +357,6 @@ def _target(protocol: str | None, options: dict[str, Any]) -> Any:
     if protocol is None:
         raise InvalidInput("cas needs a target: fs=, target_protocol=, or a URL like cas::s3://bucket/key")
     return filesystem(protocol, **options)
-
-
-def _version(version: Version | str) -> Version:
-    return Version.parse(version) if isinstance(version, str) else version
 
 
 attach(CasFileSystem)

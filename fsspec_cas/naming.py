@@ -7,6 +7,8 @@ itself, before this package sees it.)
 
 from __future__ import annotations
 
+import os
+
 from fsspec_cas.errors import InvalidInput, InvalidUrl
 
 _LOCAL = ("file", "local")
@@ -20,8 +22,7 @@ def check_url(url: object) -> str:
     Raises:
         InvalidUrl: it is no text, empty, neither a URL nor a path, or leads out of its folder by "..".
     """
-    if not isinstance(url, str):
-        raise InvalidUrl(f"{url!r} is no text: give a URL or a path as str, e.g. str(path)")
+    url = _text(url, InvalidUrl)
     plain = url.removeprefix("cas::")
     if not plain.strip():
         raise InvalidUrl(f"{url!r} names no place: write e.g. s3://bucket/folder, or ./folder for a local one")
@@ -45,8 +46,7 @@ def check_root(root: object) -> str:
     Raises:
         InvalidInput: it is no text, or has a step "..".
     """
-    if not isinstance(root, str):
-        raise InvalidInput(f"{root!r} is no text: give the folder as str")
+    root = _text(root, InvalidInput)
     _check_steps(root, root, InvalidInput)
     return root
 
@@ -60,6 +60,14 @@ def check_path(path: object) -> str:
     found = check_root(path)
     if all(step in ("", ".") for step in found.split("/")):
         raise InvalidInput(f"{found!r} names no object: write the object's path below the root", path=found)
+    return found
+
+
+def _text(given: object, kind: type[InvalidInput]) -> str:
+    """What was given as text or as a path object."""
+    found = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(found, str):
+        raise kind(f"{given!r} is no text: give a URL or a path, as str or pathlib.Path")
     return found
 
 

@@ -51,6 +51,7 @@ from fsspec_cas.errors import (
     Unavailable,
 )
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive, Exclusive, Sends
+from fsspec_cas.given import seconds
 from fsspec_cas.naming import check_path, check_root
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won, Write
 from fsspec_cas.resolve import (
@@ -161,10 +162,9 @@ class AsyncStore:
         answer = await self._look(full, lambda left: self.backend.get(full, None, timeout_s=left), timeout)
         return _content(answer, full)
 
-    async def read_if_changed(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Content | None:
+    async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """The object if it is not at `version` any more, else None; then no body was moved, where the store can."""
-        full = self._full(path)
-        self._check_own(version)
+        full, version = self._full(path), self._own(version)
         answer = await self._look(full, lambda left: self.backend.get(full, version, timeout_s=left), timeout)
         if isinstance(answer, Unchanged) or (isinstance(answer, Seen) and answer.version == version):
             return None  # the second: a server that ignores the condition sends the body all the same
@@ -195,13 +195,14 @@ class AsyncStore:
         """
         return await self._write(self._new_write(path, ABSENT, create_once=create_once), data, timeout)
 
-    async def put_if_match(self, path: str, data: bytes, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """Replace the object if it still is at `version`.
+    async def put_if_match(
+        self, path: str, data: bytes, version: Version | str, *, timeout: float = TIMEOUT_S
+    ) -> Outcome:
+        """Replace the object if it still is at `version`, given as such or as its text.
 
         Where versions are not unique (S3), an object that went A-B-A is "still at A"; write bytes that never repeat.
         """
-        self._check_own(version)
-        return await self._write(self._new_write(path, version, create_once=False), data, timeout)
+        return await self._write(self._new_write(path, self._own(version), create_once=False), data, timeout)
 
     def open_exclusive(
         self, path: str, *, part_size: int = PART_BYTES, create_once: bool = False, timeout: float = TIMEOUT_S
@@ -219,6 +220,7 @@ class AsyncStore:
             InvalidInput: the store does not take parts of this size.
         """
         write = self._new_write(path, ABSENT, create_once=create_once)
+        timeout = seconds(timeout)
         return AsyncExclusive(self.backend.uploads, write, _Calls(self), part_size=part_size, timeout=timeout)
 
     async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
@@ -231,7 +233,7 @@ class AsyncStore:
         attempt = Attempt(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
         return await self._settle(attempt, Look(), self._sending(write, data), data, timeout)
 
-    async def delete_if_match(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
+    async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
         """Remove the object if it still is at `version`; `Won` carries the version removed.
 
         It looks first: what is gone or replaced by then is `Lost`. Refused after that look, with the object gone or
@@ -240,8 +242,7 @@ class AsyncStore:
         Raises:
             NotSupported: this store has no conditional delete; nothing was deleted.
         """
-        full = self._full(path)
-        self._check_own(version)
+        full, version = self._full(path), self._own(version)
         if not self.capabilities.delete_match:
             raise NotSupported(f"{self.backend.name} has no conditional delete; write a tombstone instead")
         return await self._write(Write(full, version, self._world.new_id(), removes=True), None, timeout)
@@ -304,7 +305,9 @@ class AsyncStore:
             OutcomeUnknown: the answer to the write was lost and could not be settled.
             Unavailable: still losing races at the timeout.
         """
-        deadline = self._world.monotonic_s() + timeout
+        deadline = self._world.monotonic_s() + seconds(timeout)
+        if not callable(fn):
+            raise InvalidInput(f"fn={fn!r} must be a function of the old bytes (or None) that returns the new ones")
         failures = 0
         while (left := deadline - self._world.monotonic_s()) > 0:
             outcome = await self._update_once(path, fn, left)
@@ -391,7 +394,7 @@ class AsyncStore:
         return answer
 
     def _tries(self, timeout: float) -> Tries:
-        return Tries(self._world, self._drive, timeout)
+        return Tries(self._world, self._drive, seconds(timeout))
 
     async def _look(
         self, full: str, ask: Callable[[float], Coroutine[Any, Any, ReadAnswer]], timeout: float
@@ -426,11 +429,14 @@ class AsyncStore:
         plain = full if self.root.startswith("/") else full.lstrip("/")
         return plain[len(self.root) + 1 :] if self.root else plain
 
-    def _check_own(self, version: Version) -> None:
+    def _own(self, given: Version | str) -> Version:
+        """The version, which may be given as its text."""
+        version = Version.of(given)
         if version.backend != self.backend.name:
             raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
         if version.token.strip('"') == "*" or (version.backend == "gcs" and version.token.strip("0") == ""):
             raise InvalidVersion(f"{version} is a wildcard of the store's and no version of an object")
+        return version
 
 
 def _content(answer: ReadAnswer, full: str) -> Content:
@@ -583,7 +589,7 @@ class Store:
         """See `AsyncStore.read`."""
         return self._drive.run(self._async.read(path, timeout=timeout))
 
-    def read_if_changed(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Content | None:
+    def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """See `AsyncStore.read_if_changed`."""
         return self._drive.run(self._async.read_if_changed(path, version, timeout=timeout))
 
@@ -597,7 +603,7 @@ class Store:
         """See `AsyncStore.put_if_absent`."""
         return self._drive.run(self._async.put_if_absent(path, data, create_once=create_once, timeout=timeout))
 
-    def put_if_match(self, path: str, data: bytes, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
+    def put_if_match(self, path: str, data: bytes, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
         """See `AsyncStore.put_if_match`."""
         return self._drive.run(self._async.put_if_match(path, data, version, timeout=timeout))
 
@@ -612,7 +618,7 @@ class Store:
         """See `AsyncStore.resolve`."""
         return self._drive.run(self._async.resolve(unknown, timeout=timeout))
 
-    def delete_if_match(self, path: str, version: Version, *, timeout: float = TIMEOUT_S) -> Outcome:
+    def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
         """See `AsyncStore.delete_if_match`."""
         return self._drive.run(self._async.delete_if_match(path, version, timeout=timeout))
 

@@ -25,6 +25,19 @@ class Version:
         return f"{self.backend}:{self.token}"
 
     @classmethod
+    def of(cls, given: Version | str) -> Version:
+        """A version that was given as such, or as its text.
+
+        Raises:
+            InvalidVersion: it is neither.
+        """
+        if isinstance(given, Version):
+            return given
+        if isinstance(given, str):
+            return cls.parse(given)
+        raise InvalidVersion(f"{given!r} is no version: give what a read or a write returned, or its text")
+
+    @classmethod
     def parse(cls, text: str) -> Version:
         """Read the text form back.
 

@@ -14,6 +14,7 @@ from fsspec.core import url_to_fs
 
 from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.backends.base import WRITE_ID_KEY, Backend, PartRules, Uploads
+from fsspec_cas.backends.options import check_options
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
 from fsspec_cas.drive import Inline
@@ -71,6 +72,7 @@ def backend_for(fs: Any) -> Backend:
 
     Raises:
         NotSupported: there is none for its protocol.
+        InvalidInput: it was made with an option that it does not have.
     """
     own: Backend | None = vars(fs).get("cas_backend")  # the filesystem `cas` has one already
     if own is not None:
@@ -78,6 +80,7 @@ def backend_for(fs: Any) -> Backend:
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
     for protocol in protocols:
         if protocol in _BACKENDS:
+            check_options(fs)
             module, name, _ = _BACKENDS[protocol]
             kind = getattr(import_module(f"fsspec_cas.backends.{module}"), name)
             backend: Backend = kind() if name == "LocalBackend" else kind(fs)

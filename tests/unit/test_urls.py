@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import fsspec
 import pytest
 
@@ -88,7 +86,7 @@ def test_a_mistyped_url_is_refused_and_makes_no_local_folder(url, next_step, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", [None, 5, b"s3://b/x", Path("/a/b")])
+@pytest.mark.parametrize("url", [None, 5, b"s3://b/x"])
 def test_what_is_no_text_is_no_url(url):
     with pytest.raises(InvalidUrl, match="str"):
         Store.from_url(url)
@@ -113,7 +111,7 @@ def test_a_root_has_no_two_dots_either():
 NAMELESS = ["", "/", "//", ".", "./."]
 
 
-@pytest.mark.parametrize("path", [*NAMELESS, "a/", "a\0b", "a/../b", None, Path("a"), b"a"])
+@pytest.mark.parametrize("path", [*NAMELESS, "a/", "a\0b", "a/../b", None, b"a"])
 @pytest.mark.parametrize("kind", ["memory", "local"])
 def test_nothing_is_written_to_what_names_no_object(kind, path, tmp_path):
     store = Store.from_url("memory://unit-urls/names" if kind == "memory" else str(tmp_path / "root"))

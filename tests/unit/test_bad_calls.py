@@ -1,0 +1,117 @@
+"""Bad calls of conditional writes and of the lock: one typed error that names the value, before anything is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from fsspec_cas import AsyncStore, CasError, InvalidInput, InvalidUrl, InvalidVersion, Store, Version
+from fsspec_cas.filesystem import CasFileSystem
+
+Call = Callable[[Path], object]
+
+
+def store(folder: Path) -> Store:
+    return Store.from_url(str(folder))
+
+
+def tasks(folder: Path) -> AsyncStore:
+    return AsyncStore.from_url(str(folder))
+
+
+def fs(_: Path) -> CasFileSystem:
+    return CasFileSystem(fs=fsspec.filesystem("file"))
+
+
+V = Version("local", "1")
+OLD = "local:1"
+WRITES: list[tuple[str, Call, type[CasError], list[str]]] = [
+    ("read timeout text", lambda p: store(p).read("a", timeout="5"), InvalidInput, ["timeout='5'", "seconds"]),
+    ("read timeout none", lambda p: store(p).read("a", timeout=None), InvalidInput, ["timeout=None", "timeout=30"]),
+    ("read timeout negative", lambda p: store(p).read("a", timeout=-1), InvalidInput, ["timeout=-1", "0 or more"]),
+    ("read timeout nan", lambda p: store(p).read("a", timeout=float("nan")), InvalidInput, ["timeout=nan"]),
+    ("read timeout true", lambda p: store(p).read("a", timeout=True), InvalidInput, ["timeout=True"]),
+    ("head timeout", lambda p: store(p).head("a", timeout="x"), InvalidInput, ["timeout='x'"]),
+    ("list timeout", lambda p: store(p).list("", timeout=-2), InvalidInput, ["timeout=-2"]),
+    ("create timeout", lambda p: store(p).put_if_absent("a", b"", timeout="5"), InvalidInput, ["timeout='5'"]),
+    ("match timeout", lambda p: store(p).put_if_match("a", b"", V, timeout=None), InvalidInput, ["timeout=None"]),
+    ("delete timeout", lambda p: store(p).delete("a", timeout=[]), InvalidInput, ["timeout=[]"]),
+    ("delete_all timeout", lambda p: store(p).delete_all(["a", "b"], timeout="5"), InvalidInput, ["timeout='5'"]),
+    ("delete_if_match timeout", lambda p: store(p).delete_if_match("a", V, timeout=-1), InvalidInput, ["timeout=-1"]),
+    ("changed timeout", lambda p: store(p).read_if_changed("a", V, timeout="5"), InvalidInput, ["timeout='5'"]),
+    ("update timeout", lambda p: store(p).update("a", lambda _: b"", timeout="5"), InvalidInput, ["timeout='5'"]),
+    ("exclusive timeout", lambda p: store(p).open_exclusive("a", timeout="5"), InvalidInput, ["timeout='5'"]),
+    ("update with no function", lambda p: store(p).update("a", 5), InvalidInput, ["fn=5", "function"]),
+    ("match no version", lambda p: store(p).put_if_match("a", b"", None), InvalidVersion, ["None", "no version"]),
+    ("match wrong text", lambda p: store(p).put_if_match("a", b"", "1"), InvalidVersion, ["'1'", "backend:token"]),
+    ("match other store", lambda p: store(p).put_if_match("a", b"", "s3:1"), InvalidVersion, ["s3:1", "local"]),
+    ("delete no version", lambda p: store(p).delete_if_match("a", 7), InvalidVersion, ["7", "no version"]),
+    ("changed no version", lambda p: store(p).read_if_changed("a", b"x"), InvalidVersion, ["b'x'", "no version"]),
+    ("task: timeout", lambda p: asyncio.run(tasks(p).read("a", timeout="5")), InvalidInput, ["timeout='5'"]),
+    (
+        "task: create timeout",
+        lambda p: asyncio.run(tasks(p).put_if_absent("a", b"", timeout=-1)),
+        InvalidInput,
+        ["timeout=-1"],
+    ),
+    ("task: version", lambda p: asyncio.run(tasks(p).put_if_match("a", b"", 5)), InvalidVersion, ["5", "no version"]),
+    ("task: path", lambda p: asyncio.run(tasks(p).read(None)), InvalidInput, ["None", "no text"]),
+    ("path none", lambda p: store(p).read(None), InvalidInput, ["None", "pathlib.Path"]),
+    ("path bytes", lambda p: store(p).put_if_absent(b"a", b""), InvalidInput, ["b'a'", "pathlib.Path"]),
+    ("below none", lambda p: store(p).below(None), InvalidInput, ["None", "no text"]),
+    ("url none", lambda _: Store.from_url(None), InvalidUrl, ["None", "URL"]),
+    ("url number", lambda _: AsyncStore.from_url(5), InvalidUrl, ["5", "URL"]),
+    ("options text", lambda p: Store.from_url(str(p), "anon"), InvalidUrl, ["cannot be opened"]),
+    ("local option", lambda p: Store.from_url(str(p), {"auto_mkdr": True}), InvalidInput, ["auto_mkdr", "auto_mkdir"]),
+    ("cas: timeout", lambda p: fs(p).put_if_absent(f"{p}/a", b"", timeout="5"), InvalidInput, ["timeout='5'"]),
+    ("cas: version", lambda p: fs(p).put_if_match(f"{p}/a", b"", 5), InvalidVersion, ["5", "no version"]),
+    ("cas: read", lambda p: fs(p).read_if_changed(f"{p}/a", None), InvalidVersion, ["None", "no version"]),
+    ("cas: delete", lambda p: fs(p).delete_if_match(f"{p}/a", "x"), InvalidVersion, ["'x'", "backend:token"]),
+    ("cas: update", lambda p: fs(p).update(f"{p}/a", "fn"), InvalidInput, ["fn='fn'", "function"]),
+    ("cas: no target", lambda _: CasFileSystem(), InvalidInput, ["target_protocol"]),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "parts"), [one[1:] for one in WRITES], ids=[one[0] for one in WRITES])
+def test_a_bad_call_of_a_store_is_one_typed_error(
+    tmp_path: Path, call: Call, kind: type[CasError], parts: list[str]
+) -> None:
+    with pytest.raises(kind) as refused:
+        call(tmp_path)
+    assert isinstance(refused.value, ValueError)
+    assert [part for part in parts if part not in str(refused.value)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"endpoint_url": "127.0.0.1:9000"}, ["'127.0.0.1:9000'", "scheme", "https://127.0.0.1:9000"]),
+        ({"client_kwargs": {"endpoint_url": "minio"}}, ["'minio'", "scheme"]),
+        ({"endpont_url": "https://x"}, ["'endpont_url'", "endpoint_url"]),
+        ({"secrt": "hidden"}, ["'secrt'", "did you mean secret"]),
+    ],
+)
+def test_options_that_s3_does_not_have_are_refused_when_the_store_is_opened(
+    options: dict[str, Any], parts: list[str]
+) -> None:
+    pytest.importorskip("s3fs")
+    with pytest.raises(InvalidInput) as refused:
+        Store.from_url("s3://bucket/folder", options)
+    assert [part for part in parts if part not in str(refused.value)] == []
+    assert "hidden" not in str(refused.value)
+
+
+def test_what_is_plainly_meant_is_taken(tmp_path: Path) -> None:
+    here = Store.from_url(tmp_path)
+    version = here.put_if_absent(Path("a") / "b", b"1").unwrap()
+    assert here.below(Path("a")).read(Path("b")).data == b"1"
+    second = here.put_if_match("a/b", b"2", str(version)).unwrap()
+    assert here.read_if_changed("a/b", str(second)) is None
+    assert here.delete_if_match("a/b", fs(tmp_path).info(tmp_path / "a" / "b")["version"]).unwrap() == second
+    assert here.put_if_absent("c", b"", timeout=float("inf")).unwrap()

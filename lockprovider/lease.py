@@ -516,6 +516,20 @@ def _said(me: Me, record: LockRecord | None) -> str:
     return f"{record.owner} holds it since epoch {record.epoch}"
 
 
+def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
+    """Whether none has had the lock since then that knows nothing of what is pending.
+
+    By clocks that differ by less than a minute; and if that is long past, nobody can tell.
+    """
+    if record is None or not record.nonce:
+        return False
+    since_ms -= _CLOCKS_DIFFER_MS
+    return record.guest_ms < since_ms and record.epoch < since_ms + _LONG_PAST_MS
+
+
+_CLOCKS_DIFFER_MS = 60_000
+
+
 def _tick(state: State, monotonic_s: float) -> Step:
     why = "the lease was not renewed in time"
     match state:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import threading
 
-from fsspec_cas import AlreadyExists, Store, Version
+from fsspec_cas import AlreadyExists, CasError, Store, Version
 from lockprovider import publish
 from lockprovider.driving import Driver, final
-from lockprovider.errors import LockError, Unappliable
-from lockprovider.lease import HAND_OVERS, hand_over_s, not_there, settle_commit
+from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
+from lockprovider.lease import HAND_OVERS, hand_over_s, not_there, only_ours_since, settle_commit
 from lockprovider.moves import (
     AppliedPending,
     Apply,
@@ -106,13 +106,35 @@ class Publisher:
                 if data is None:
                     data = publish.prepare(self._store, pending, self.left_s)
             if isinstance(answer, Apply):
+                began_s = driver.world.monotonic_s()
                 self.set_aside.pop(pending.path, None)
                 self._apply(answer, data)
+                if self.left_s() <= 0:
+                    self._must_not_be_too_late(pending, began_s)
                 self._tried.pop(pending, None)
                 if pending.path in self.set_aside:
                     self._never(pending)
                 return Told("committed")
             return final(answer)
+
+    def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
+        """It was applied when the time for it was over, as by a process that was stopped in the moment of sending.
+
+        Raises:
+            PublishUnknown: one that knows nothing of it (a JVM writer) may have had the lock before it was there.
+        """
+        since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
+        try:
+            with self._driver.one_step:
+                seen = self._driver.read().record
+        except (CasError, MalformedRecord) as error:
+            said = f"{pending.path!r} was written after its time, and who has had the lock is not known"
+            raise PublishUnknown(said) from error
+        logged = seen is not None and seen.log is not None and seen.log.has(pending)
+        if not (logged or (seen is not None and pending in seen.undone) or only_ours_since(seen, since_ms)):
+            raise PublishUnknown(
+                f"{pending.path!r} was written after its time: a JVM writer may have had the lock before it was there"
+            )
 
     def _never(self, pending: Pending) -> None:
         """It was set aside: once the record does not name it any more, it never will be there.
@@ -165,12 +187,15 @@ class Publisher:
 
         Raises:
             Unavailable: the time for it is over; the next holder does it.
+            PublishUnknown: it is there, but too late: one that knows nothing of it may have had the lock by then.
             OutcomeUnknown, StoreError: as `publish.apply`.
         """
         until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for clocks that differ
         if what.earlier and self._applying.was_seen(what.earlier[-1]):
             what = Apply(what.pending)
         self._applying.apply(what, data, lambda: until_s - self._world.monotonic_s())
+        if self._world.monotonic_s() >= until_s:
+            self._must_not_be_too_late(what.pending, began_s)
 
     def publish_free(self, free: Free, pending: Pending) -> tuple[Apply, Busy | Told | Ended | None]:
         """Try once to take the lock, pass the commit point and hand over; and what is to be applied if that is so."""

@@ -12,7 +12,7 @@ import pytest
 
 from fsspec_cas import CasError, Store
 from fsspec_cas.testing import LoseAnswer
-from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, PublishUnknown, publish
+from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, PublishUnknown, publish
 from lockprovider.publisher import Publisher
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
 
@@ -249,6 +249,58 @@ def test_a_publish_between_commit_and_apply_that_a_jvm_writer_drops_is_neither_a
     with town.client().lock.acquire(0) as after:
         assert after.epoch > epoch
         assert not town.has("state/1"), "nobody knows of it any more"
+
+
+def publishes(client: Client) -> None:
+    client.lock.acquire().publish("state/1", b"late")
+
+
+def publishes_last(client: Client) -> None:
+    """While another waits, so that it hands the lock over."""
+    lease = client.lock.acquire()
+    with mock.patch.object(Publisher, "others_wait", new=True):
+        lease.publish_last(client.lock.enclose("state/1", b"late", sole=True), b"late")
+
+
+def publishes_under_a_free_lock(client: Client) -> None:
+    lease = client.lock.acquire(keeps_log=True)
+    lease.publish_last(client.lock.enclose("state/0", b"", sole=True), b"")
+    turn = client.lock.wait_for_turn()
+    assert isinstance(turn, FreeLock)
+    turn.publish_last(client.lock.enclose("state/1", b"late", sole=True), b"late")
+
+
+def jvm_takes_and_ours_follow(town: Town) -> None:
+    jvm_takes_over(town)
+    town.rewrite(expired=True)
+    town.client().lock.acquire(0).release()
+
+
+@pytest.mark.parametrize("who", [publishes, publishes_last, publishes_under_a_free_lock])
+@pytest.mark.parametrize("had_it", [jvm_takes_over, jvm_takes_and_ours_follow, None])
+def test_a_publisher_that_is_stopped_in_the_moment_of_sending_is_not_told_that_all_is_well(
+    town: Town, who: Callable[[Client], None], had_it: Callable[[Town], None] | None
+) -> None:
+    """What is on its way then is there in the end. If only ours had the lock meanwhile, they have seen it."""
+    client, stopped = town.client(), []
+
+    def stop(operation: str, path: str, _: bytes) -> None:
+        if operation == "put" and path.endswith("state/1") and not stopped:
+            stopped.append(path)
+            town.lapse()
+            if had_it is not None:
+                had_it(town)
+            else:
+                town.client().lock.acquire(0).release()
+
+    client.way.before = stop
+    if had_it is None:
+        who(client)
+    else:
+        with pytest.raises(PublishUnknown, match="after its time"):
+            who(client)
+    assert stopped
+    assert town.has("state/1")
 
 
 def test_a_commit_whose_answer_is_lost_and_that_a_jvm_writer_drops_is_reported_as_not_written(town: Town) -> None:

@@ -17,13 +17,15 @@ from pyarrow import types
 
 from lockprovider.table import bloom, schema
 from lockprovider.table.errors import Corrupt, InvalidRecords
-from lockprovider.table.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, checked_path
+from lockprovider.table.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, record_key, separators
 
 BLOOM_KEY = "org.apache.hudi.bloomfilter"
 BLOOM_TYPE_KEY = "hoodie_bloom_filter_type_code"
 MIN_KEY = "hoodie_min_record_key"
 MAX_KEY = "hoodie_max_record_key"
 AVRO_KEY = "parquet.avro.schema"
+SPARK_KEY = "org.apache.spark.version"
+LEGACY_KEY = "org.apache.spark.legacyDateTime"
 
 ROW_GROUP_ROWS = 1 << 17
 
@@ -35,7 +37,8 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
     """Every row's record key, as `layout.record_key` makes it.
 
     Raises:
-        InvalidRecords: a key column is missing, or a key is null or empty (with several fields: all of them).
+        InvalidRecords: a key column is missing, a key is null or empty (with several fields: all of them), or could be
+            that of other values.
     """
     texts = [_texts(table, field) for field in fields]
     filled = [_filled(text) for text in texts]
@@ -47,32 +50,44 @@ def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) 
         raise InvalidRecords(f"record key {list(fields)} is null or empty in {count} rows, the first is row {first}")
     if len(texts) == 1 and not named:
         return texts[0]
+    if len(texts) > 1:
+        _refuse_ambiguous(table, texts, fields)
     parts = [
         pc.binary_join_element_wise(field, _placeheld(text), ":") for field, text in zip(fields, texts, strict=True)
     ]
     return pc.binary_join_element_wise(*parts, ",")
 
 
+def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
+    """Refuse values whose key could be that of others; `record_key` says so."""
+    words = pa.array([NULL_KEY, EMPTY_KEY])
+    for text, field, end in zip(texts, fields, separators(fields), strict=True):
+        if not _is_text(table.schema.field(field).type):
+            continue
+        odd = pc.is_in(text, value_set=words)
+        odd = pc.or_kleene(odd, pc.match_substring(text, end)) if end else odd
+        if (first := pc.index(odd, value=True).as_py()) >= 0:
+            record_key([other[first].as_py() for other in texts], fields)
+
+
 def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
     """Every row's partition path, as `style.path_for` makes it; empty text for an unpartitioned table.
 
     Raises:
-        InvalidRecords: a partition column is missing, or a value would leave the table's folder.
+        InvalidRecords: a partition column is missing, or a value cannot be a folder.
     """
     if not style.fields:
         return pa.repeat(pa.scalar(""), table.num_rows)
     folders = [_folders(table, field, style) for field in style.fields]
-    paths = folders[0] if len(folders) == 1 else pc.binary_join_element_wise(*folders, "/")
-    for path in pc.unique(paths).to_pylist():
-        checked_path(path)
-    return paths
+    return folders[0] if len(folders) == 1 else pc.binary_join_element_wise(*folders, "/")
 
 
 def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
     # Only the distinct values pass through Python.
     encoded = _texts(table, field).dictionary_encode(null_encoding="encode")
-    names = pa.array([style.folder_for(field, value) for value in encoded.dictionary.to_pylist()], pa.string())
-    return names.take(encoded.indices)
+    names = [style.folder_for(field, value) for value in encoded.dictionary.to_pylist()]
+    style.check_apart(names)
+    return pa.array(names, pa.string()).take(encoded.indices)
 
 
 def _filled(text: pa.Array) -> pa.Array:
@@ -97,6 +112,10 @@ def _texts(table: pa.Table, field: str) -> pa.Array:
     elif types.is_floating(kind) or types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind):
         raise InvalidRecords(f"column {field!r} of type {kind} cannot be a key or partition; cast it to a string")
     return array_of(column.cast(pa.string()))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind))
 
 
 def array_of(column: pa.ChunkedArray) -> pa.Array:

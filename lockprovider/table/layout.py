@@ -8,8 +8,8 @@ Source: Hudi `FSUtils`, `MarkerUtils`, `HoodiePartitionMetadata`, `KeyGenUtils`,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -30,12 +30,17 @@ PARTITION_METAFILE = ".hoodie_partition_metadata"
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 NULL_KEY = "__null__"
 EMPTY_KEY = "__empty__"
+_OWN_NAMES = frozenset({META, PARTITION_METAFILE})
+_PLACEHOLDERS: dict[str | None, str | None] = {NULL_KEY: None, EMPTY_KEY: ""}
 
 _BASE_FILE = re.compile(r"([a-zA-Z0-9-]+)_([a-zA-Z0-9-]+)_([0-9]+)\.parquet", re.ASCII)
 _MARKER = re.compile(
     rf"(?:.*/)?{re.escape(MARKERS)}/([0-9]+)/(?:(.+)/)?([^/]+)\.marker\.(CREATE|MERGE|APPEND)", re.ASCII
 )
 _UNSAFE = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+_MISREAD = re.compile(r"[\x00-\x1f\x7f:]|%[0-9a-fA-F]{2}")  # hudi-rs, Hadoop's Path; what the JVM decodes in any case
+_MISREAD_ALONE = re.compile(f"{_MISREAD.pattern}|=")  # without the column's name before it, this is taken for one
+_CURE = "give the table URL encoding when it is made (TableSpec.url_encode), or "
 _ESCAPED = re.compile(r"%([0-9a-fA-F]{2})")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - compared with naive values only
 
@@ -167,12 +172,27 @@ def checked_path(path: str) -> str:
     return path
 
 
+def outer_of(partition: str) -> list[str]:
+    """The paths of the partitions that this one would be inside of."""
+    levels = partition.split("/")
+    return ["/".join(levels[:count]) for count in range(1, len(levels))]
+
+
+def nested(partition: str, other: str) -> InvalidRecords:
+    """The error that says that of two partitions one is inside the other."""
+    inner, outer = sorted((partition, other), key=len, reverse=True)
+    return InvalidRecords(
+        f"partition {inner!r} would be inside partition {outer!r}: JVM readers would find the outer one's rows only, "
+        f"hudi-rs the inner one's; {_CURE}change the value"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionStyle:
     """How partition values become folders.
 
-    Promised: the paths are those the JVM writes with the same three settings. NOT promised without `url_encode`:
-    that values with `/` come back whole when there are several fields.
+    Promised: the paths are those the JVM writes with the same three settings; different values have different paths;
+    and a value that this project, hudi-rs or the JVM would not find again, or would read as another, is refused.
     """
 
     fields: tuple[str, ...] = ()
@@ -183,17 +203,64 @@ class PartitionStyle:
         """The partition path of one row's values, in the order of `fields`.
 
         Raises:
-            InvalidRecords: a value that would leave the table's folder, or has no text form.
+            InvalidRecords: see `folder_for`.
         """
         if len(values) != len(self.fields):
             raise InvalidRecords(f"{len(values)} partition values for the fields {list(self.fields)}")
-        return checked_path("/".join(map(self.folder_for, self.fields, values)))
+        return "/".join(map(self.folder_for, self.fields, values))
 
     def folder_for(self, field: str, value: object) -> str:
-        """The one level of the path that one field makes; unchecked, see `checked_path`."""
-        text = text_of(value, field) or DEFAULT_PARTITION
-        folder = escape(text) if self.url_encode else text
+        """The part of the path that one field makes: one level, or several without `url_encode`.
+
+        Raises:
+            InvalidRecords: readers would not find the value, or read it as another; or it has no text form.
+        """
+        text = text_of(value, field)
+        if fault := self.fault_of(field, text):
+            cured = not self.url_encode and replace(self, url_encode=True).fault_of(field, text) is None
+            raise InvalidRecords(
+                f"value {text!r} of partition column {field!r} {fault}; {_CURE if cured else ''}change the value"
+            )
+        return self._folder(field, text)
+
+    def _folder(self, field: str, text: str | None) -> str:
+        folder = text or DEFAULT_PARTITION
+        folder = escape(folder) if self.url_encode else folder
         return f"{field}={folder}" if self.hive_style else folder
+
+    def fault_of(self, field: str, text: str | None) -> str | None:
+        """Why a value cannot be a folder; None if it can."""
+        return None if text is None else next((why for bad, why in self._faults(field, text) if bad), None)
+
+    def _faults(self, field: str, text: str) -> Iterator[tuple[object, str]]:
+        yield text in {"", DEFAULT_PARTITION}, "is null to Hudi's readers: give null if that is what it means"
+        folder = self._folder(field, text)
+        levels = folder.split("/")
+        normal = {"", ".", "..", f"{field}="}.isdisjoint(levels)
+        yield not normal, f"makes the path {folder!r}, which stores change to another one"
+        yield not _OWN_NAMES.isdisjoint(levels), "makes a folder that is Hudi's own"
+        yield (
+            len(levels) > 1 and len(self.fields) > 1,
+            "has a '/', so that its path could be that of other values",
+        )
+        found = None if self.url_encode else (_MISREAD if self.hive_style else _MISREAD_ALONE).search(text)
+        yield found, f"has {found and found[0]!r}, which readers fail at or take for something else"
+
+    @property
+    def can_nest(self) -> bool:
+        """Whether one partition can be inside another one: `a/b` in `a`."""
+        return len(self.fields) == 1 and not self.url_encode
+
+    def check_apart(self, paths: Iterable[str]) -> None:
+        """Refuse partitions of which one is inside another.
+
+        Raises:
+            InvalidRecords: naming both.
+        """
+        there = set(paths) if self.can_nest else set[str]()
+        for path in there:
+            if outer := there.intersection(outer_of(path)):
+                raise nested(path, min(outer))
 
     def values_of(self, path: str) -> tuple[str | None, ...]:
         """The partition values of a path, as text; None for the default partition (null and empty are one).
@@ -218,8 +285,10 @@ class PartitionStyle:
 def record_key(values: Sequence[object], fields: Sequence[str], *, named: bool = False) -> str:
     """One row's record key: the value itself, or `a:1,b:2` for several fields (or for one, when `named`).
 
+    Promised: no other values have this key.
+
     Raises:
-        InvalidRecords: the key is null or empty (with several fields: all of them are).
+        InvalidRecords: the key is null or empty (with several fields: all of them are), or could be that of others.
 
     Source: `KeyGenerator.constructRecordKey`, `KeyGenUtils.getRecordKey`.
     """
@@ -228,7 +297,29 @@ def record_key(values: Sequence[object], fields: Sequence[str], *, named: bool =
         raise InvalidRecords(f"record key {list(fields)} is null or empty; every row needs a key")
     if len(texts) == 1 and not named:
         return str(texts[0])
-    return ",".join(f"{field}:{_placeholder(text)}" for field, text in zip(fields, texts, strict=True))
+    key = ",".join(f"{field}:{_placeholder(text)}" for field, text in zip(fields, texts, strict=True))
+    if len(texts) > 1 and (others := _also_told(texts, fields)):
+        raise InvalidRecords(
+            f"record key {key!r} is that of {dict(zip(fields, texts, strict=True))} and of "
+            f"{dict(zip(fields, others, strict=True))}, which would be one row; change the value"
+        )
+    return key
+
+
+def separators(fields: Sequence[str]) -> list[str]:
+    """What comes after each field's value in a record key of several; empty after the last."""
+    return [*(f",{field}:" for field in fields[1:]), ""]
+
+
+def _also_told(texts: Sequence[str | None], fields: Sequence[str]) -> list[str | None]:
+    """Other values that would have the same record key, if any."""
+    for at, (text, end) in enumerate(zip(texts, separators(fields), strict=True)):
+        if text in _PLACEHOLDERS:
+            return [*texts[:at], _PLACEHOLDERS[text], *texts[at + 1 :]]
+        if text and end and end in text:
+            head, _, tail = text.partition(end)
+            return [*texts[:at], head, f"{tail}{end}{_placeholder(texts[at + 1])}", *texts[at + 2 :]]
+    return []
 
 
 def _placeholder(text: str | None) -> str:

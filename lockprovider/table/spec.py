@@ -24,6 +24,9 @@ class TableSpec:
         partition_by: the columns whose values make the folders; empty for none.
         ordering: of two rows with one key the one with the higher value here wins; None: the later commit.
         hive_style: `month=1` instead of `1` as folder name.
+        url_encode: write characters that are not safe in a folder name as `%2F` there (Hudi's
+            `hoodie.datasource.write.partitionpath.urlencode`), so that nearly any text can be a partition value. Values
+            that would be lost or misread without it are refused. It cannot be changed later.
         buckets: how many file groups each partition has; a row's key tells its own (Hudi's bucket index). Then nothing
             is looked up, and two writers that insert the same new key conflict. It cannot be changed later. None: a
             new key goes into a new file group, and keys are looked up.
@@ -38,6 +41,7 @@ class TableSpec:
     hive_style: bool = False
     buckets: int | None = None
     bucket_by: tuple[str, ...] = ()
+    url_encode: bool = False
 
     def told(self, index: IndexSettings | None) -> TableSpec:
         """With a bucket index if only the settings have one, as for a JVM writer."""
@@ -64,6 +68,7 @@ class TableSpec:
             partition_fields=self.partition_by,
             ordering_fields=(self.ordering,) if self.ordering else (),
             hive_style=self.hive_style,
+            url_encode=self.url_encode,
             schema_json=hudi_schema.to_avro(schema, self.name),
             bucket_index=None if index is None else index.checked(self.record_keys),
         )

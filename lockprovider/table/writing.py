@@ -4,7 +4,8 @@
 
 Memory: the rows of one row group (`files.ROW_GROUP_ROWS`), and the bytes of the file.
 
-Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`.
+Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`; Spark's
+`DataSourceUtils.datetimeRebaseSpec`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 1 << 15  # few enough that memory is used again and again, not given back and taken anew
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
+_CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all dates as of today's calendar
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -132,6 +134,7 @@ def _repeats(values: pa.ChunkedArray) -> bool:
 def _footer(full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None) -> dict[str, str]:
     return {
         files.AVRO_KEY: schema.to_avro(full, table_name),
+        files.SPARK_KEY: _CALENDAR,
         files.BLOOM_TYPE_KEY: bloom.TYPE_CODE,
         files.BLOOM_KEY: bloom.encode(keys, None if known is None else files.known_filter(known)),
         **_bounds(keys, known),

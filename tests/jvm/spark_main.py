@@ -47,8 +47,9 @@ def causes(error: Any) -> str:
 
 
 def read(spark: SparkSession, url: str, columns: list[str], options: dict[str, str]) -> list[list[Any]]:
+    """The columns are SQL: a cast to string is for what Python has no value of."""
     frame = spark.read.format("hudi").options(**options).load(url)
-    return [[plain(row[name]) for name in columns] for row in frame.collect()]
+    return [[plain(value) for value in row] for row in frame.selectExpr(*columns).collect()]
 
 
 def write(

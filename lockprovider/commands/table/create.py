@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
     parser.add_argument("--name", help="default: the folder's")
     parser.add_argument("--hive-style", action="store_true", help="folders like city=rome")
+    parser.add_argument("--url-encode", action="store_true", help="folders like a%%2Fb: any text can be a partition")
 
 
 def _create(arguments: Any) -> int:
@@ -45,6 +46,7 @@ def _create(arguments: Any) -> int:
         partition_by=tuple(arguments.partition_by),
         ordering=arguments.ordering,
         hive_style=arguments.hive_style,
+        url_encode=arguments.url_encode,
         buckets=arguments.buckets,
         bucket_by=tuple(arguments.bucket_by),
     )

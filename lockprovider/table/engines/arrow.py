@@ -26,7 +26,7 @@ from lockprovider.table import merging, reading, steady
 from lockprovider.table.attempts import transact
 from lockprovider.table.context import TableContext
 from lockprovider.table.engines import bucketed
-from lockprovider.table.engines.base import GroupWriter, group_id
+from lockprovider.table.engines.base import GroupWriter, Place, group_id
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
 from lockprovider.table.metadata import WriteStat
@@ -138,17 +138,15 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
 
-    def check(schema: pa.Schema) -> None:
-        if deletes is not None:
-            identifying(deletes, txn.config, schema)
+    def split(planner: GroupWriter) -> dict[str, PartitionChanges]:
+        schema = planner.schema
+        keys = None if deletes is None else identifying(deletes, txn.config, schema)
         if upserts is not None:
             check_columns(upserts.schema, schema, schema.names)
+        return by_partition(planner, upserts, keys)
 
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    schema = txn.columns(check)
-    keys = None if deletes is None else identifying(deletes, txn.config, schema)
-    writer = GroupWriter.here(txn, schema)
-    found = by_partition(writer, upserts, keys)
+    writer, found = _split_first(txn, split)
     inside = AT_ONCE if len(found) == 1 else 1
 
     def rewrite(partition: str) -> list[WriteStat]:
@@ -168,16 +166,22 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
     """
     txn.operation = "INSERT"
-    schema = txn.columns(lambda schema: check_columns(rows.schema, schema, txn.config.identifying))
-    writer = GroupWriter.here(txn, schema)
+
+    def split(planner: GroupWriter) -> dict[str, PartitionChanges] | None:
+        check_columns(rows.schema, planner.schema, txn.config.identifying)
+        return by_partition(planner, rows, None) if isinstance(rows, pa.Table) else None
+
+    writer, found = _split_first(txn, split)
     if txn.config.bucket_index is not None:
-        txn.add(_into_buckets(txn, writer, rows))
+        whole = by_partition(writer, rows.read_all(), None) if found is None else found
+        txn.add(_into_buckets(txn, writer, whole))
         return
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
-    for number, part in enumerate(_in_parts(rows)):
+    parts = [found] if found is not None else (by_partition(writer, part, None) for part in _in_parts(rows))
+    for number, part in enumerate(parts):
         jobs: list[Callable[[], WriteStat]] = []
-        for partition, changes in by_partition(writer, part, None).items():
+        for partition, changes in part.items():
             seen.setdefault(partition, []).append(changes.keys)
             jobs += insertions(writer, partition, changes.rows, changes.keys, (_TASK, number))
         stats += at_once(jobs)
@@ -186,9 +190,19 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     txn.add(stats)
 
 
-def _into_buckets(txn: Transaction, writer: GroupWriter, rows: pa.Table | pa.RecordBatchReader) -> Iterator[WriteStat]:
-    whole = rows if isinstance(rows, pa.Table) else rows.read_all()
-    found = by_partition(writer, whole, None)
+def _split_first(txn: Transaction, split: Callable[[GroupWriter], T]) -> tuple[GroupWriter, T]:
+    """The writer of `txn`, which this starts, and what `split` makes of the rows; what is refused is refused before."""
+    done: list[tuple[pa.Schema, T]] = []
+
+    def check(schema: pa.Schema) -> None:
+        if not done or not done[-1][0].equals(schema):
+            done.append((schema, split(GroupWriter(Place.of(txn.table), "", txn.config, schema))))
+
+    schema = txn.columns(check)
+    return GroupWriter.here(txn, schema), done[-1][1]
+
+
+def _into_buckets(txn: Transaction, writer: GroupWriter, found: Mapping[str, PartitionChanges]) -> Iterator[WriteStat]:
     for partition, changes in found.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
     for partition, changes in found.items():
@@ -224,11 +238,8 @@ def at_once(jobs: Iterable[Callable[[], T]], limit: int = AT_ONCE) -> Iterator[T
             threads.shutdown(cancel_futures=True)
 
 
-def _in_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """A table as it is, a reader in tables of about as many rows as go into one file."""
-    if isinstance(rows, pa.Table):
-        yield rows
-        return
+def _in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """Tables of about as many rows as go into one file."""
     batches: list[pa.RecordBatch] = []
     for batch in rows:
         batches.append(batch)

@@ -15,14 +15,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types
 
-from fsspec_cas import Lost, Machine, Store
+from fsspec_cas import Lost, Machine, Store, Won
 from lockprovider.table import files, merging
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.bucket_groups import check_marked
 from lockprovider.table.context import TableContext
 from lockprovider.table.errors import Aborted, HistoryGone, InvalidRecords
-from lockprovider.table.layout import TIMELINE, BaseFile, MarkerKind, join, marker_path, partition_metafile
+from lockprovider.table.layout import (
+    PARTITION_METAFILE,
+    TIMELINE,
+    BaseFile,
+    MarkerKind,
+    join,
+    marker_path,
+    nested,
+    outer_of,
+    partition_metafile,
+)
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.properties import TableConfig
 from lockprovider.table.transaction import Transaction
@@ -218,8 +229,36 @@ class GroupWriter:
         """Without its metafile a JVM reader takes a partition for none; another writer's serves as well."""
         known = set() if self.txn is None else self.txn.partitions
         if partition not in known:
-            self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
+            self._refuse_nested(partition, self._outer(partition))
+            made = self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
+            if isinstance(made, Won):  # of two writers at once who make one inside the other at least one sees both
+                self._refuse_nested(partition, [*self._outer(partition), *self._inner(partition)], mine=True)
             known.add(partition)
+
+    @cached_property
+    def _can_nest(self) -> bool:
+        style = self.config.partition_style
+        return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
+
+    def _outer(self, partition: str) -> list[str]:
+        there = outer_of(partition) if self._can_nest else []
+        return [one for one in there if self.place.store.list(join(one, PARTITION_METAFILE))]
+
+    def _inner(self, partition: str) -> list[str]:
+        there = self.place.store.list(f"{partition}/") if self._can_nest else []
+        found = (entry.path.rpartition("/")[0] for entry in there)
+        return [one for one in found if one != partition]
+
+    def _refuse_nested(self, partition: str, others: list[str], *, mine: bool = False) -> None:
+        """Refuse a new partition that is inside another one, or around one.
+
+        Raises:
+            InvalidRecords: naming both.
+        """
+        for other in others:
+            if mine:
+                self.place.store.delete(join(partition, PARTITION_METAFILE))
+            raise nested(partition, other)
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
         """The size of the file that an earlier attempt of the same task wrote; it stays.

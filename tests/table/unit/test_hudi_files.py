@@ -107,7 +107,9 @@ def test_a_torn_file_is_corrupt() -> None:
 
 values = st.fixed_dictionaries(
     {
-        "s": st.none() | st.text(st.characters(blacklist_categories=("Cs",)), max_size=4),
+        "s": st.none()
+        | st.text(st.characters(blacklist_categories=("Cs",)), max_size=4)
+        | st.sampled_from(["__null__", "x,i:1", "a/b", ":", "__HIVE_DEFAULT_PARTITION__"]),
         "i": st.none() | st.integers(-(2**31), 2**31 - 1),
         "d": st.none() | st.dates(),
         "b": st.none() | st.booleans(),
@@ -128,7 +130,7 @@ def test_keys_of_many_rows_are_the_keys_of_each(rows: list[dict[str, object]], f
     try:
         wanted = [record_key([row[field] for field in fields], fields) for row in rows]
     except InvalidRecords:
-        with pytest.raises(InvalidRecords, match="null or empty"):
+        with pytest.raises(InvalidRecords, match="null or empty|would be one row"):
             files.record_keys(table, fields)
     else:
         assert files.record_keys(table, fields).to_pylist() == wanted
@@ -146,7 +148,7 @@ def test_paths_of_many_rows_are_the_paths_of_each(
     try:
         wanted = [style.path_for([row[field] for field in fields]) for row in rows]
     except InvalidRecords:
-        with pytest.raises(InvalidRecords, match="leaves the table"):
+        with pytest.raises(InvalidRecords, match="of partition column"):
             files.partition_paths(pa.Table.from_pylist(rows, KINDS), style)
     else:
         assert files.partition_paths(pa.Table.from_pylist(rows, KINDS), style).to_pylist() == wanted

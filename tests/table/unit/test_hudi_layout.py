@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import posixpath
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -89,7 +90,9 @@ def test_the_depth_counts_the_levels() -> None:
         (PartitionStyle(("city",)), ["oslo"], "city=oslo"),
         (PartitionStyle(("city",), hive_style=False), ["oslo"], "oslo"),
         (PartitionStyle(("city",)), [None], "city=__HIVE_DEFAULT_PARTITION__"),
-        (PartitionStyle(("city",), hive_style=False), [""], "__HIVE_DEFAULT_PARTITION__"),
+        (PartitionStyle(("city",), hive_style=False), [None], "__HIVE_DEFAULT_PARTITION__"),
+        (PartitionStyle(("day",), hive_style=False), ["2013/01/09"], "2013/01/09"),
+        (PartitionStyle(("day",)), ["2013/01/09"], "day=2013/01/09"),
         (PartitionStyle(("y", "m")), [2013, 1], "y=2013/m=1"),
         (PartitionStyle(("y", "m"), hive_style=False), [2013, None], "2013/__HIVE_DEFAULT_PARTITION__"),
         (PartitionStyle(("day",), url_encode=True), ["2013/01:é {x}"], "day=2013%2F01%3Aé %7Bx}"),
@@ -102,26 +105,83 @@ def test_partition_paths_are_the_jvms(style: PartitionStyle, values: list[object
     assert style.path_for(values) == path
 
 
-@given(st.lists(st.none() | st.text(min_size=1), min_size=1, max_size=3), st.booleans())
-def test_encoded_partition_paths_go_both_ways(values: list[str | None], hive: bool) -> None:
-    style = PartitionStyle(("a", "b", "c")[: len(values)], hive_style=hive, url_encode=True)
-    if not hive and ".." in values:
-        return
-    if any(value == layout.DEFAULT_PARTITION for value in values):
-        return
-    assert style.values_of(style.path_for(values)) == tuple(values)
+texts = st.text(st.characters(exclude_categories=("Cs",))) | st.text("a.:/%=4\t1", max_size=5)
 
 
-@pytest.mark.parametrize("value", ["..", "a/../../b", "..\\x"])
-def test_a_partition_does_not_leave_the_table(value: str) -> None:
-    with pytest.raises(InvalidRecords, match="leaves the table"):
+@given(st.lists(st.none() | texts, min_size=1, max_size=3), st.booleans(), st.booleans())
+def test_a_partition_path_that_is_not_refused_is_normal_and_tells_its_values(
+    values: list[str | None], hive: bool, encode: bool
+) -> None:
+    style = PartitionStyle(("a", "b", "c")[: len(values)], hive_style=hive, url_encode=encode)
+    try:
+        path = style.path_for(values)
+    except InvalidRecords:
+        assert any(value is not None and (value in REFUSED or not encode) for value in values)
+        return
+    assert path == posixpath.normpath(path)
+    assert not path.startswith("/")
+    assert ".hoodie" not in path.split("/")
+    assert not any(character < " " or character in "\x7f:" for character in path)
+    assert style.values_of(path) == tuple(values)
+
+
+REFUSED = ["", ".", "..", ".hoodie", ".hoodie_partition_metadata", "__HIVE_DEFAULT_PARTITION__"]
+ODD = [
+    *("/", "a/", "/a", "a//b", "./a", "a/.", "a/..", "../x", "http://x", "a:b", "x/a:b", ".hoodie/x", "a/.hoodie/x"),
+    *("\x00", "a\tb", "\n", "\x7f", "%2F", "a%41", "p=a", "="),
+]
+
+
+@pytest.mark.parametrize("value", [*REFUSED, *ODD])
+def test_a_value_that_a_reader_would_not_find_or_misread_is_refused_by_name(value: str) -> None:
+    with pytest.raises(InvalidRecords) as refused:
         PartitionStyle(("p",), hive_style=False).path_for([value])
+    assert f"value {value!r} of partition column 'p'" in str(refused.value)
+    assert ("TableSpec.url_encode" in str(refused.value)) == (value in ODD)
+    assert str(refused.value).endswith("change the value")
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_most_of_these_can_be_had_with_url_encoding(value: str) -> None:
+    for hive in (False, True):
+        style = PartitionStyle(("p",), hive_style=hive, url_encode=True)
+        assert style.values_of(style.path_for([value])) == (value,)
+
+
+def test_a_slash_in_one_of_several_partition_values_is_refused_as_others_would_have_the_same_path() -> None:
+    with pytest.raises(InvalidRecords, match="value 'a/b' of partition column 'p' has a '/'"):
+        PartitionStyle(("p", "q"), hive_style=False).path_for(["a/b", "c"])
 
 
 def test_one_key_field_is_its_value_and_several_are_named() -> None:
     assert layout.record_key(["x"], ["id"]) == "x"
     assert layout.record_key(["x"], ["id"], named=True) == "id:x"
     assert layout.record_key([1, None, ""], ["a", "b", "c"]) == "a:1,b:__null__,c:__empty__"
+
+
+@pytest.mark.parametrize(
+    ("values", "others"),
+    [
+        (["x,b:y", "z"], "{'a': 'x', 'b': 'y,b:z'}"),
+        (["__null__", "z"], "{'a': None, 'b': 'z'}"),
+        (["x", "__empty__"], "{'a': 'x', 'b': ''}"),
+    ],
+)
+def test_a_key_that_other_values_have_too_is_refused_with_both(values: list[str], others: str) -> None:
+    with pytest.raises(InvalidRecords, match="which would be one row; change the value") as refused:
+        layout.record_key(values, ["a", "b"])
+    assert others in str(refused.value)
+    assert str(dict(zip(["a", "b"], values, strict=True))) in str(refused.value)
+
+
+@given(st.lists(st.none() | st.text("ab:,_") | st.sampled_from(["x,b:y", "__null__"]), min_size=4, max_size=4))
+def test_two_keys_are_one_only_if_their_values_are(values: list[str | None]) -> None:
+    first, second = values[:2], values[2:]
+    try:
+        keys = [layout.record_key(pair, ["a", "b"]) for pair in (first, second)]
+    except InvalidRecords:
+        return
+    assert (keys[0] == keys[1]) == (first == second)
 
 
 @pytest.mark.parametrize(("values", "fields"), [([None], ["id"]), ([""], ["id"]), ([None, ""], ["a", "b"])])

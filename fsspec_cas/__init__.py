@@ -10,6 +10,7 @@
 from fsspec_cas.answer import Entry
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
+from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import (
     AccessDenied,
     AlreadyExists,
@@ -18,6 +19,7 @@ from fsspec_cas.errors import (
     InvalidInput,
     InvalidUrl,
     InvalidVersion,
+    NotBytes,
     NotSupported,
     ObjectNotFound,
     OutcomeUnknown,
@@ -26,7 +28,7 @@ from fsspec_cas.errors import (
     Unavailable,
     VersionMismatch,
 )
-from fsspec_cas.naming import check_url
+from fsspec_cas.naming import check_path, check_url
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
 from fsspec_cas.proof import require_safe_for_locks
 from fsspec_cas.store import AsyncStore, Content, Info, Store
@@ -39,6 +41,7 @@ __all__ = [
     "AlreadyExists",
     "AsyncStore",
     "BucketNotFound",
+    "Bytes",
     "Capabilities",
     "CasError",
     "Condition",
@@ -50,6 +53,7 @@ __all__ = [
     "InvalidVersion",
     "Lost",
     "Machine",
+    "NotBytes",
     "NotSupported",
     "ObjectNotFound",
     "Outcome",
@@ -63,6 +67,8 @@ __all__ = [
     "VersionMismatch",
     "Won",
     "World",
+    "check_bytes",
+    "check_path",
     "check_url",
     "require_safe_for_locks",
 ]

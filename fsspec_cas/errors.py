@@ -13,7 +13,8 @@ CasError
 ├── NotSupported         this store or protocol cannot do it; choose another
 └── InvalidInput         a value that no retry mends (a ValueError)
     ├── InvalidUrl
-    └── InvalidVersion
+    ├── InvalidVersion
+    └── NotBytes             (a TypeError)
 
 Every error is built from one sentence, carries `path` where there is one, and can be pickled.
 """
@@ -127,3 +128,7 @@ class InvalidUrl(InvalidInput):
 
 class InvalidVersion(InvalidInput):
     """The text is not a version, or a version of another kind of store."""
+
+
+class NotBytes(InvalidInput, TypeError):
+    """What was to be written is no bytes."""

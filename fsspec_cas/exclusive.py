@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from fsspec_cas.answer import Denied, FinishAnswer, NoAnswer, NotNow, Upload
 from fsspec_cas.backends.base import Uploads
+from fsspec_cas.content import Bytes, check_buffer
 from fsspec_cas.drive import Drive
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import Lost, Outcome, Won, Write
@@ -27,7 +28,6 @@ from fsspec_cas.version import Condition
 T = TypeVar("T")
 
 Sends = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
-Bytes = bytes | bytearray | memoryview
 
 PART_BYTES = 8 * 1024 * 1024
 _ABORT_S = 10.0
@@ -88,11 +88,11 @@ class AsyncExclusive:
         """Take the bytes; full parts are sent on the way. Returns how many were taken: all.
 
         Raises:
+            NotBytes: it shares no memory, as bytes, arrays and buffers do; nothing was taken.
             StoreError: a part could not be sent; nothing will appear.
         """
         self._check_open()
-        view = memoryview(data)
-        left = view.cast("B") if view.nbytes else memoryview(b"")
+        left = view = check_buffer(self.path, data)
         while left:
             if len(self._buffer) == self._part_size:
                 await self._send_part()
@@ -132,12 +132,11 @@ class AsyncExclusive:
         """Whether so many bytes more need no request."""
         return not self.closed and len(self._buffer) + size <= self._part_size
 
-    def take(self, data: Bytes) -> int:
+    def take(self, data: memoryview) -> int:
         """Take bytes that fit."""
         self._buffer += data
-        size = memoryview(data).nbytes
-        self.written += size
-        return size
+        self.written += data.nbytes
+        return data.nbytes
 
     @property
     def dropping(self) -> Coroutine[Any, Any, None] | None:
@@ -252,10 +251,10 @@ class Exclusive:
 
     def write(self, data: Bytes) -> int:
         """See `AsyncExclusive.write`."""
-        view = memoryview(data)
+        view = check_buffer(self.path, data)
         if self._inner.fits(view.nbytes):
-            return self._inner.take(data)
-        return self._drive.run(self._inner.write(data))
+            return self._inner.take(view)
+        return self._drive.run(self._inner.write(view))
 
     def close(self) -> Outcome:
         """See `AsyncExclusive.close`."""

@@ -40,6 +40,7 @@ from fsspec_cas.backends import Backend, backend_for, off_thread, place_of, spli
 from fsspec_cas.begun import begun, done
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
+from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.drive import Inline, OnLoop, OwnLoop
 from fsspec_cas.errors import (
     InvalidInput,
@@ -183,7 +184,7 @@ class AsyncStore:
         return Info(full, answer.version, answer.size, answer.modified_ms, answer.write_id, answer.answered_ms)
 
     async def put_if_absent(
-        self, path: str, data: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
+        self, path: str, data: Bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
     ) -> Outcome:
         """Create the object, or lose to whoever did.
 
@@ -191,18 +192,21 @@ class AsyncStore:
         be settled.
 
         Raises:
+            NotBytes: `data` is not bytes; nothing was sent.
             StoreError: the store did not do it, and no copy of this write can still arrive.
         """
-        return await self._write(self._new_write(path, ABSENT, create_once=create_once), data, timeout)
+        write = self._new_write(path, ABSENT, create_once=create_once)
+        return await self._write(write, check_bytes(path, data), timeout)
 
     async def put_if_match(
-        self, path: str, data: bytes, version: Version | str, *, timeout: float = TIMEOUT_S
+        self, path: str, data: Bytes, version: Version | str, *, timeout: float = TIMEOUT_S
     ) -> Outcome:
         """Replace the object if it still is at `version`, given as such or as its text.
 
         Where versions are not unique (S3), an object that went A-B-A is "still at A"; write bytes that never repeat.
         """
-        return await self._write(self._new_write(path, self._own(version), create_once=False), data, timeout)
+        write = self._new_write(path, self._own(version), create_once=False)
+        return await self._write(write, check_bytes(path, data), timeout)
 
     def open_exclusive(
         self, path: str, *, part_size: int = PART_BYTES, create_once: bool = False, timeout: float = TIMEOUT_S
@@ -302,6 +306,7 @@ class AsyncStore:
         `fn` gets None where there is no object. It may be called several times and must have no side effects.
 
         Raises:
+            NotBytes: `fn` returned something else than bytes; nothing was written.
             OutcomeUnknown: the answer to the write was lost and could not be settled.
             Unavailable: still losing races at the timeout.
         """
@@ -330,8 +335,7 @@ class AsyncStore:
         return Write(self._full(path), condition, self._world.new_id(), create_once)
 
     async def _write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
-        kept = None if data is None else bytes(data)
-        return await self._settle(Attempt(write), first_step(write), self._sending(write, kept), kept, timeout)
+        return await self._settle(Attempt(write), first_step(write), self._sending(write, data), data, timeout)
 
     def _sending(self, write: Write, data: bytes | None) -> Sends:
         path, condition = write.path, write.condition
@@ -598,12 +602,12 @@ class Store:
         return self._drive.run(self._async.head(path, timeout=timeout))
 
     def put_if_absent(
-        self, path: str, data: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
+        self, path: str, data: Bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
     ) -> Outcome:
         """See `AsyncStore.put_if_absent`."""
         return self._drive.run(self._async.put_if_absent(path, data, create_once=create_once, timeout=timeout))
 
-    def put_if_match(self, path: str, data: bytes, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
+    def put_if_match(self, path: str, data: Bytes, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
         """See `AsyncStore.put_if_match`."""
         return self._drive.run(self._async.put_if_match(path, data, version, timeout=timeout))
 

@@ -56,9 +56,9 @@ class FreeLock:
                 are at the path, which the caller said is new.
             LockError: `data` is not what was staged; nothing was sent.
         """
-        must_match(pending, data)
+        given = must_match(pending, data)
         try:
-            self._publish(pending, data, self._client.world.monotonic_s())
+            self._publish(pending, given, self._client.world.monotonic_s())
         except (CasError, MalformedRecord) as error:
             raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
 

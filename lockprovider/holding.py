@@ -126,8 +126,8 @@ class Lease:
                 the message says.
             LockError: `data` is not what was staged; nothing was sent.
         """
-        must_match(pending, data)
-        self._publish(pending, lambda: self._commit(pending, data))
+        given = must_match(pending, data)
+        self._publish(pending, lambda: self._commit(pending, given))
 
     def publish_last(self, pending: Pending, data: bytes) -> None:
         """As `publish_new`, and then `release`: nothing else may be done under this lease.
@@ -141,16 +141,16 @@ class Lease:
                 `PublishUnknown` too: the next holder sets it aside.
             AlreadyExists, LockError: as `publish_new`.
         """
-        must_match(pending, data)
+        given = must_match(pending, data)
         if self._depth == 1 and self._client.publisher.others_wait:
             try:
-                self._publish(pending, lambda: self._hand_over(pending, data))
+                self._publish(pending, lambda: self._hand_over(pending, given))
             except PublishUnknown:
                 if not self._closed:
                     self._learn(Ended("its last publish may have handed the lock over"))
                 raise
         else:
-            self.publish_new(pending, data)
+            self.publish_new(pending, given)
             with contextlib.suppress(CasError, LockError):  # a lock that is not released lapses; the publish stands
                 self.release()
 

@@ -35,7 +35,17 @@ import json
 import zlib
 from collections.abc import Callable
 
-from fsspec_cas import AlreadyExists, Lost, ObjectNotFound, Store, Unavailable, Unknown, Won
+from fsspec_cas import (
+    AlreadyExists,
+    Lost,
+    ObjectNotFound,
+    Store,
+    Unavailable,
+    Unknown,
+    Won,
+    check_bytes,
+    check_path,
+)
 from lockprovider.errors import LockError, Unappliable
 from lockprovider.pending import Pending, digest
 from lockprovider.record import fields_of
@@ -53,6 +63,7 @@ def ample() -> float:
 
 def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, sole: bool = False) -> Pending:
     """Put `data` where only the lock record will point to it."""
+    data = check_bytes(check_path(path), data)
     staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
     store.put_if_absent(staged, data, create_once=True).unwrap()
     return Pending(path, staged, digest(data), sole=sole)
@@ -60,6 +71,7 @@ def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, s
 
 def enclose(path: str, data: bytes, *, sole: bool = False) -> Pending | None:
     """`data` in the record itself, which is then all that a roll-forward needs; None if there is too much of it."""
+    data = check_bytes(check_path(path), data)
     return Pending(path, "", digest(data), data, sole) if len(zlib.compress(data)) <= _ENCLOSED else None
 
 
@@ -95,16 +107,18 @@ def prepare(store: Store, pending: Pending, left_s: Left = ample) -> bytes:
     return data
 
 
-def must_match(pending: Pending, data: bytes) -> None:
-    """Refuse bytes that are not those of the publish, before it is decided.
+def must_match(pending: Pending, data: bytes) -> bytes:
+    """The bytes, if they are those of the publish; asked before it is decided.
 
     Raises:
-        LockError: they are not.
+        NotBytes, LockError: they are not.
     """
-    if digest(data) != pending.digest:
+    given = check_bytes(pending.path, data)
+    if digest(given) != pending.digest:
         where = f"staged at {pending.staged!r}" if pending.staged else "given"
         said = f"the bytes {where} for {pending.path!r} are not those of digest {pending.digest}"
         raise LockError(f"{said}; stage them anew")
+    return given
 
 
 def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> None:

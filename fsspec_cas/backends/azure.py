@@ -23,7 +23,9 @@ from azure.core.exceptions import (
     AzureError,
     ClientAuthenticationError,
     HttpResponseError,
+    ServiceRequestError,
     ServiceRequestTimeoutError,
+    ServiceResponseError,
 )
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.blob.aio import BlobClient, BlobServiceClient, ContainerClient
@@ -43,7 +45,7 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.azure_uploads import AzureUploads
-from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, sends_once
+from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -57,6 +59,7 @@ _CAPABILITIES = Capabilities(
 _ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # the most that one Put Blob takes
 _FALSE_CONDITION_CODES = ("ConditionNotMet", "TargetConditionNotMet", "")  # "": a middlebox strips headers
 _FOLDER_MARK = "hdi_isfolder"  # how an account with a hierarchical namespace marks its directories
+_FAILURES = (AzureError, asyncio.TimeoutError, OSError, ValueError)  # ValueError: what the SDK cannot read
 _NOT_NOW_CODES = ("ContainerBeingDeleted", "ContainerBeingCreated")
 
 
@@ -66,6 +69,10 @@ class _SendsOnce(AioHttpTransport):  # type: ignore[misc] # loaded lazily, so my
     async def open(self) -> None:
         await super().open()
         sends_once(self.session)
+
+    async def send(self, *args: Any, **kwargs: Any) -> Any:
+        Trip.leave()
+        return await super().send(*args, **kwargs)
 
 
 class AzureBackend:
@@ -210,17 +217,18 @@ class AzureBackend:
         timeout_s: float,
     ) -> A | NotNow | NoAnswer:
         """Send once; translate whatever comes back."""
+        trip = Trip.begin()
         try:
             service = await self._services.get(self._open)
             return await asyncio.wait_for(send(service), timeout_s)
-        except asyncio.TimeoutError:
-            return NoAnswer(f"no answer within {timeout_s:.3g} s")
         except CasError:
             raise
-        except HttpResponseError as error:
-            return _translate(error, path, refusal)
-        except (AzureError, OSError, ValueError) as error:  # ValueError: an answer that the SDK cannot read
-            return _without_answer(error)
+        except _FAILURES as error:
+            if not trip.left:
+                return _unsent(error, path)
+            if isinstance(error, asyncio.TimeoutError):
+                return NoAnswer(f"no answer within {timeout_s:.3g} s")
+            return _translate(error, path, refusal) if isinstance(error, HttpResponseError) else _without_answer(error)
 
 
 def _condition(version: Version, match: MatchConditions) -> dict[str, Any]:
@@ -278,6 +286,14 @@ def _read_refusal(status: int, code: str) -> ReadAnswer | None:
 
 def _never(status: int, code: str) -> None:
     del status, code
+
+
+def _unsent(error: Exception, path: str) -> NotNow:
+    """The credential failed, for now or for good: nothing was sent."""
+    passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
+    if isinstance(error, passing) or (isinstance(error, HttpResponseError) and (error.status_code or 0) >= 500):
+        return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
+    raise AccessDenied(f"no usable Azure credentials for {path!r}, nothing was sent: {error}", path=path) from error
 
 
 def _without_answer(error: Exception) -> NotNow | NoAnswer:

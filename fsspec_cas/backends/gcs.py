@@ -211,11 +211,13 @@ class GcsBackend:
     async def _ready(self, request: Request, path: str) -> tuple[aiohttp.ClientSession, dict[str, str]]:
         try:
             return await self._sessions.get(self._open), await self._headers(request)
-        except (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError) as error:
+        except (HttpError, NonRetryableError, google.auth.exceptions.GoogleAuthError, OSError, ValueError) as error:
             cause = error.__cause__ if isinstance(error, HttpError) else error
             if isinstance(cause, google.auth.exceptions.TransportError) or getattr(cause, "retryable", False):
                 raise _RefreshFailed(f"{type(cause).__name__}: {cause}") from error
-            raise AccessDenied(f"no usable Google credentials for {path!r}: {cause or error}", path=path) from error
+            raise AccessDenied(
+                f"no usable Google credentials for {path!r}, nothing was sent: {cause or error}", path=path
+            ) from error
 
     async def _send(
         self, session: aiohttp.ClientSession, request: Request, headers: dict[str, str], left: float

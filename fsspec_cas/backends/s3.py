@@ -19,9 +19,8 @@ from botocore.exceptions import (
     ClientError,
     ConnectTimeoutError,
     EndpointConnectionError,
-    NoCredentialsError,
+    HTTPClientError,
     ParamValidationError,
-    PartialCredentialsError,
     ProxyConnectionError,
     SSLError,
 )
@@ -42,9 +41,9 @@ from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.s3_client import Connection, connect
 from fsspec_cas.backends.s3_listing import page_of
 from fsspec_cas.backends.s3_uploads import S3Uploads
-from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, within
+from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, within
 from fsspec_cas.capability import Capabilities
-from fsspec_cas.errors import AccessDenied, BucketNotFound, InvalidInput, NotSupported, StoreError
+from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
 
 A = TypeVar("A")
@@ -64,8 +63,11 @@ _CONNECT_ERRORS = (
     aiohttp.ClientHttpProxyError,
     socket.gaierror,
 )
-_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError)
+# Of a service that gives credentials, or of the one that is asked: a timeout, a connection, a body that stops half way.
+_PASSING = (asyncio.TimeoutError, *_UNREACHED, HTTPClientError, aiohttp.ClientError)
+_FAILURES = (asyncio.TimeoutError, ClientError, BotoCoreError, aiohttp.ClientError, OSError)
 _DENIED_STATUS = (401, 403)
+_DENIED_CODES = ("AccessDenied", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
 # 409 means "somebody is writing this key just now": not applied, and not the same as 412.
 _CONFLICT_CODES = ("ConditionalRequestConflict", "OperationAborted", "ConcurrentModification")
 _THROTTLE_STATUS = 429
@@ -116,7 +118,8 @@ class S3Backend:
             return Applied(_version(answer["ETag"]) if answer.get("ETag") else None)
 
         def refusal(status: int, code: str) -> Denied | None:
-            return Denied(dialect) if _write_refusal(status, code) else None
+            false = (_create_refusal if creating else _write_refusal)(status, code)
+            return Denied(dialect) if false else None
 
         return await self._ask(path, send, refusal, timeout_s)
 
@@ -227,24 +230,41 @@ class S3Backend:
         timeout_s: float,
     ) -> A | NotNow | NoAnswer:
         """Send once; translate whatever comes back."""
+        trip = Trip.begin()
         try:
             client = await self._client()
             async with within(timeout_s):
                 return await send(client)
-        except asyncio.TimeoutError:
-            return NoAnswer(f"no answer within {timeout_s:.3g} s")
-        except ClientError as error:
-            return _translate(error, path, refusal)
-        except _NO_CREDENTIALS as error:
-            raise AccessDenied(f"no usable S3 credentials for {path!r}: {error}", path=path) from error
-        except ParamValidationError as error:
-            raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
-        except _UNREACHED as error:
-            return _without_connection(error)
-        except (BotoCoreError, aiohttp.ClientError, OSError) as error:  # ClientError: a body that stops half way
-            if isinstance(error, StoreError):
-                raise
-            return NoAnswer(f"{type(error).__name__}: {error}")
+        except CasError:
+            raise
+        except (*_FAILURES, ValueError, RuntimeError) as error:
+            if not trip.left:
+                return _unsent(error, path)
+            if isinstance(error, asyncio.TimeoutError):
+                return NoAnswer(f"no answer within {timeout_s:.3g} s")
+            if isinstance(error, ClientError):
+                return _translate(error, path, refusal)
+            if isinstance(error, _UNREACHED):
+                return _without_connection(error)
+            if isinstance(error, _FAILURES):
+                return NoAnswer(f"{type(error).__name__}: {error}")
+            raise
+
+
+def _unsent(error: Exception, path: str) -> NotNow:
+    """What failed was getting ready, mostly credentials, for now or for good."""
+    if isinstance(error, ParamValidationError):
+        raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
+    status, code = _status(error) if isinstance(error, ClientError) else (0, "")
+    if isinstance(error, _PASSING) or status >= 500 or status == _THROTTLE_STATUS or "Throttl" in code:
+        return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
+    what = f"no usable S3 credentials for {path!r}, nothing was sent: {error}"
+    raise AccessDenied(f"{what}; check key, profile, role and token", path=path) from error
+
+
+def _status(error: ClientError) -> tuple[int, str]:
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return status, str(error.response.get("Error", {}).get("Code", ""))
 
 
 def _without_connection(error: BotoCoreError) -> NotNow | NoAnswer:
@@ -286,6 +306,11 @@ def _write_refusal(status: int, code: str) -> Denied | None:
     return Denied() if false else None
 
 
+def _create_refusal(status: int, code: str) -> Denied | None:
+    del code
+    return Denied() if status in (304, 412) else None  # 404 speaks of the bucket
+
+
 def _read_refusal(status: int, code: str) -> Missing | Unchanged | None:
     if status == 304:
         return Unchanged()
@@ -297,8 +322,7 @@ def _never(status: int, code: str) -> None:
 
 
 def _translate(error: ClientError, path: str, refusal: Callable[[int, str], A | None]) -> A | NotNow | NoAnswer:
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    code = str(error.response.get("Error", {}).get("Code", ""))
+    status, code = _status(error)
     why = f"{status} {code}"
     answer = refusal(status, code)
     if answer is not None:
@@ -309,11 +333,12 @@ def _translate(error: ClientError, path: str, refusal: Callable[[int, str], A | 
         return NotNow(why, _retry_after_s(error))
     if status == 501 or code == "NotImplemented":
         raise NotSupported(f"the store at {path!r} does not implement conditional requests ({why})", path=path)
-    if status in _DENIED_STATUS:
+    if status in _DENIED_STATUS or code in _DENIED_CODES:
         raise AccessDenied(f"S3 refused access to {path!r}: {why}; check key, secret and policy", path=path)
-    if code == "NoSuchBucket":
+    if status == 404:
         bucket = path.partition("/")[0]
-        raise BucketNotFound(f"there is no bucket {bucket!r}; create it first", path=path)
+        also = "" if code == "NoSuchBucket" else f", or what answers ({why}) is no S3 store: check the endpoint"
+        raise BucketNotFound(f"there is no bucket {bucket!r}{also}; create it first", path=path)
     if 300 <= status < 500 and code not in ("RequestTimeout", "SlowDown"):
         raise StoreError(f"S3 refused the request for {path!r}: {why}", path=path)
     return NoAnswer(why, _retry_after_s(error))  # every 5xx, and errors inside a 200

@@ -24,7 +24,7 @@ import botocore.loaders
 from s3fs import S3FileSystem
 
 from fsspec_cas.backends.s3_listing import EVENT, read_listing
-from fsspec_cas.backends.wire import sends_once
+from fsspec_cas.backends.wire import Trip, sends_once
 
 _SMALL_BYTES = 64 * 1024  # on its way before a server that refuses it could have said so
 
@@ -83,6 +83,10 @@ class _SendsOnce(aiobotocore.httpsession.AIOHTTPSession):  # type: ignore[misc] 
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         return sends_once(await super()._get_session(proxy_url))
+
+    async def send(self, request: Any) -> Any:
+        Trip.leave()
+        return await super().send(request)
 
 
 def _send_at_once(params: dict[str, Any], **_: object) -> None:

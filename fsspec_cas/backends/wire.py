@@ -1,7 +1,7 @@
 """What the backends that speak HTTP through aiohttp have in common.
 
 A connection belongs to the event loop it was made on and to the process; `PerLoop` keeps one for each. `sends_once`
-takes away aiohttp's own second send.
+takes away aiohttp's own second send. `Trip` tells what failed before a request left, and so was certainly not done.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import sys
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fsspec_cas.drive import close_from_any_thread
 from fsspec_cas.errors import NotSupported
@@ -25,9 +26,34 @@ if sys.version_info >= (3, 11):
 else:
     from async_timeout import timeout as within  # comes with aiohttp
 
-__all__ = ["PerLoop", "epoch_ms", "http_date_ms", "sends_once", "within"]
+__all__ = ["PerLoop", "Trip", "epoch_ms", "http_date_ms", "sends_once", "within"]
 
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
+
+
+class Trip:
+    """One call of a backend, from `begin` in the task that makes it; `leave` is called where the request goes out."""
+
+    __slots__ = ("left",)
+
+    _now: ClassVar[ContextVar[Trip | None]] = ContextVar("trip", default=None)
+
+    def __init__(self) -> None:
+        self.left = False
+
+    @classmethod
+    def begin(cls) -> Trip:
+        """What is sent from here on is this call's."""
+        trip = cls()
+        cls._now.set(trip)
+        return trip
+
+    @classmethod
+    def leave(cls) -> None:
+        """From now on nobody knows, until there is an answer."""
+        trip = cls._now.get()
+        if trip is not None:
+            trip.left = True
 
 
 @dataclass(frozen=True, slots=True)

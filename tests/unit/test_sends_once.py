@@ -180,6 +180,17 @@ def test_a_refusal_of_access_is_access_denied(make, status):
             ask(make, http(status), call, *args)
 
 
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_create_that_is_answered_404_names_the_bucket_and_is_no_lost_race(make):
+    with pytest.raises(BucketNotFound, match="bucket"):
+        ask(make, http(404, b"<html>nothing here</html>"), "put", b"", ABSENT, "id")
+
+
+def test_a_404_that_does_not_speak_of_the_bucket_names_the_endpoint_too():
+    with pytest.raises(BucketNotFound, match="no S3 store: check the endpoint"):
+        ask(s3, http(404), "put", b"", ABSENT, "id")
+
+
 def test_gcs_follows_no_redirect():
     with pytest.raises(StoreError, match="307"):
         ask(gcs, http(307, Location="http://127.0.0.1:1/elsewhere"), "put", b"", ABSENT, "id")

@@ -301,7 +301,7 @@ def test_a_listing_follows_all_pages_and_is_relative_and_ordered():
 @pytest.mark.parametrize("draw", [n / 16 for n in range(16)])
 def test_no_try_is_begun_in_a_splinter_of_the_time_in_which_its_answer_could_not_come(call, draw):
     """Else the last of many "certainly not" would be "nobody knows"."""
-    store, backend, clock = scripted(*[NotNow("429")] * 999, seconds=0.04)
+    store, backend, clock = scripted(*[NotNow("429")] * 2000, seconds=0.04)
     clock.draw = draw
     with pytest.raises(Unavailable, match="429"):
         call(store)

@@ -34,7 +34,7 @@ from lockprovider.lock import Lock
 from lockprovider.metrics import OnMetric
 from lockprovider.pending import Pending
 from lockprovider.record import HUDI_LOCK_PATH
-from lockprovider.settings import LockSettings
+from lockprovider.settings import LockSettings, check_functions, wait_s
 from lockprovider.threads import Attempt, Stoppable, finish, on_loop
 from lockprovider.turn import Turn
 
@@ -62,11 +62,12 @@ class AsyncLock:
         on_metric: OnMetric | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        self.path = path
+        check_functions(on_lost=on_lost)
         self._world = _MACHINE if world is None else Stoppable(world)
         self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit)
+        self.path = self._lock.path
         self._on_lost = on_lost
-        self._same = (store.place, path, id(self._world))
+        self._same = (store.place, self.path, id(self._world))
         self._lease: AsyncLease | None = None
 
     def __getstate__(self) -> NoReturn:
@@ -101,7 +102,7 @@ class AsyncLock:
         if mine is not None and mine.task is task and not mine.released:
             return mine.again()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._lock.settings.timeout_s if timeout_s is None else timeout_s)
+        deadline = loop.time() + wait_s(timeout_s, self._lock.settings.timeout_s)
         turn = Turn.of(self._same)
         if not await turn.wait(max(0.0, deadline - loop.time())):
             raise NotAcquired(f"another task of this process holds {self.path!r}", owner=turn.holder)

@@ -13,13 +13,13 @@ import os
 import threading
 from typing import Any
 
-from fsspec_cas import Machine, Store, World, require_safe_for_locks
+from fsspec_cas import Machine, Store, World, check_path, require_safe_for_locks
 from lockprovider import publish
 from lockprovider.asking import ask
 from lockprovider.audit_log import AuditLog
 from lockprovider.client import Client
 from lockprovider.driving import REQUEST_S, Meanwhile
-from lockprovider.errors import NotAcquired, NotPicklable
+from lockprovider.errors import InvalidSettings, NotAcquired, NotPicklable
 from lockprovider.free import FreeLock
 from lockprovider.holding import Lease, OnLost
 from lockprovider.metrics import OnMetric, Recorder
@@ -27,7 +27,7 @@ from lockprovider.moves import Busy
 from lockprovider.pending import Pending
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.record_file import RecordFile
-from lockprovider.settings import LockSettings
+from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 
 
 class Lock:
@@ -52,8 +52,13 @@ class Lock:
         on_metric: OnMetric | None = None,
         audit: AuditLog | None = None,
     ) -> None:
-        self.path = path
-        self.settings = settings or LockSettings()
+        self.path = check_path(path)
+        self.settings = checked(settings)
+        check_functions(on_lost=on_lost, on_metric=on_metric)
+        if not isinstance(store, Store):
+            raise InvalidSettings(
+                f"store={store!r} must be a Store: give Store.from_url(url), or use lockprovider.lock(url)"
+            )
         self._store = store
         self._world = world or Machine()
         self._on_lost = on_lost
@@ -137,12 +142,12 @@ class Lock:
     def _wait(
         self, timeout_s: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool
     ) -> Lease | FreeLock:
+        timeout_s = wait_s(timeout_s, self.settings.timeout_s)
         client = self._of_this_process()
         mine = client.lease
         if mine is not None and mine.thread is threading.current_thread():
             return mine.again(keeps_log=keeps_log)
         with client.metrics.acquisition():
-            timeout_s = self.settings.timeout_s if timeout_s is None else timeout_s
             deadline_s = self._world.monotonic_s() + timeout_s
             if not client.turn.acquire(timeout=max(0.0, deadline_s - self._world.monotonic_s())):
                 raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)

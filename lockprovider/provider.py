@@ -15,20 +15,21 @@ Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fsspec_cas import Store
+from fsspec_cas import Store, check_url
 from lockprovider.audit_log import AuditLog
 from lockprovider.errors import InvalidSettings, LeaseLost, LockError, NotAcquired
 from lockprovider.holding import Lease, OnLost
 from lockprovider.lock import Lock
 from lockprovider.metrics import OnMetric
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.settings import LockSettings, Options, from_config, from_url
+from lockprovider.settings import LockSettings, Options, checked, from_config, from_url, wait_s
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def locate(
     storage_options: dict[str, Any] | None = None,
 ) -> Place:
     """What `open_lock` opens."""
-    return _place(from_url(url), on, settings, storage_options)
+    return _place(from_url(check_url(url)), on, settings, storage_options)
 
 
 def open_lock(
@@ -88,6 +89,10 @@ class LockProvider:
     """
 
     def __init__(self, lock: Lock) -> None:
+        if not isinstance(lock, Lock):
+            raise InvalidSettings(
+                f"lock={lock!r} must be a Lock: use LockProvider.from_url(url) or from_config(config)"
+            )
         self._lock = lock
         self._lease: Lease | None = None
         self._closed = False
@@ -148,6 +153,7 @@ class LockProvider:
             CasError: the store failed.
             LockError: this provider is closed.
         """
+        timeout_s = wait_s(timeout_s, 0.0)
         if self._closed:
             raise LockError(f"the provider of {self._lock.path!r} is closed; make another one")
         try:
@@ -211,9 +217,9 @@ def _place(
     options: Options, on: str | None, settings: LockSettings | None, storage_options: dict[str, Any] | None
 ) -> Place:
     asked = _one_of("on", options.on, on)
-    path = HUDI_LOCK_PATH if asked is None else asked
+    path = HUDI_LOCK_PATH if asked is None else os.fspath(asked) if isinstance(asked, os.PathLike) else asked
     _check_path(path)
-    chosen = _one_of("settings", options.settings, settings)
+    chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
     return Place(Store.from_url(options.url, storage_options), path, chosen)
 
 
@@ -224,5 +230,5 @@ def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:
 
 
 def _check_path(path: str) -> None:
-    if not path or any(part in ("", ".", "..") for part in path.split("/")):
+    if not isinstance(path, str) or not path or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidSettings(f"on={path!r} must be the path of an object below the URL, such as 'jobs/nightly.json'")

@@ -63,7 +63,8 @@ def ample() -> float:
 
 def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, sole: bool = False) -> Pending:
     """Put `data` where only the lock record will point to it."""
-    data = check_bytes(check_path(path), data)
+    path = check_path(path)
+    data = check_bytes(path, data)
     staged = f"{folder}/staged/{write_id}" if folder else f"staged/{write_id}"
     store.put_if_absent(staged, data, create_once=True).unwrap()
     return Pending(path, staged, digest(data), sole=sole)
@@ -71,7 +72,8 @@ def stage(store: Store, folder: str, write_id: str, path: str, data: bytes, *, s
 
 def enclose(path: str, data: bytes, *, sole: bool = False) -> Pending | None:
     """`data` in the record itself, which is then all that a roll-forward needs; None if there is too much of it."""
-    data = check_bytes(check_path(path), data)
+    path = check_path(path)
+    data = check_bytes(path, data)
     return Pending(path, "", digest(data), data, sole) if len(zlib.compress(data)) <= _ENCLOSED else None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import parse_qsl
 
 from lockprovider.errors import InvalidSettings
@@ -47,6 +48,10 @@ class LockSettings:
 
     def __post_init__(self) -> None:
         times = (self.validity_s, self.renew_s, self.poll_s, self.timeout_s)
+        if not all(map(_is_number, times)):
+            raise InvalidSettings(f"all times must be numbers of seconds: {self}")
+        if not isinstance(self.check_store, bool):
+            raise InvalidSettings(f"check_store={self.check_store!r} must be True or False")
         if not all(map(math.isfinite, times)):
             raise InvalidSettings(f"all times must be finite numbers of seconds: {self}")
         if self.validity_s <= 0 or self.renew_s <= 0 or self.poll_s <= 0:
@@ -74,6 +79,49 @@ class LockSettings:
     def margin_s(self) -> float:
         """How long before `validUntil` a holder stops believing in its own lease."""
         return min(self.validity_s / _MARGIN_SHARE, _MARGIN_MAX_S)
+
+
+def checked(settings: object) -> LockSettings:
+    """Settings as they were given; the defaults for None.
+
+    Raises:
+        InvalidSettings: it is something else.
+    """
+    if settings is None:
+        return LockSettings()
+    if not isinstance(settings, LockSettings):
+        raise InvalidSettings(
+            f"settings={settings!r} must be LockSettings, e.g. LockSettings(validity_s=60, renew_s=5)"
+        )
+    return settings
+
+
+def wait_s(timeout_s: Any, default_s: float) -> float:
+    """How long to wait for a lock, as it was given; `default_s` for None.
+
+    Raises:
+        InvalidSettings: it is no number of seconds, or below zero.
+    """
+    if timeout_s is None:
+        return default_s
+    if not _is_number(timeout_s) or not timeout_s >= 0:
+        raise InvalidSettings(f"timeout_s={timeout_s!r} must be a number of seconds, 0 or more, e.g. timeout_s=30")
+    return float(timeout_s)
+
+
+def check_functions(**given: object) -> None:
+    """Refuse what is to be called, and cannot.
+
+    Raises:
+        InvalidSettings: naming it.
+    """
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            raise InvalidSettings(f"{name}={function!r} must be a function, or left out")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +160,8 @@ def from_config(config: Mapping[str, object]) -> Options:
     Raises:
         InvalidSettings: no base path, another lock provider, a name or a value that Hudi would not take either.
     """
+    if not isinstance(config, Mapping):
+        raise InvalidSettings(f"config={config!r} must be a mapping of Hudi's keys")
     base = config.get(BASE_PATH)
     if not isinstance(base, str) or not base.strip():
         raise InvalidSettings(f"{BASE_PATH}={base!r} must be the table's URL or folder: the lock is kept in it")

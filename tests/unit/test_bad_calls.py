@@ -10,8 +10,10 @@ from typing import Any
 import fsspec
 import pytest
 
+import lockprovider
 from fsspec_cas import AsyncStore, CasError, InvalidInput, InvalidUrl, InvalidVersion, Store, Version
 from fsspec_cas.filesystem import CasFileSystem
+from lockprovider import InvalidSettings, Lock, LockProvider, LockSettings
 
 Call = Callable[[Path], object]
 
@@ -115,3 +117,76 @@ def test_what_is_plainly_meant_is_taken(tmp_path: Path) -> None:
     assert here.read_if_changed("a/b", str(second)) is None
     assert here.delete_if_match("a/b", fs(tmp_path).info(tmp_path / "a" / "b")["version"]).unwrap() == second
     assert here.put_if_absent("c", b"", timeout=float("inf")).unwrap()
+
+
+def provider(folder: Path) -> LockProvider:
+    return LockProvider.from_url(str(folder))
+
+
+def holding(folder: Path, call: Callable[[lockprovider.Lease], object]) -> object:
+    with lockprovider.lock("memory://bad-calls/" + folder.name) as lease:
+        return call(lease)
+
+
+BASE = "hoodie.base.path"
+Bad = InvalidSettings
+LOCKS: list[tuple[str, Call, type[Exception], list[str]]] = [
+    ("lock: url", lambda _: lockprovider.lock(None), InvalidUrl, ["None", "URL"]),
+    ("lock: empty url", lambda _: lockprovider.lock(""), InvalidUrl, ["''"]),
+    ("lock: on", lambda p: lockprovider.lock(str(p), on=5), Bad, ["on=5", "jobs/nightly.json"]),
+    ("lock: empty on", lambda p: lockprovider.lock(str(p), on=""), Bad, ["on=''"]),
+    ("lock: timeout text", lambda p: lockprovider.lock(str(p), timeout_s="x"), Bad, ["timeout_s='x'", "seconds"]),
+    ("lock: timeout below", lambda p: lockprovider.lock(str(p), timeout_s=-1), Bad, ["timeout_s=-1", "0 or more"]),
+    ("lock: timeout nan", lambda p: lockprovider.lock(str(p), timeout_s=float("nan")), Bad, ["timeout_s=nan"]),
+    ("lock: on_lost", lambda p: lockprovider.lock(str(p), on_lost="x"), Bad, ["on_lost='x'", "function"]),
+    ("lock: on_metric", lambda p: lockprovider.lock(str(p), on_metric=5), Bad, ["on_metric=5", "function"]),
+    ("lock: settings", lambda p: lockprovider.lock(str(p), settings={"renew_s": 1}), Bad, ["renew_s", "LockSettings"]),
+    ("lock: option", lambda p: lockprovider.lock(f"file://{p}?timout_s=1"), Bad, ["timout_s", "timeout_s"]),
+    ("lock: storage option", lambda p: lockprovider.lock(str(p), storage_options={"x": 1}), InvalidInput, ["'x'"]),
+    ("open: on_lost", lambda p: lockprovider.open_lock(str(p), on_lost="x"), Bad, ["on_lost='x'"]),
+    ("acquire: timeout", lambda p: lockprovider.open_lock(str(p)).acquire("5"), Bad, ["timeout_s='5'"]),
+    ("task: timeout", lambda p: asyncio.run(taken(str(p), timeout_s=-1)), Bad, ["timeout_s=-1"]),
+    ("task: on_lost", lambda p: asyncio.run(taken(str(p), on_lost="x")), Bad, ["on_lost='x'"]),
+    ("task: url", lambda _: asyncio.run(taken(None)), InvalidUrl, ["None"]),
+    ("Lock: url for a store", lambda p: Lock(str(p)), Bad, ["Store.from_url"]),
+    ("Lock: path", lambda p: Lock(store(p), None), InvalidInput, ["None"]),
+    ("Lock: settings", lambda p: Lock(store(p), settings=60), Bad, ["settings=60", "LockSettings"]),
+    ("Lock: stage", lambda p: Lock(store(p)).stage(None, b""), InvalidInput, ["None"]),
+    ("Lock: enclose", lambda p: Lock(store(p)).enclose("../a", b""), InvalidInput, ["'../a'"]),
+    ("lease: publish", lambda p: holding(p, lambda lease: lease.publish(5, b"")), InvalidInput, ["5", "no text"]),
+    ("settings: text", lambda _: LockSettings(validity_s="60"), Bad, ["validity_s='60'", "numbers"]),
+    ("settings: none", lambda _: LockSettings(timeout_s=None), Bad, ["timeout_s=None"]),
+    ("settings: true", lambda _: LockSettings(renew_s=True), Bad, ["renew_s=True"]),
+    ("settings: below", lambda _: LockSettings(timeout_s=-1), Bad, ["timeout_s=-1"]),
+    ("settings: nan", lambda _: LockSettings(poll_s=float("nan")), Bad, ["poll_s=nan", "finite"]),
+    ("settings: check", lambda _: LockSettings(check_store="no"), Bad, ["check_store='no'", "True or False"]),
+    ("provider: lock", lambda p: LockProvider(str(p)), Bad, ["LockProvider.from_url"]),
+    ("provider: url", lambda _: LockProvider.from_url(7), InvalidUrl, ["7"]),
+    ("provider: config", lambda _: LockProvider.from_config(None), Bad, ["config=None", "mapping"]),
+    ("provider: key", lambda p: LockProvider.from_config({BASE: str(p), 5: 6}), Bad, ["5", "no key"]),
+    ("provider: timeout", lambda p: provider(p).try_lock(-1), Bad, ["timeout_s=-1"]),
+    ("provider: timeout text", lambda p: provider(p).try_lock("5"), Bad, ["timeout_s='5'"]),
+]
+
+
+async def taken(url: object, **how: object) -> None:
+    async with lockprovider.async_lock(url, **how):  # type: ignore[arg-type] # that is the point
+        pass
+
+
+@pytest.mark.parametrize(("call", "kind", "parts"), [one[1:] for one in LOCKS], ids=[one[0] for one in LOCKS])
+def test_a_bad_call_of_a_lock_is_one_typed_error(
+    tmp_path: Path, call: Call, kind: type[Exception], parts: list[str]
+) -> None:
+    with pytest.raises(kind) as refused:
+        call(tmp_path)
+    assert isinstance(refused.value, ValueError)
+    assert [part for part in parts if part not in str(refused.value)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_takes_path_objects(tmp_path: Path) -> None:
+    with lockprovider.lock(tmp_path, on=Path("jobs") / "a.json") as lease:
+        lease.publish(Path("state") / "1", b"1")
+    assert (tmp_path / "jobs" / "a.json").exists()
+    assert (tmp_path / "state" / "1").read_bytes() == b"1"

@@ -18,6 +18,7 @@ FEW = TableSettings(
 )
 KEYS = 3
 INCREMENTS = 15
+PAUSE_S = 0.05  # between two looks of a reader or an archiver: they are to meet writes, not to take the machine
 
 
 def increment(table: Table, key: int) -> None:
@@ -37,7 +38,7 @@ def write(url: str, options: Any, key: int) -> None:
 
 def archive(url: str, options: Any, over: threading.Event) -> int:
     table, count = Table.open(url, storage_options=options, settings=FEW), 0
-    while not over.is_set():
+    while not over.wait(PAUSE_S):
         count += len(table.archive().instants)
         if count % 3 == 0:
             table.clean()
@@ -46,7 +47,7 @@ def archive(url: str, options: Any, over: threading.Event) -> int:
 
 def read(url: str, options: Any, over: threading.Event) -> int:
     seen, count, checkpoint = 0, 0, ""
-    while not over.is_set():
+    while not over.wait(PAUSE_S):
         table = Table.open(url, storage_options=options, settings=FEW)
         found = content(table)
         assert sorted(row[0] for row in found) == list(range(KEYS)), "a row came or went"

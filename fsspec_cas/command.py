@@ -37,20 +37,20 @@ def storage_options(arguments: Any) -> dict[str, Any]:
         InvalidInput: one of them cannot be understood.
     """
     options = {} if arguments.storage_options is None else _json_object(arguments.storage_options)
-    for pair in arguments.options:
+    for number, pair in enumerate(arguments.options, 1):
         key, equals, text = pair.partition("=")
         if not key or not equals:
-            raise InvalidInput(f"-o {pair!r} is not KEY=VALUE")
-        _set(options, key.split("."), _value(text), pair)
+            raise InvalidInput(f"option {number} of -o is not KEY=VALUE (it is not shown: it may hold a secret)")
+        _set(options, key.split("."), _value(key, text), key)
     return options
 
 
-def _set(options: dict[str, Any], steps: Sequence[str], value: Any, pair: str) -> None:
+def _set(options: dict[str, Any], steps: Sequence[str], value: Any, key: str) -> None:
     place = options
     for step in steps[:-1]:
         place = place.setdefault(step, {})
         if not isinstance(place, dict):
-            raise InvalidInput(f"-o {pair!r} goes below {step!r}, which has a value of its own")
+            raise InvalidInput(f"-o {key}=... goes below {step!r}, which has a value of its own")
     place[steps[-1]] = value
 
 
@@ -64,13 +64,13 @@ def _json_object(text: str) -> dict[str, Any]:
     return found
 
 
-def _value(text: str) -> Any:
+def _value(key: str, text: str) -> Any:
     """Objects, lists, true, false and null are read as JSON; all else, numbers too, may be a name or a secret."""
     if text[:1] in ("{", "[") or text in ("true", "false", "null"):
         try:
             return json.loads(text)
         except ValueError as error:
-            raise InvalidInput(f"-o ...={text!r} begins like JSON and is none: {error}") from error
+            raise InvalidInput(f"-o {key}=... begins like JSON and is none: {error}") from error
     return text
 
 

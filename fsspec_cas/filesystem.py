@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 _CREATE = "create"
 _MIB = 1024 * 1024
+_TEXT_ARGUMENTS = ("encoding", "errors", "newline")
 # What the target calls the version; of the other kinds a look is asked for, which costs no request.
 _VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
 
@@ -207,17 +208,21 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
 
         Raises:
             AlreadyExists: something is there now; a race that is lost later raises it on close.
+            InvalidInput: "x" stands in the mode with anything else than "b" or "t".
+            NotSupported: an exclusive file cannot be given this argument.
         """
         if "x" not in mode:
             return self.fs.open(plain(path), mode, *args, **kwargs)
+        binary = _is_binary(mode)
         if kwargs.pop("compression", None) is not None:
             raise NotSupported("open an exclusive compressed file by fsspec.open(url, mode, compression=...)")
-        text = {name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs}
+        text = {name: kwargs.pop(name) for name in _TEXT_ARGUMENTS if name in kwargs and not binary}
         file = self._open_exclusive(path, *args, **kwargs)
-        return file if "b" in mode else ExclusiveText(file, **text)
+        return file if binary else ExclusiveText(file, **text)
 
     def _open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
         if "x" in mode:
+            _is_binary(mode)
             return self._open_exclusive(path, *args, **kwargs)
         return self.fs._open(plain(path), mode, *args, **kwargs)  # noqa: SLF001
 
@@ -228,13 +233,19 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
         return await self.fs.open_async(plain(path), mode, **kwargs)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> Any:
-        """As the target's; `mode="create"` is `put_if_absent`."""
+        """As the target's; `mode="create"` is `put_if_absent`.
+
+        Raises:
+            NotSupported: an exclusive write cannot be given the target's own arguments.
+        """
         if mode == _CREATE:
+            _refuse_arguments(path, kwargs)
             return self.put_if_absent(path, value)
         return self.fs.pipe_file(plain(path), value, mode=mode, **kwargs)
 
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> Any:
         if mode == _CREATE:
+            _refuse_arguments(path, kwargs)
             return await self._put_if_absent(path, value)
         return await self.fs._pipe_file(plain(path), value, mode=mode, **kwargs)  # noqa: SLF001
 
@@ -255,6 +266,7 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
         """As the target's; `mode="create"` streams into an exclusive file."""
         if mode != _CREATE:
             return self.fs.put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
+        _refuse_arguments(rpath, kwargs)
         local = Path(lpath)
         if local.is_dir():
             return self.fs.makedirs(plain(rpath), exist_ok=True)
@@ -283,10 +295,15 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
         return await self.fs._put(lpath, plain(rpath), *args, **kwargs)  # noqa: SLF001
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """The target's, with "version" (text) for a file; out of the same answer where the target shows it."""
+        """The target's, with "version" (text) for a file; out of the same answer where the target shows it.
+
+        The store is asked, whatever listings the target has kept.
+        """
+        self._changed(self._full(path))
         return self._with_version(self.fs.info(plain(path), **kwargs))
 
     async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        self._changed(self._full(path))
         return self._with_version(await self.fs._info(plain(path), **kwargs))  # noqa: SLF001
 
     # How it is done.
@@ -296,8 +313,9 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
         return self.fs._strip_protocol(plain(path))  # noqa: SLF001
 
     def _open_exclusive(
-        self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **_: Any
+        self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **others: Any
     ) -> ExclusiveFile:
+        _refuse_arguments(path, others)
         full = self._full(path)
         self._refuse_existing(full)
         part_size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
@@ -357,6 +375,22 @@ def _target(protocol: str | None, options: dict[str, Any]) -> Any:
     if protocol is None:
         raise InvalidInput("cas needs a target: fs=, target_protocol=, or a URL like cas::s3://bucket/key")
     return filesystem(protocol, **options)
+
+
+def _is_binary(mode: str) -> bool:
+    if sorted(mode) not in (["x"], ["b", "x"], ["t", "x"]):
+        raise InvalidInput(f"mode {mode!r} is none: an exclusive file is written, as 'x', 'xt' or 'xb'")
+    return "b" in mode
+
+
+def _refuse_arguments(path: str, given: dict[str, Any]) -> None:
+    """What the target's own write would take and ours cannot pass on is not left out without a word."""
+    named = sorted(name for name, value in given.items() if value is not None)
+    if named:
+        raise NotSupported(
+            f"an exclusive write of {path!r} takes no {', '.join(named)}: give what holds for all writes to the target "
+            "itself (for S3 s3_additional_kwargs), or write without mode='create' and 'x'"
+        )
 
 
 attach(CasFileSystem)

@@ -6,6 +6,7 @@ A backend's module is imported only when its filesystem is used, so `fsspec` alo
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any, TypeVar
@@ -103,7 +104,10 @@ def place_of(backend: Backend) -> object:
     if type(backend).__module__ in ("fsspec_cas.backends.local", "fsspec_cas.backends.memory"):
         return backend.name  # one of each for the process
     fs = getattr(backend, "_given", None)  # fsspec's own instances differ from thread to thread
-    return backend if fs is None else (type(fs), repr(fs.storage_args), repr(sorted(fs.storage_options.items())))
+    if fs is None:
+        return backend
+    options = repr((fs.storage_args, sorted(fs.storage_options.items())))
+    return type(fs), hashlib.blake2b(options.encode(), digest_size=16).hexdigest()  # they may hold a key and a secret
 
 
 def off_thread(backend: Backend) -> Backend:

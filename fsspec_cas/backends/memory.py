@@ -28,6 +28,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.capability import Capabilities
+from fsspec_cas.errors import StoreError
 from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
 _CAPABILITIES = Capabilities(
@@ -64,7 +65,7 @@ class MemoryBackend:
             current = self._version(path)
             if current != (None if isinstance(condition, Absent) else condition):
                 return Denied()
-            file = self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` hands nothing back
+            file = self._made(path, data)
             if self._fs._intrans:  # noqa: SLF001 - a conditional write does not wait for fsspec's transaction
                 file.commit()
             file.cas_write_id = write_id
@@ -111,6 +112,14 @@ class MemoryBackend:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+    def _made(self, path: str, data: bytes) -> Any:
+        try:
+            return self._fs._open(_key(path), "wb", data=data)  # noqa: SLF001 - `pipe_file` hands nothing back
+        except FileExistsError as error:  # which would look like a lost race
+            raise StoreError(f"{path!r} is below {str(error)!r}, which is an object and no folder", path=path) from None
+        except IsADirectoryError:
+            raise StoreError(f"{path!r} is a folder", path=path) from None
 
     def _file(self, path: str) -> Any:
         return self._fs.store.get(_key(path))

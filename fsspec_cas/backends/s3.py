@@ -38,7 +38,7 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
-from fsspec_cas.backends.s3_client import Connection, connect
+from fsspec_cas.backends.s3_client import Connection, Settings, connect
 from fsspec_cas.backends.s3_listing import page_of
 from fsspec_cas.backends.s3_uploads import S3Uploads
 from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, within
@@ -82,6 +82,7 @@ class S3Backend:
 
     def __init__(self, fs: Any) -> None:
         self._given = fs
+        self._settings = Settings({**fs.s3_additional_kwargs, **fs.req_kw})
         self._quoted = True
         self._batches = True
         self._proved: bool | None = None  # the dialect in which a condition was last seen to hold
@@ -94,7 +95,7 @@ class S3Backend:
     @property
     def uploads(self) -> S3Uploads:
         """Multipart uploads."""
-        return S3Uploads(self._ask, self._user_settings(), self._given.req_kw)
+        return S3Uploads(self._ask, self._settings)
 
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
@@ -106,10 +107,9 @@ class S3Backend:
 
         async def send(client: Any) -> WriteAnswer:
             answer = await client.put_object(
-                **self._user_settings(),
+                **self._settings.making(write_id),
                 **_key(path),
                 Body=data,
-                Metadata={WRITE_ID_KEY: write_id},
                 **if_header,
             )
             if not creating:
@@ -127,7 +127,9 @@ class S3Backend:
         """HeadObject."""
 
         async def send(client: Any) -> ReadAnswer:
-            return _seen(path, await client.head_object(**_key(path), **self._given.req_kw), None)
+            return _seen(
+                path, await client.head_object(**_key(path), **self._settings.known_to(client, "HeadObject")), None
+            )
 
         return await self._ask(path, send, _read_refusal, timeout_s)
 
@@ -136,7 +138,7 @@ class S3Backend:
         if_header = {} if unless is None else {"IfNoneMatch": unless.token}
 
         async def send(client: Any) -> ReadAnswer:
-            answer = await client.get_object(**_key(path), **if_header, **self._given.req_kw)
+            answer = await client.get_object(**_key(path), **if_header, **self._settings.known_to(client, "GetObject"))
             async with answer["Body"] as body:
                 return _seen(path, answer, await body.read())
 
@@ -147,7 +149,7 @@ class S3Backend:
         if_header = {} if condition is None else {"IfMatch": self._etag(condition)}
 
         async def send(client: Any) -> WriteAnswer:
-            await client.delete_object(**_key(path), **if_header, **self._given.req_kw)
+            await client.delete_object(**_key(path), **if_header, **self._settings.known_to(client, "DeleteObject"))
             return Applied(None)
 
         return await self._ask(path, send, _write_refusal, timeout_s)
@@ -165,7 +167,8 @@ class S3Backend:
 
         async def send(client: Any) -> WriteAnswer:
             what = {"Objects": objects, "Quiet": True}
-            answer = await client.delete_objects(Bucket=keys[0]["Bucket"], Delete=what, **self._given.req_kw)
+            more = self._settings.known_to(client, "DeleteObjects")
+            answer = await client.delete_objects(Bucket=keys[0]["Bucket"], Delete=what, **more)
             failed = answer.get("Errors") or ()
             return NoAnswer(f"{failed[0].get('Code')} for {failed[0].get('Key')}") if failed else Applied(None)
 
@@ -189,7 +192,8 @@ class S3Backend:
         )
 
         async def send(client: Any) -> ListAnswer:
-            answer = await client.list_objects_v2(Bucket=bucket, Prefix=key_prefix, **start, **self._given.req_kw)
+            more = self._settings.known_to(client, "ListObjectsV2")
+            answer = await client.list_objects_v2(Bucket=bucket, Prefix=key_prefix, **start, **more)
             return page_of(bucket, answer)
 
         return await self._ask(prefix, send, _never, timeout_s)
@@ -214,9 +218,6 @@ class S3Backend:
 
     def _etag(self, version: Version) -> str:
         return version.token if self._quoted else version.token.strip('"')
-
-    def _user_settings(self) -> dict[str, Any]:
-        return {**self._given.s3_additional_kwargs, **self._given.req_kw}
 
     async def _client(self) -> Any:
         """A client for the running loop and process: as the user's filesystem would make it, but sending once."""

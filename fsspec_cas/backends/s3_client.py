@@ -23,9 +23,12 @@ import aiobotocore.session
 import botocore.loaders
 from s3fs import S3FileSystem
 
+from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.s3_listing import EVENT, read_listing
 from fsspec_cas.backends.wire import Trip, sends_once
+from fsspec_cas.errors import InvalidInput
 
+_OURS = ("Bucket", "Key", "Body", "IfMatch", "IfNoneMatch", "UploadId", "PartNumber", "MultipartUpload")
 _SMALL_BYTES = 64 * 1024  # on its way before a server that refuses it could have said so
 
 
@@ -41,6 +44,31 @@ class Connection:
 
     async def __aexit__(self, *error: object) -> None:
         await self.creator.__aexit__(*error)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user wants of requests: s3fs's `s3_additional_kwargs`, and who pays."""
+
+    given: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for name in _OURS:
+            if name in self.given:
+                raise InvalidInput(f"s3_additional_kwargs has {name!r}, which each call says itself: leave it out")
+        if not isinstance(self.given.get("Metadata", {}), dict):
+            raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is no dict of names and texts")
+
+    def making(self, write_id: str) -> dict[str, Any]:
+        """For a request that makes an object: all of them, so that S3's client refuses what it does not know."""
+        return {**self.given, "Metadata": {**self.given.get("Metadata", {}), WRITE_ID_KEY: write_id}}
+
+    def known_to(self, client: Any, operation: str) -> dict[str, Any]:
+        """For any other request: what it knows of them, such as the key without which an object cannot be looked at."""
+        if not self.given:
+            return {}
+        known = client.meta.service_model.operation_model(operation).input_shape.members
+        return {name: value for name, value in self.given.items() if name in known}
 
 
 async def connect(given: Any) -> Connection:

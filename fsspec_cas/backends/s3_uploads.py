@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, NoAnswer, NotNow, Upload, UploadAnswer
-from fsspec_cas.backends.base import WRITE_ID_KEY, PartRules
+from fsspec_cas.backends.base import PartRules
+from fsspec_cas.backends.s3_client import Settings
 from fsspec_cas.version import Version
 
 A = TypeVar("A")
@@ -39,19 +40,17 @@ class Ask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class S3Uploads:
-    """Uploads over the S3 API. `settings` are the user's, for what makes an object; `each` those of any request."""
+    """Uploads over the S3 API. `settings` are the user's."""
 
     ask: Ask
-    settings: dict[str, Any]
-    each: dict[str, Any]
+    settings: Settings
     rules: PartRules = _RULES
 
     async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
         """CreateMultipartUpload."""
 
         async def send(client: Any) -> UploadAnswer:
-            named = {**self.settings, **_key(path), "Metadata": {WRITE_ID_KEY: write_id}}
-            answer = await client.create_multipart_upload(**named)
+            answer = await client.create_multipart_upload(**self.settings.making(write_id), **_key(path))
             return Upload(path, write_id, answer["UploadId"])
 
         return await self.ask(path, send, _never, timeout_s)
@@ -61,7 +60,7 @@ class S3Uploads:
 
         async def send(client: Any) -> UploadAnswer:
             number = len(upload.tags) + 1
-            answer = await client.upload_part(**self._named(upload), PartNumber=number, Body=data)
+            answer = await client.upload_part(**self._named(client, "UploadPart", upload), PartNumber=number, Body=data)
             return replace(upload, tags=(*upload.tags, answer["ETag"]), sent=upload.sent + len(data))
 
         return await self.ask(upload.path, send, _never, timeout_s)
@@ -74,7 +73,9 @@ class S3Uploads:
 
         async def send(client: Any) -> FinishAnswer:
             answer = await client.complete_multipart_upload(
-                **self._named(upload), MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                **self._named(client, "CompleteMultipartUpload", upload),
+                MultipartUpload={"Parts": parts},
+                IfNoneMatch="*",
             )
             return Applied(Version("s3", answer["ETag"]) if answer.get("ETag") else None)
 
@@ -84,13 +85,13 @@ class S3Uploads:
         """AbortMultipartUpload."""
 
         async def send(client: Any) -> bool:
-            await client.abort_multipart_upload(**self._named(upload))
+            await client.abort_multipart_upload(**self._named(client, "AbortMultipartUpload", upload))
             return True
 
         await self.ask(upload.path, send, lambda _status, code: code == _GONE or None, timeout_s)
 
-    def _named(self, upload: Upload) -> dict[str, Any]:
-        return {**self.each, **_key(upload.path), "UploadId": upload.token}
+    def _named(self, client: Any, operation: str, upload: Upload) -> dict[str, Any]:
+        return {**self.settings.known_to(client, operation), **_key(upload.path), "UploadId": upload.token}
 
 
 def _key(path: str) -> dict[str, str]:

@@ -36,6 +36,23 @@ def test_what_cannot_be_understood_is_refused(words):
         storage_options(parsed(*words))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-o", "secret:hush"],
+        ["-o", "=hush"],
+        ["-o", "secret={hush"],
+        ["-o", "a=1", "-o", "a.secret=hush"],
+        ["--storage-options", '{"secret": "hush"'],
+        ["--storage-options", '["hush"]'],
+    ],
+)
+def test_no_message_shows_what_may_be_a_secret(words):
+    with pytest.raises(InvalidInput) as caught:
+        storage_options(parsed(*words))
+    assert "hush" not in str(caught.value)
+
+
 class Ours(Exception):
     pass
 

@@ -1,0 +1,156 @@
+"""Arguments, modes and settings: passed on, or refused; never left out without a word."""
+
+from __future__ import annotations
+
+import uuid
+
+import fsspec
+import pytest
+
+from filesystem.places import place
+from fsspec_cas import InvalidInput, Lost, NotSupported, ObjectNotFound, Store, StoreError, Won
+
+MIB = 1 << 20
+KEY = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32}
+
+
+@pytest.fixture(params=["memory", "ministack", "fake_gcs", "azurite"])
+def at(request):
+    return place(request, request.param)
+
+
+@pytest.mark.parametrize("argument", ["ContentType", "content_type", "ACL", "Tagging", "SSECustomerKey", "metadata"])
+def test_an_exclusive_write_refuses_an_argument_that_it_cannot_pass_on(at, argument, tmp_path):
+    fs, path, more = at.cas(), f"{at.folder}/a", {argument: "x"}
+    (tmp_path / "a").write_bytes(b"mine")
+    for call in (
+        lambda: fs.pipe_file(path, b"mine", mode="create", **more),
+        lambda: fs.pipe({path: b"mine"}, mode="create", **more),
+        lambda: fs.put_file(str(tmp_path / "a"), path, mode="create", **more),
+        lambda: fs.put(str(tmp_path / "a"), path, mode="create", **more),
+        lambda: fs.open(path, "xb", **more),
+        lambda: fs.open(path, "x", **more),
+    ):
+        with pytest.raises(NotSupported, match=argument):
+            call()
+    assert not fs.exists(path)
+
+
+async def test_so_does_an_async_one():
+    fs = fsspec.filesystem("cas", target_protocol="s3", target_options={"anon": True}, asynchronous=True)
+    with pytest.raises(NotSupported, match="ACL"):
+        await fs._pipe_file("b/a", b"mine", mode="create", ACL="private")
+
+
+@pytest.mark.parametrize("mode", ["x+b", "xbz", "x+", "rxb", "xx", "xbt", "wx", "xb+"])
+def test_a_mode_that_is_none_is_refused(mode):
+    fs = fsspec.filesystem("cas", target_protocol="memory")
+    path = f"/modes/{uuid.uuid4().hex}"
+    with pytest.raises(InvalidInput, match="'xb'"):
+        fs.open(path, mode)
+    with pytest.raises(InvalidInput, match="'xb'"):
+        fs._open(path, mode)
+    assert not fs.exists(path)
+
+
+@pytest.mark.parametrize("mode", ["x", "xt", "tx", "xb", "bx"])
+def test_the_modes_that_are(mode):
+    fs = fsspec.filesystem("cas", target_protocol="memory")
+    path = f"/modes/{uuid.uuid4().hex}"
+    with fs.open(path, mode) as file:
+        file.write(b"1" if "b" in mode else "1")
+    assert fs.cat_file(path) == b"1"
+
+
+def test_a_binary_file_refuses_an_encoding():
+    with pytest.raises(NotSupported, match="encoding"):
+        fsspec.filesystem("cas", target_protocol="memory").open("/modes/encoded", "xb", encoding="utf-8")
+
+
+def test_info_tells_the_version_that_is_there_and_not_the_one_of_a_cached_listing(at):
+    fs, path = at.cas(), f"{at.folder}/a"
+    first = fs.put_if_absent(path, b"one")
+    fs.ls(at.folder, detail=True)  # a target keeps this
+    elsewhere = Store.from_filesystem(at.plain)
+    second = elsewhere.put_if_match(path, b"longer", first).unwrap()
+    shown = fs.info(path)
+    assert (shown["version"], shown["size"]) == (str(second), 6)
+    assert fs.read_with_version(path).version == second
+
+
+@pytest.fixture(params=["ministack", "seaweedfs"])
+def s3(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_an_object_under_a_customers_key_is_written_looked_at_and_read(s3):
+    url = s3.new_prefix()
+    store = Store.from_url(url, {**s3.storage_options, "s3_additional_kwargs": KEY})
+    first = store.put_if_absent("a", b"1").unwrap()
+    assert isinstance(store.put_if_absent("a", b"2"), Lost)
+    assert store.head("a").write_id is not None
+    assert isinstance(store.put_if_match("a", b"3", first), Won)
+    assert store.read("a").data == b"3"
+    with store.open_exclusive("parts", part_size=5 * MIB) as writer:
+        writer.write(bytes(6 * MIB))
+    assert len(store.read("parts").data) == 6 * MIB
+    with pytest.raises(StoreError, match="400"):  # it does need the key
+        Store.from_url(url, s3.storage_options).read("a")
+    store.delete_all(["a", "parts"])
+    with pytest.raises(ObjectNotFound):
+        store.head("a")
+
+
+def test_metadata_and_content_type_of_all_writes_are_kept_beside_the_identity(s3):
+    more = {"Metadata": {"who": "me"}, "ContentType": "text/x-a"}
+    url = s3.new_prefix()
+    store = Store.from_url(url, {**s3.storage_options, "s3_additional_kwargs": more})
+    store.put_if_absent("a", b"1").unwrap()
+    with store.open_exclusive("parts", part_size=5 * MIB) as writer:
+        writer.write(bytes(6 * MIB))
+    plain = fsspec.filesystem("s3", **s3.storage_options)
+    for name in ("a", "parts"):
+        bucket, _, key = f"{store.root}/{name}".partition("/")
+        seen = plain.call_s3("head_object", Bucket=bucket, Key=key)
+        assert (seen["Metadata"]["who"], seen["ContentType"]) == ("me", "text/x-a")
+        assert store.head(name).write_id is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "named"), [({"IfMatch": "x"}, "IfMatch"), ({"Key": "k"}, "Key"), ({"Metadata": "x"}, "Metadata")]
+)
+def test_settings_that_a_call_says_itself_are_refused_at_once(more, named):
+    with pytest.raises(InvalidInput, match=named):
+        Store.from_url("s3://bucket/a", {"key": "k", "secret": "s", "s3_additional_kwargs": more})
+
+
+def test_a_misspelt_setting_is_refused_by_the_first_write(ministack):
+    url, more = ministack.new_prefix(), {"ContentTyp": "x"}
+    store = Store.from_url(url, {**ministack.storage_options, "s3_additional_kwargs": more})
+    with pytest.raises(InvalidInput, match="ContentTyp"):
+        store.put_if_absent("a", b"")
+
+
+def test_a_path_below_an_object_in_memory_is_no_lost_race():
+    store = Store.from_url(f"memory://below/{uuid.uuid4().hex}")
+    store.put_if_absent("a", b"").unwrap()
+    store.put_if_absent("folder/x", b"").unwrap()
+    for call in (
+        lambda: store.put_if_absent("a/b", b""),
+        lambda: store.update("a/b", lambda _: b""),
+        lambda: store.open_exclusive("a/b").close(),
+    ):
+        with pytest.raises(StoreError, match="no folder") as caught:
+            call()
+        assert not isinstance(caught.value, FileExistsError)
+
+
+def test_the_place_of_a_store_shows_no_secret_and_tells_stores_apart():
+    def place_of(**options):
+        return Store.from_url("s3://bucket/a", {"key": "AKIAKEY", "secret": "hush-hush", **options}).place
+
+    assert "AKIAKEY" not in str(place_of())
+    assert "hush-hush" not in repr(place_of())
+    assert place_of() == place_of()
+    assert place_of() != place_of(secret="another")  # noqa: S106
+    assert hash(place_of()) == hash(place_of())

@@ -1,8 +1,10 @@
-"""The bloom filter in a base file's footer, byte for byte as the JVM writes it.
+"""The bloom filter in a base file's footer: for as many keys byte for byte as the JVM writes it.
 
-It is Hadoop's dynamic bloom filter with a bound (type code `DYNAMIC_V0`): rows of bits, each good for 60,000 keys; past
-100,000 keys no rows are added and the rate of false positives is no longer kept. JVM writers with the bloom index fail
-on a file without it.
+It is Hadoop's dynamic bloom filter with a bound (type code `DYNAMIC_V0`): rows of bits. The JVM's rows have room for
+60,000 keys (431 KB in the footer) whatever there are; here a filter has room for the keys that there are, up to the
+next power of two, at the same rate of false positives: one in a billion. Readers take its size from itself. Past 60,000
+keys it is the JVM's: more such rows, and past 100,000 none any more, and the rate is no longer kept. JVM writers with
+the bloom index fail on a file without a filter.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -13,6 +15,7 @@ import base64
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil, log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +27,11 @@ if TYPE_CHECKING:
 
 TYPE_CODE = "DYNAMIC_V0"
 
+MOST_ROOM = 60_000  # keys; what a row of the JVM's has room for (`hoodie.index.bloom.num_entries`)
+
 _HASHES = 30
-_BITS = 2_587_966  # 60,000 keys at one false positive in a billion
-_KEYS_PER_ROW = 60_000
+_BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # at one false positive in a billion
+_LEAST_ROOM = 16
 _MAX_KEYS = 100_000
 _VERSION, _MURMUR = -1, 1
 _HEADER = struct.Struct(">iibi")
@@ -44,24 +49,26 @@ class Known:
     count: int
 
 
-def encode(keys: Any, known: Known | None = None) -> str:
+def encode(keys: Any, known: Known | None = None, *, room: int | None = None) -> str:
     """The filter of these keys (a list of str, or an Arrow string array, none empty) as base64 text.
 
     `known` is the filter of the first of these keys, in this order; only the others are hashed then. It is not used if
-    it is not such a filter as this writes.
+    it is not such a filter as this writes, or too small. `room` is for how many keys each row of bits is, and for as
+    many as there are if None.
     """
     count = len(keys)
-    found = None if known is None else _fitting(known, count)
+    room = room or _room(count)
+    found = None if known is None else _fitting(known, count, room)
     if known is None or found is None:
-        rows, done = _no_bits(count), 0
+        rows, done = _no_bits(count, room), 0
     elif known.count == count:
         return known.text
     else:
-        rows, done = _started(found, count), known.count
-    _add(rows, keys[done:], done)
-    header = _HEADER.pack(_VERSION, _HASHES, _MURMUR, _BITS)
+        rows, done = _started(found, count, room), known.count
+    _add(rows, keys[done:], done, room)
+    header = _HEADER.pack(_VERSION, _HASHES, _MURMUR, _bits(room))
     bodies = (header + np.packbits(row, bitorder="little").tobytes() for row in rows)
-    counts = _COUNTS.pack(_KEYS_PER_ROW, _recorded(count), len(rows))
+    counts = _COUNTS.pack(room, _recorded(count, room), len(rows))
     return base64.b64encode(b"".join((header, counts, *bodies))).decode()
 
 
@@ -79,43 +86,52 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
     return out
 
 
-def _add(rows: NDArray[np.bool_], keys: Any, first: int) -> None:
+def _add(rows: NDArray[np.bool_], keys: Any, first: int, room: int) -> None:
     """Set the bits of keys, the first of which is number `first` of the file."""
     data, offsets = _utf8(keys)
     count, bits = len(offsets) - 1, rows.reshape(-1)
     for start in range(0, count, _SLICE):
         stop = min(start + _SLICE, count)
-        owners = _row_of(np.arange(first + start, first + stop)) * rows.shape[1]
-        for at in _positions(data, offsets[start : stop + 1], _HASHES, _BITS, owners):
+        owners = _row_of(np.arange(first + start, first + stop), room) * rows.shape[1]
+        for at in _positions(data, offsets[start : stop + 1], _HASHES, _bits(room), owners):
             bits[at] = True
 
 
-def _fitting(known: Known, count: int) -> BloomFilter | None:
-    """A known filter, if it is as this writes them, and of no more than `count` keys."""
+def _fitting(known: Known, count: int, room: int) -> BloomFilter | None:
+    """A known filter, if it is as this writes them, of rows of that room, and of no more than `count` keys."""
     try:
         found = BloomFilter.parse(known.text)
     except Corrupt:
         return None
     form = (found.bits, found.hashes, len(found.rows), found.recorded)
-    fits = form == (_BITS, _HASHES, _row_count(known.count), _recorded(known.count)) and known.count <= count
-    return found if fits else None
+    expected = (_bits(room), _HASHES, _row_count(known.count, room), _recorded(known.count, room))
+    return found if form == expected and known.count <= count else None
 
 
-def _started(found: BloomFilter, count: int) -> NDArray[np.bool_]:
+def _started(found: BloomFilter, count: int, room: int) -> NDArray[np.bool_]:
     """The bits of a filter, with the rows that `count` keys need."""
-    rows = _no_bits(count)
+    rows = _no_bits(count, room)
     for row, there in zip(rows, found.rows, strict=False):
         row[:] = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")
     return rows
 
 
-def _no_bits(keys: int) -> NDArray[np.bool_]:
-    return np.zeros((_row_count(keys), _row_bytes(_BITS) * 8), dtype=np.bool_)
+def _no_bits(keys: int, room: int) -> NDArray[np.bool_]:
+    return np.zeros((_row_count(keys, room), _row_bytes(_bits(room)) * 8), dtype=np.bool_)
 
 
-def _recorded(keys: int) -> int:
+def _room(keys: int) -> int:
+    """Powers of two: a file that grows row by row has its keys hashed anew only when their number has doubled."""
+    return min(MOST_ROOM, max(_LEAST_ROOM, 1 << (keys - 1).bit_length()))
+
+
+def _bits(room: int) -> int:
+    return ceil(room * _BITS_PER_KEY)
+
+
+def _recorded(keys: int, room: int) -> int:
     """The number of keys that the filter states; as the JVM's, wrong where there are several rows."""
-    return keys if keys <= _KEYS_PER_ROW else keys - _KEYS_PER_ROW
+    return keys if keys <= room else keys - room
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +187,16 @@ def _row_bytes(bits: int) -> int:
     return (bits + 7) // 8
 
 
-def _row_count(keys: int) -> int:
-    allowed = -(-_MAX_KEYS // _KEYS_PER_ROW)
-    return min(max(1, -(-keys // _KEYS_PER_ROW)), allowed)
+def _row_count(keys: int, room: int) -> int:
+    return min(max(1, -(-keys // room)), -(-_MAX_KEYS // room))
 
 
-def _row_of(index: NDArray[np.int64]) -> NDArray[np.int64]:
+def _row_of(index: NDArray[np.int64], room: int) -> NDArray[np.int64]:
     """The row each key goes to, by its place in the file; past the bound the rows take turns, the first one twice."""
-    rows = -(-_MAX_KEYS // _KEYS_PER_ROW)
-    full = rows * _KEYS_PER_ROW
+    rows = -(-_MAX_KEYS // room)
+    full = rows * room
     turns = np.maximum(index - full - 1, 0) % rows
-    return np.where(index < full, index // _KEYS_PER_ROW, turns)
+    return np.where(index < full, index // room, turns)
 
 
 def _utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -15,7 +15,8 @@ from jvm_written import base_files, contents
 from lockprovider.table import bloom, files
 from lockprovider.table.errors import Corrupt
 
-BITS = 2_587_966
+ROOM, BITS = 60_000, 2_587_966  # the JVM's
+LEAST, FEW_BITS = 16, 691  # for 16 keys
 
 
 def java_int(value: int) -> int:
@@ -40,9 +41,9 @@ def murmur(data: bytes, seed: int, *, canonical: bool = False) -> int:
     return java_int(h ^ h >> 15)
 
 
-def expected_bits(key: str, *, canonical: bool = False) -> set[int]:
+def expected_bits(key: str, bits: int = BITS, *, canonical: bool = False) -> set[int]:
     seeds = itertools.accumulate(range(30), lambda h, _: murmur(key.encode(), h, canonical=canonical), initial=0)
-    return {abs(h) % BITS for h in itertools.islice(seeds, 1, None)}
+    return {abs(h) % bits for h in itertools.islice(seeds, 1, None)}
 
 
 def found_bits(text: str) -> set[int]:
@@ -56,25 +57,28 @@ def test_filters_are_the_jvms_byte_for_byte(table: str, path: str) -> None:
     theirs = pq.ParquetFile(io.BytesIO(data)).metadata.metadata[b"org.apache.hudi.bloomfilter"].decode()
     keys = files.read_keys(data)
     assert len(keys) >= 1
-    assert bloom.encode(keys) == theirs
-    assert bloom.encode(keys.to_pylist()) == theirs
+    assert bloom.encode(keys, room=ROOM) == theirs
+    assert bloom.encode(keys.to_pylist(), room=ROOM) == theirs
+    assert len(bloom.encode(keys)) < max(500, 17 * len(keys))
 
 
 @settings(max_examples=30)
 @given(st.text(min_size=1, max_size=30))
 def test_any_key_sets_the_bits_of_the_plain_algorithm(key: str) -> None:
-    assert found_bits(bloom.encode([key])) == expected_bits(key)
+    assert found_bits(bloom.encode([key], room=ROOM)) == expected_bits(key)
+    assert found_bits(bloom.encode([key])) == expected_bits(key, FEW_BITS)
 
 
 def test_the_common_murmur_tail_would_be_found_out() -> None:
     assert expected_bits("ab") != expected_bits("ab", canonical=True)
-    assert found_bits(bloom.encode(["ab"])) == expected_bits("ab")
+    assert found_bits(bloom.encode(["ab"], room=ROOM)) == expected_bits("ab")
 
 
 @settings(max_examples=10)
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20))
 def test_keys_of_mixed_lengths_do_not_disturb_each_other(keys: list[str]) -> None:
-    assert found_bits(bloom.encode(keys)) == set().union(*map(expected_bits, keys))
+    assert found_bits(bloom.encode(keys, room=ROOM)) == set().union(*map(expected_bits, keys))
+    assert found_bits(bloom.encode(keys[:LEAST])) == set().union(*(expected_bits(k, FEW_BITS) for k in keys[:LEAST]))
     assert bloom.encode(pa.chunked_array([keys, keys[:1]])) == bloom.encode([*keys, keys[0]])
     assert bloom.encode(pa.array(["x", *keys])[1:]) == bloom.encode(keys)
 
@@ -84,6 +88,17 @@ def test_a_key_put_in_is_found_and_others_hardly_ever() -> None:
     found = bloom.BloomFilter.parse(bloom.encode(keys))
     assert all(found.might_contain(key) for key in keys[::50])
     assert not any(found.might_contain(f"{key}x") for key in keys[::50])
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 1000, 1025, 32_768, 40_000])
+def test_a_filter_fits_its_keys_and_keeps_its_rate(count: int) -> None:
+    keys, others = (pa.array([f"{prefix}{n}" for n in range(max(1, count))]) for prefix in ("key-", "other-"))
+    text = bloom.encode(keys[:count])
+    found = bloom.BloomFilter.parse(text)
+    assert len(text) < 17 * max(count, 16) < 431_000 * 2
+    assert found.might_contain_each(keys).all() == (count > 0)
+    assert not found.might_contain_each(others).any()
+    assert found.bits >= 43 * count
 
 
 def test_no_keys_make_an_empty_filter() -> None:
@@ -112,7 +127,7 @@ def rows_by_the_book(count: int) -> list[int]:
 
 def test_many_keys_are_spread_over_rows_as_hudi_does() -> None:
     count = 120_007
-    assert bloom._row_of(np.arange(count)).tolist() == rows_by_the_book(count)
+    assert bloom._row_of(np.arange(count), ROOM).tolist() == rows_by_the_book(count)
 
 
 @pytest.mark.parametrize(("count", "rows", "recorded"), [(60_000, 1, 60_000), (60_001, 2, 1), (120_003, 2, 60_003)])
@@ -126,7 +141,8 @@ def test_the_counts_in_the_header_are_hudis(count: int, rows: int, recorded: int
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 0), (0, 7), (7, 7), (5, 60_001), (60_000, 60_003), (120_005, 120_007)]
+    ("first", "count"),
+    [(0, 0), (0, 7), (7, 7), (5, 16), (16, 17), (17, 30), (5, 60_001), (60_000, 60_003), (120_005, 120_007)],
 )
 def test_a_filter_that_grows_is_the_filter_of_all_its_keys(first: int, count: int) -> None:
     keys = pa.array(np.arange(count)).cast(pa.string())
@@ -140,7 +156,14 @@ def test_a_filter_of_other_keys_would_be_found_out_and_one_of_another_form_is_no
     assert bloom.encode(keys, bloom.Known(bloom.encode(["z"]), 1)) != bloom.encode(keys)
     assert bloom.encode(keys, bloom.Known(of_one, 1)) == bloom.encode(keys)
     other_bits = base64.b64encode(base64.b64decode(of_one)[:9] + b"\0\0\0\x08" + base64.b64decode(of_one)[13:]).decode()
-    for known in (bloom.Known(of_one, 2), bloom.Known(of_one, 5), bloom.Known("AAAA", 1), bloom.Known(other_bits, 1)):
+    too_large = bloom.Known(bloom.encode(keys[:1], room=ROOM), 1)
+    for known in (
+        too_large,
+        bloom.Known(of_one, 2),
+        bloom.Known(of_one, 5),
+        bloom.Known("AAAA", 1),
+        bloom.Known(other_bits, 1),
+    ):
         assert bloom.encode(keys, known) == bloom.encode(keys)
 
 

@@ -241,7 +241,8 @@ def _temporary_name(target: Path, write_id: str) -> Path:
 def _sync_file(path: Path, mtime_ns: int) -> None:
     with path.open("r+b") as file:
         os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
-        os.fsync(file.fileno())
+        if os.fstat(file.fileno()).st_size:  # what is empty is all there with its name
+            os.fsync(file.fileno())
 
 
 _FLOCKS: set[int] = set()

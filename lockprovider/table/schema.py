@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -187,6 +188,7 @@ _PLAIN: Mapping[Any, Any] = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=64)
 def to_avro(schema: pa.Schema, name: str) -> str:
     """The Avro schema, as JSON, of a canonical schema; `name` is the table's.
 

@@ -9,7 +9,7 @@ from table.tables import SCHEMA, content, rows, upsert
 
 from jvm.shared_table import DDL, OPTIONS, SETTINGS, Triple, new_table, theirs
 from jvm.spark import HudiSpark
-from lockprovider.table import Table, UnsupportedTable, WriteConflict
+from lockprovider.table import Table, UnsupportedTable, WriteConflict, bloom
 from lockprovider.table.engines import arrow as engine
 
 if TYPE_CHECKING:
@@ -47,6 +47,42 @@ def test_their_index_finds_our_rows(hudi: HudiSpark, seaweedfs: SeaweedFS, index
     hudi.write(table.url, DDL, [(150, "a", -1), (250, "a", 250)], OPTIONS | {"hoodie.index.type": index})
     expected = START | {(key, "a", key) for key in range(100, 200) if key != 150} | {(150, "a", -1), (250, "a", 250)}
     assert content(table) == theirs(hudi, table) == expected
+
+
+SIZES = {"one": 1, "full": 16, "over": 17, "many": 3000}
+BY_BLOOM = {  # what the filters do not tell is written into files of its own
+    "hoodie.index.type": "BLOOM",
+    "hoodie.bloom.index.prune.by.ranges": "false",
+    "hoodie.parquet.small.file.limit": "0",
+}
+
+
+def found_by_their_bloom_index(hudi: HudiSpark, seaweedfs: SeaweedFS) -> tuple[list[Triple], list[Triple]]:
+    """What there is after they upserted a key of each partition, and what there should be."""
+    table = new_table(seaweedfs)
+    there = {(number, part, number) for part, size in SIZES.items() for number in range(size)}
+    upsert(table, *there)
+    hudi.write(
+        table.url, DDL, [(0, part, -1) for part in SIZES] + [(9999, part, 1) for part in SIZES], OPTIONS | BY_BLOOM
+    )
+    expected = {(key, part, -1 if key == 0 else value) for key, part, value in there}
+    expected |= START | {(9999, part, 1) for part in SIZES}
+    return sorted(tuple(row.values()) for row in engine.read(table).to_pylist()), sorted(expected)
+
+
+def test_their_bloom_index_takes_our_filters_of_any_size(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+    found, expected = found_by_their_bloom_index(hudi, seaweedfs)
+    assert found == expected
+
+
+def test_their_bloom_index_goes_by_our_filters(
+    hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above would notice filters that say too little."""
+    of_others = bloom.encode(["another"])
+    monkeypatch.setattr(bloom, "encode", lambda *_, **__: of_others)
+    found, expected = found_by_their_bloom_index(hudi, seaweedfs)
+    assert len(found) == len(expected) + len(SIZES)
 
 
 def test_we_read_and_go_on_from_their_clustering(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:

@@ -4,8 +4,8 @@
     table.transact(lambda txn: engine.write(txn, upserts=rows, deletes=keys))
 
 Memory: an append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`) and all keys; the others hold the
-changes, and of as many file groups at a time as there are processors (`AT_ONCE` at most) the keys, the rows of one row
-group and the bytes of two files; `read` holds all that it returns.
+changes, and of as many file groups at a time as there are processors (`AT_ONCE` at most, `SMALL_AT_ONCE` small ones)
+the keys, the rows of one row group and the bytes of two files; `read` holds all that it returns.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -36,6 +37,8 @@ from lockprovider.table.view import FileSlice
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
 AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written at the same time
+SMALL_AT_ONCE = 16  # of no more than so many rows each: their writing is mostly waiting for the store
+SMALL_ROWS = 1 << 16
 _TASK = "0-0-0"  # one task, one stage, one attempt
 
 T = TypeVar("T")
@@ -184,7 +187,8 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
         for partition, changes in part.items():
             seen.setdefault(partition, []).append(changes.keys)
             jobs += insertions(writer, partition, changes.rows, changes.keys, (_TASK, number))
-        stats += at_once(jobs)
+        are_small = all(len(changes.keys) <= SMALL_ROWS for changes in part.values())
+        stats += at_once(jobs, SMALL_AT_ONCE if are_small else AT_ONCE)
     for partition, keys in seen.items():
         check_unique(pa.chunked_array(keys), partition)
     txn.add(stats)
@@ -273,14 +277,25 @@ def by_partition(
     nothing = writer.schema.empty_table()
     rows, keys, homes = writer.keyed(nothing if upserts is None else upserts)
     _, gone, gone_from = writer.keyed(nothing if deletes is None else deletes)
-    found: dict[str, PartitionChanges] = {}
-    paths = sorted({*pc.unique(homes).to_pylist(), *pc.unique(gone_from).to_pylist()})
+    here, there = _apart(homes), _apart(gone_from)
+    paths = sorted({*here, *there})
     if len(paths) == 1:
         return {paths[0]: PartitionChanges(rows, keys, gone)}
+    none = pa.array([], pa.int64())
+    found: dict[str, PartitionChanges] = {}
     for partition in paths:
-        here, deleted = pc.equal(homes, partition), gone.filter(pc.equal(gone_from, partition))
-        found[partition] = PartitionChanges(rows.filter(here), keys.filter(here), deleted)
+        mine = here.get(partition, none)
+        found[partition] = PartitionChanges(rows.take(mine), keys.take(mine), gone.take(there.get(partition, none)))
     return found
+
+
+def _apart(homes: pa.Array) -> dict[str, pa.Array]:
+    """The numbers of each partition's rows, in their order."""
+    encoded = homes.dictionary_encode()
+    order = pc.sort_indices(encoded.indices)
+    ends = np.cumsum(np.bincount(encoded.indices, minlength=len(encoded.dictionary))).tolist()
+    spans = pairwise([0, *ends])
+    return {path: order[a:b] for path, (a, b) in zip(encoded.dictionary.to_pylist(), spans, strict=True)}
 
 
 def rewrite_partition(

@@ -34,6 +34,7 @@ from fsspec_cas.answer import (
     Applied,
     Denied,
     Entry,
+    Gone,
     ListAnswer,
     Missing,
     NoAnswer,
@@ -42,6 +43,7 @@ from fsspec_cas.answer import (
     ReadAnswer,
     Seen,
     Unchanged,
+    Upload,
     WriteAnswer,
 )
 from fsspec_cas.backends.azure_uploads import AzureUploads
@@ -58,6 +60,7 @@ _CAPABILITIES = Capabilities(
 )
 _ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # the most that one Put Blob takes
 _FALSE_CONDITION_CODES = ("ConditionNotMet", "TargetConditionNotMet", "")  # "": a middlebox strips headers
+_EXISTS = "BlobAlreadyExists"
 _FOLDER_MARK = "hdi_isfolder"  # how an account with a hierarchical namespace marks its directories
 _FAILURES = (AzureError, asyncio.TimeoutError, OSError, ValueError)  # ValueError: what the SDK cannot read
 _NOT_NOW_CODES = ("ContainerBeingDeleted", "ContainerBeingCreated")
@@ -84,6 +87,7 @@ class AzureBackend:
 
     def __init__(self, fs: Any) -> None:
         self._given = fs
+        self._unfinished: set[str] = set()  # where a create was refused though no blob is there
         self._services: PerLoop[BlobServiceClient] = PerLoop()
 
     def apart(self) -> AzureBackend:
@@ -98,7 +102,10 @@ class AzureBackend:
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
     ) -> WriteAnswer:
-        """Put Blob with If-None-Match: * or If-Match."""
+        """Put Blob with If-None-Match: * or If-Match; see `_create_in_a_block` for the other way to create."""
+        if isinstance(condition, Absent) and path in self._unfinished:
+            self._unfinished.discard(path)
+            return await self._create_in_a_block(path, data, write_id, timeout_s)
 
         async def send(blob: BlobClient, settings: dict[str, Any]) -> WriteAnswer:
             answer = await blob.upload_blob(
@@ -110,8 +117,30 @@ class AzureBackend:
             )
             return Applied(Version(self.name, answer["etag"]) if answer.get("etag") else None)
 
-        refusal = _create_refusal if isinstance(condition, Absent) else _write_refusal
+        def exists(status: int, code: str) -> Denied | None:
+            denied = _create_refusal(status, code)
+            return Denied(path) if denied and code == _EXISTS else denied
+
+        refusal = exists if isinstance(condition, Absent) else _write_refusal
         return await self._ask_blob(path, send, refusal, timeout_s)
+
+    async def _create_in_a_block(self, path: str, data: bytes, write_id: str, timeout_s: float) -> WriteAnswer:
+        """Put Block and Put Block List with If-None-Match: *, which looks at nothing but committed blobs.
+
+        Azurite takes a blob's staged blocks for the blob and refuses Put Blob while an upload is open, or was left. The
+        blocks of that upload are dropped with the commit; whoever still sends it sees that the blob exists.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        staged = await self.uploads.add(Upload(path, write_id, write_id), data, timeout_s=timeout_s)
+        if isinstance(staged, (NotNow, NoAnswer)):
+            return NotNow(staged.why, staged.retry_after_s)  # a staged block is nobody's to see
+        if isinstance(staged, Denied):
+            return Denied(path)
+        answer = await self.uploads.finish(staged, b"", timeout_s=deadline - clock())
+        if isinstance(answer, Gone):
+            return NotNow(answer.why)  # another commit dropped my block before mine
+        return Denied(path) if isinstance(answer, Denied) else answer
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Get Blob Properties."""
@@ -168,9 +197,10 @@ class AzureBackend:
         return await self._ask(prefix, ask, _never, timeout_s)
 
     def adapt(self, refused: str = "") -> bool:
-        """There is one dialect."""
-        del refused
-        return False
+        """Create at the path `refused` by a block next time; conditions have one dialect."""
+        if refused:
+            self._unfinished.add(refused)
+        return bool(refused)
 
     async def close(self) -> None:
         """Close the client that belongs to the running loop."""
@@ -264,7 +294,7 @@ def _no_blob(status: int, code: str) -> bool:
 
 
 def _create_refusal(status: int, code: str) -> Denied | None:
-    false = code == "BlobAlreadyExists" or (status == 412 and code in _FALSE_CONDITION_CODES)
+    false = code == _EXISTS or (status == 412 and code in _FALSE_CONDITION_CODES)
     return Denied() if false else None
 
 

@@ -2,7 +2,10 @@
 
 Staged blocks belong to the blob's name, so their ids carry the identity of the write. Whoever commits the blob drops
 the blocks of all others, who then see that it exists, or, if it was deleted since, that their blocks are gone. Blocks
-that are never committed cannot be removed; the service drops them after a week.
+that are never committed cannot be removed without a blob that readers see; the service drops them with the next commit
+of that blob, or after a week. Until then they are in nobody's way: not in that of `put_if_absent` (see
+`AzureBackend`), and other programs' Put Blob goes through on Azure, not on Azurite. All ids at one name must have the
+same length, so only the unfinished upload of another program can stop one of ours.
 
 Sources: Blob Storage REST reference, "Put Block", "Put Block List"; "Scalability targets for Blob storage".
 """
@@ -19,11 +22,13 @@ from azure.storage.blob.aio import BlobClient
 
 from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, NoAnswer, NotNow, Upload, UploadAnswer
 from fsspec_cas.backends.base import PartRules
+from fsspec_cas.errors import StoreError
 from fsspec_cas.version import Version
 
 A = TypeVar("A")
 
 _RULES = PartRules(most_parts=50_000, tail_with_finish=False)
+_OTHER_IDS = "InvalidBlobOrBlock"
 _GONE = "InvalidBlockList"
 
 
@@ -62,7 +67,16 @@ class AzureUploads:
             await blob.stage_block(block, data, length=len(data), **settings)
             return replace(upload, tags=(*upload.tags, block), sent=upload.sent + len(data))
 
-        return await self.ask(upload.path, send, _never, timeout_s)
+        def refusal(status: int, code: str) -> Denied | None:
+            if code == _OTHER_IDS:
+                raise StoreError(
+                    f"{upload.path!r} has the unfinished upload of another program, whose blocks stop ours ({code}): "
+                    "let it finish, or write and delete the blob there once to drop it; Azure does so after a week",
+                    path=upload.path,
+                )
+            return self.refused(status, code)
+
+        return await self.ask(upload.path, send, refusal, timeout_s)
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """Put Block List with If-None-Match: *."""
@@ -81,7 +95,7 @@ class AzureUploads:
         return await self.ask(upload.path, send, self._finish_refusal, timeout_s)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
-        """Nothing can be done, and nothing is visible."""
+        """Nothing can be done, nothing is visible, and no other create is in its way."""
         del upload, timeout_s
 
     def _finish_refusal(self, status: int, code: str) -> FinishAnswer | None:
@@ -93,7 +107,3 @@ class AzureUploads:
 def _block_id(upload: Upload) -> str:
     """All ids of one blob must have the same length."""
     return f"{upload.write_id}-{len(upload.tags):05d}"
-
-
-def _never(status: int, code: str) -> None:
-    del status, code

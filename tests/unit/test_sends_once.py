@@ -267,8 +267,8 @@ def azure_error(status: int, code: str) -> bytes:
 @pytest.mark.parametrize(
     ("status", "code", "create", "match"),
     [
-        (409, "BlobAlreadyExists", Denied(), None),
-        (412, "ConditionNotMet", Denied(), Denied()),
+        (409, "BlobAlreadyExists", Denied("bucket/key"), None),  # the path, for another way to create there
+        (412, "ConditionNotMet", Denied("bucket/key"), Denied()),
         (404, "BlobNotFound", None, Denied()),
         (409, "ContainerBeingDeleted", NotNow("409 ContainerBeingDeleted"), NotNow("409 ContainerBeingDeleted")),
         (408, "", NoAnswer("408"), NoAnswer("408")),

@@ -65,7 +65,7 @@ def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index:
     except Corrupt as error:
         raise UnsupportedTable(f"table {wanted.name!r} has no buckets: {error}") from error
     for one in slices:
-        others = misplaced(wanted, one, KeyFile(table, one.path, one.size).keys)
+        others = misplaced(wanted, one, KeyFile(table.place, one.path, one.size).keys)
         if others:
             raise UnsupportedTable(
                 f"{others} rows of {one.path!r} are of other buckets with {wanted.bucket_index}: ask its writer for "

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from lockprovider.table.context import TableContext
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
-_WHOLE_BYTES = 4 << 20  # up to here one request for all of it is cheaper than several for its parts
 _TIMES = ("instantTime", "completionTime", "action")
 _OVERTAKEN = 5  # how often to look again because files were merged meanwhile
 
@@ -142,10 +140,8 @@ def opened(table: TableContext, name: str, size: int) -> pq.ParquetFile:
     """
     path = f"{HISTORY}/{name}"
     try:
-        if table.store.kind == "memory" or size <= _WHOLE_BYTES:
-            return pq.ParquetFile(pa.BufferReader(table.store.read(path).data))
-        fs, root = fsspec.core.url_to_fs(table.url, **(table.storage_options or {}))
-        return pq.ParquetFile(fs.open(f"{root.rstrip('/')}/{path}"))
+        file, filesystem = table.place.source(path, size)
+        return pq.ParquetFile(file, filesystem=filesystem)
     except (ObjectNotFound, FileNotFoundError) as error:
         raise Corrupt(f"{path} is part of the archive, and is not there; restore the file") from error
     except pa.ArrowInvalid as error:

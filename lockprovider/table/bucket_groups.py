@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from lockprovider.table.bucket import BucketIndex, bucket_of
-from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
+from lockprovider.table.errors import Corrupt, InvalidRecords
 from lockprovider.table.metadata import WriteStat
-from lockprovider.table.properties import BUCKET, BUCKETS, INDEX, TableConfig
+from lockprovider.table.properties import TableConfig
 from lockprovider.table.view import FileSlice
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lockprovider.table.transaction import Transaction
 
 _LIKELY = 65_536  # a file id that begins with 8 digits below this is of a bucket: chance makes 2 of 100,000 look so
 
@@ -74,26 +73,6 @@ def check_written(config: TableConfig, stats: Iterable[WriteStat]) -> None:
             what = "is of no bucket" if bucket is None else f"is the second one of bucket {bucket}"
             raise InvalidRecords(f"file {stat.path!r} {what} of the table; write by the functions of an engine")
         seen.add((stat.partition, bucket))
-
-
-def check_marked(txn: Transaction) -> None:
-    """Refuse to write where a JVM writer made buckets and did not say so in the properties, as it never does.
-
-    Raises:
-        UnsupportedTable: all file groups are called as buckets are.
-    """
-    if txn.config.bucket_index is not None:
-        return
-    for instant in reversed(txn.timeline.writes):
-        ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]
-        if not ids:
-            continue
-        if look_like_buckets(ids) and look_like_buckets(one.file_id for one in txn.snapshot.slices):
-            raise UnsupportedTable(
-                f"table {txn.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
-                f"say so by `lockprovider table adopt-buckets` (Table.adopt_bucket_index), with that writer's {BUCKETS}"
-            )
-        return
 
 
 def look_like_buckets(file_ids: Iterable[str]) -> bool:

@@ -20,6 +20,7 @@ from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.instant import Instant
 from lockprovider.table.memory import Memory
 from lockprovider.table.metadata import CommitMetadata
+from lockprovider.table.place import Place
 from lockprovider.table.present import Now, Present
 from lockprovider.table.properties import TableConfig, check_readable
 from lockprovider.table.settings import TableSettings
@@ -45,6 +46,7 @@ class TableContext:
         world: World | None = None,
         audit: AuditLog | None = None,
     ) -> None:
+        self.place = Place.of(store, url, storage_options)
         self.store = store
         self.url = url
         self.storage_options = storage_options

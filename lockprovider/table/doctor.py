@@ -102,7 +102,7 @@ def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice
     found: dict[str, int] = {}
     for one in slices if config.bucket_index is not None else ():
         with contextlib.suppress(Corrupt, CasError, HistoryGone):
-            found[one.path] = misplaced(config, one, KeyFile(table, one.path, one.size).keys)
+            found[one.path] = misplaced(config, one, KeyFile(table.place, one.path, one.size).keys)
     return {path: count for path, count in found.items() if count}
 
 

@@ -158,24 +158,26 @@ def read_base_file(source: Any, columns: Sequence[str] | None = None) -> pa.Tabl
     return read_columns(open_base_file(source), columns)
 
 
-def open_base_file(source: Any) -> pq.ParquetFile:
-    """A base file whose footer is read, and nothing else; `source` as of `read_base_file`.
+def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
+    """A base file whose footer is read, and nothing else; `source` as of `read_base_file`, or one in a `filesystem`.
 
     Raises:
         Corrupt: it is not a Parquet file.
     """
     try:
-        return pq.ParquetFile(_source(source), pre_buffer=True)
+        return pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
     except pa.ArrowInvalid as error:
         raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
 
 
-def open_encoded(source: Any) -> pq.ParquetFile:
+def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
     """The same; text columns of few values will be read as dictionaries, which are quicker to move and to write."""
-    known = open_base_file(source).metadata
+    known = open_base_file(source, filesystem).metadata
     few = [number for number in range(known.num_columns) if _is_of_few_texts(known, number)]
     names = [known.schema.column(number).path for number in few]
-    return pq.ParquetFile(_source(source), metadata=known, read_dictionary=names, pre_buffer=True)
+    return pq.ParquetFile(
+        _source(source), filesystem=filesystem, metadata=known, read_dictionary=names, pre_buffer=True
+    )
 
 
 def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:

@@ -22,6 +22,7 @@ from lockprovider.table.errors import HistoryGone
 from lockprovider.table.incremental import OPERATION, Order, Window, changed_rows, latest, touched, window
 from lockprovider.table.instant import Action, Instant
 from lockprovider.table.overtaken import has_overtaken, is_overtaken
+from lockprovider.table.place import Place
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import Snapshot, time_text
 
@@ -42,14 +43,16 @@ class Part:
     then: reading.Scan
     schema: pa.Schema
 
-    def read(self, home: reading.Home) -> pa.Table:
+    def read(self, place: Place) -> pa.Table:
         """The changes.
 
         Raises:
             HistoryGone: a file was cleaned meanwhile.
         """
         old, new = (
-            pa.concat_tables([scan.schema.empty_table(), *(reading.read_slice(home, scan, one) for one in scan.slices)])
+            pa.concat_tables(
+                [scan.schema.empty_table(), *(reading.read_slice(place, scan, one) for one in scan.slices)]
+            )
             for scan in (self.before, self.then)
         )
         return changed_rows(old, new).select(self.schema.names).cast(self.schema)
@@ -70,7 +73,7 @@ class Changes:
     commits: tuple[Instant, ...]
     schema: pa.Schema
     parts: tuple[Part, ...] = field(repr=False)
-    _home: reading.Home = field(repr=False)
+    _place: Place = field(repr=False)
 
     def to_arrow(self) -> pa.Table:
         """All changes.
@@ -78,11 +81,11 @@ class Changes:
         Raises:
             HistoryGone: a file was cleaned meanwhile.
         """
-        return pa.concat_tables([self.schema.empty_table(), *(part.read(self._home) for part in self.parts)])
+        return pa.concat_tables([self.schema.empty_table(), *(part.read(self._place) for part in self.parts)])
 
     def scan(self) -> pa.RecordBatchReader:
         """The changes batch by batch; in memory are the touched files of one partition, before and after."""
-        read = (part.read(self._home) for part in self.parts)
+        read = (part.read(self._place) for part in self.parts)
         batches = (batch for rows in read for batch in rows.to_batches(reading.BATCH_ROWS))
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
@@ -131,7 +134,7 @@ def _changes(
     schema = table.schema(given.then if given.then.writes else now)
     wanted = _wanted(schema, columns)
     if not given.commits:
-        return Changes(given.checkpoint, (), wanted, (), table)
+        return Changes(given.checkpoint, (), wanted, (), table.place)
     files = table.data_files()
     then = table.snapshot_of(given.then, files)
     before = table.snapshot_of(given.before, files) if continues else Snapshot(given.before, ())
@@ -144,7 +147,7 @@ def _changes(
     old, new = (reading.plan(seen, schema, table.config(), columns=names) for seen in (before, then))
     # One partition after the other: a row may have moved between its file groups.
     parts = (Part(_only(old, *group), _only(new, *group), wanted) for group in groups.items())
-    return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table)
+    return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table.place)
 
 
 def check_since(table: TableContext, now: Timeline, start: str, order: Order) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lockprovider.table.context import TableContext
     from lockprovider.table.instant import Instant
     from lockprovider.table.metadata import CommitMetadata, WriteStat
-    from lockprovider.table.reading import Home
+    from lockprovider.table.place import Place
     from lockprovider.table.view import Snapshot
 
 
@@ -43,12 +43,12 @@ class SharedKeys:
 class KeyCheck:
     """The new keys of one write; each commit of others is compared with them once."""
 
-    def __init__(self, home: Home, stats: Iterable[WriteStat]) -> None:
-        self._home = home
+    def __init__(self, place: Place, stats: Iterable[WriteStat]) -> None:
+        self._place = place
         self._new: dict[str, list[KeyFile]] = {}
         for stat in stats:
             if stat.prev_commit is None and stat.num_writes:
-                self._new.setdefault(stat.partition, []).append(_file(home, stat))
+                self._new.setdefault(stat.partition, []).append(_file(place, stat))
         self._compared: set[str] = set()
 
     def compare(self, later: Iterable[tuple[Instant, CommitMetadata]]) -> SharedKeys | None:
@@ -78,7 +78,7 @@ class KeyCheck:
                 twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
                 raise InvalidRecords(f"record key {twice!r} comes more than once for partition {partition!r}")
             for one in seen.within([partition]):
-                self._refuse(partition, KeyFile(self._home, one.path, one.size))
+                self._refuse(partition, KeyFile(self._place, one.path, one.size))
 
     def _refuse(self, partition: str, there: KeyFile) -> None:
         for mine in self._new[partition]:
@@ -94,7 +94,7 @@ class KeyCheck:
             for stat in stats.get(partition, ()):
                 if stat.prev_commit is not None and not stat.num_inserts:
                     continue  # its keys were there before
-                there = _file(self._home, stat)
+                there = _file(self._place, stat)
                 for one in mine:
                     keys = one.shared(there)
                     if len(keys):
@@ -115,5 +115,5 @@ def refuse_shared(
         raise WriteConflict(begin, shared.lost_to.file_name, (), shared.keys)
 
 
-def _file(home: Home, stat: WriteStat) -> KeyFile:
-    return KeyFile(home, stat.path, stat.file_size)
+def _file(place: Place, stat: WriteStat) -> KeyFile:
+    return KeyFile(place, stat.path, stat.file_size)

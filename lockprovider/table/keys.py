@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockprovider.table import bloom, files
-from lockprovider.table.errors import HistoryGone
-from lockprovider.table.reading import WHOLE_BYTES, Home
+from lockprovider.table.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +26,7 @@ _MANY = 10_000  # from here on it is quicker to read all keys than to ask the bl
 class KeyFile:
     """One base file, opened when it is asked."""
 
-    home: Home
+    place: Place
     path: str
     size: int
 
@@ -75,22 +73,10 @@ class KeyFile:
 
     @cached_property
     def _file(self) -> pq.ParquetFile:
-        try:
-            return files.open_base_file(self._source())
-        except FileNotFoundError as error:
-            raise HistoryGone.with_file(self.path) from error
-
-    def _source(self) -> Any:
-        store = self.home.store
-        if store.kind == "local":
-            return f"{store.root}/{self.path}"
-        if store.kind == "memory" or self.size <= WHOLE_BYTES:
-            return store.read(self.path).data
-        fs, root = fsspec.core.url_to_fs(self.home.url, **(self.home.storage_options or {}))
-        return fs.open(f"{root.rstrip('/')}/{self.path}", "rb")
+        return self.place.open(self.path, self.size)
 
 
-def all_keys(home: Home, paths: Iterable[tuple[str, int]]) -> pa.Array:
+def all_keys(place: Place, paths: Iterable[tuple[str, int]]) -> pa.Array:
     """The record keys of several files, given by path and size, one after the other."""
-    found = [KeyFile(home, path, size).keys for path, size in paths]
+    found = [KeyFile(place, path, size).keys for path, size in paths]
     return pa.concat_arrays(found) if found else pa.array([], pa.string())

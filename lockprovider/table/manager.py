@@ -135,7 +135,7 @@ class Table(TableContext):
         as_of: PointInTime = None,
     ) -> pa.RecordBatchReader:
         """As `to_arrow`, batch by batch: the memory of one row group of one file, whatever the table's size."""
-        return reading.to_reader(self, steady.plan(self, columns, filter, partitions, as_of))
+        return reading.to_reader(self.place, steady.plan(self, columns, filter, partitions, as_of))
 
     def changes(
         self,

@@ -20,44 +20,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs as arrow_fs
 from pyarrow import types
 
-from fsspec_cas import InvalidInput, Store
+from fsspec_cas import InvalidInput
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords
 from lockprovider.table.files import conform
+from lockprovider.table.place import Place
 from lockprovider.table.properties import TableConfig
 from lockprovider.table.view import FileSlice, Snapshot
 
 Where = Any  # a pyarrow.compute.Expression, or a list of tuples as for pyarrow.parquet.read_table; None for all rows
 
 BATCH_ROWS = 1 << 16
-WHOLE_BYTES = 8 << 20  # up to here one request for all of it is cheaper than several for its parts
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
 _BY_NUMBER = "FieldPath("  # in the text of an expression
-
-
-class Home(Protocol):
-    """Where a table is."""
-
-    @property
-    def store(self) -> Store:
-        """Its store."""
-
-    @property
-    def url(self) -> str:
-        """Its URL."""
-
-    @property
-    def storage_options(self) -> dict[str, Any] | None:
-        """What fsspec opens the URL with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,33 +94,33 @@ def plan(
     return Scan(_pruned(slices, full, config, expression), wanted, read, expression, by_statistics=exact)
 
 
-def to_table(home: Home, scan: Scan) -> pa.Table:
+def to_table(place: Place, scan: Scan) -> pa.Table:
     """All rows of a scan.
 
     Raises:
         HistoryGone: a file was cleaned meanwhile.
     """
-    parts = [batch for one in scan.slices for batch in _batches(home, scan, one)]
+    parts = [batch for one in scan.slices for batch in _batches(place, scan, one)]
     return pa.Table.from_batches(parts, scan.schema)
 
 
-def to_reader(home: Home, scan: Scan) -> pa.RecordBatchReader:
+def to_reader(place: Place, scan: Scan) -> pa.RecordBatchReader:
     """The rows of a scan, batch by batch; the files are opened one after the other as they are reached.
 
     Raises:
         HistoryGone: while reading: a file was cleaned meanwhile.
     """
-    batches = (batch for one in scan.slices for batch in _batches(home, scan, one, ahead=False))
+    batches = (batch for one in scan.slices for batch in _batches(place, scan, one, ahead=False))
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
-def read_slice(home: Home, scan: Scan, one: FileSlice) -> pa.Table:
+def read_slice(place: Place, scan: Scan, one: FileSlice) -> pa.Table:
     """The rows of a scan that are in one of its slices.
 
     Raises:
         HistoryGone: the file was cleaned meanwhile.
     """
-    return pa.Table.from_batches(_batches(home, scan, one), scan.schema)
+    return pa.Table.from_batches(_batches(place, scan, one), scan.schema)
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -237,10 +220,10 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _batches(home: Home, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
+def _batches(place: Place, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
     """The rows of one file; `ahead` decodes several row groups at once, for those who keep them all."""
     try:
-        fragment = _fragment(home, one)
+        fragment = _fragment(place, one)
         there = fragment.physical_schema
         stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
         if scan.by_statistics:
@@ -262,15 +245,8 @@ def _batches(home: Home, scan: Scan, one: FileSlice, *, ahead: bool = True) -> I
         raise Corrupt(f"base file {one.path!r} cannot be read: {error}") from error
 
 
-def _fragment(home: Home, one: FileSlice) -> Any:
-    store, parquet = home.store, _dataset().ParquetFileFormat()
-    if store.kind == "local":
-        return parquet.make_fragment(f"{store.root}/{one.path}", arrow_fs.LocalFileSystem())
-    if store.kind == "memory" or one.size <= WHOLE_BYTES:
-        return parquet.make_fragment(pa.BufferReader(store.read(one.path).data))
-    fs, root = fsspec.core.url_to_fs(home.url, **(home.storage_options or {}))
-    ranges = arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs))
-    return parquet.make_fragment(f"{root.rstrip('/')}/{one.path}", ranges)
+def _fragment(place: Place, one: FileSlice) -> Any:
+    return _dataset().ParquetFileFormat().make_fragment(*place.source(one.path, one.size))
 
 
 def _dataset() -> Any:

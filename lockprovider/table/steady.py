@@ -112,8 +112,8 @@ def rows(
     only = partitions if partitions is None or isinstance(partitions, str) else tuple(partitions)
     for _ in range(_OVERTAKEN if as_of is None else 0):
         with contextlib.suppress(HistoryGone):  # the rows of now are in other files now
-            return reading.to_table(table, plan(table, columns, where, only, None))
-    return reading.to_table(table, plan(table, columns, where, only, as_of))
+            return reading.to_table(table.place, plan(table, columns, where, only, None))
+    return reading.to_table(table.place, plan(table, columns, where, only, as_of))
 
 
 def commits(table: TableContext) -> list[Commit]:

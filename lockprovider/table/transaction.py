@@ -272,7 +272,7 @@ def _look_for_keys(txn: Transaction, stats: Sequence[WriteStat]) -> KeyCheck | N
     """
     table = txn.table
     if txn.config.bucket_index is None:
-        keys = KeyCheck(table, stats)
+        keys = KeyCheck(table.place, stats)
         if txn.operation == "INSERT":
             keys.refuse_known(txn.snapshot)
         now = table.timeline()

@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 from table.tables import rows
 
 from lockprovider.table import Table, Transaction
-from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.writer import for_tasks
 
 
 def overwritten(txn: Transaction, partitions: list[str], *triples: tuple[int, str, int]) -> None:
     """Let these rows be all that is in these partitions."""
     txn.overwrite(partitions, "INSERT_OVERWRITE" if triples else "DELETE_PARTITION")
-    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
     plain, keys, homes = writer.keyed(rows(*triples))
     stats = [
         writer.insert(home, plain.filter(pc.equal(homes, home)), keys.filter(pc.equal(homes, home)), "0-0-0")

@@ -464,7 +464,7 @@ def test_archiving_asks_for_no_more_than_it_must(table: Table) -> None:
     assert len([name for name in asked.names if name.startswith("list")]) <= 12
     asked.names.clear()
     assert mine.archive().instants == ()
-    assert sorted(asked.names) == ["get data", "get files", "get properties", "list_page timeline"]
+    assert sorted(asked.names) == ["get files", "get properties", "list_page timeline"]
 
 
 def test_the_settings_are_hudis() -> None:

@@ -11,7 +11,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, ups
 from fsspec_cas import Machine
 from lockprovider.table import HeartbeatSettings, Table, Transaction
 from lockprovider.table.engines import arrow
-from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import Aborted, AlreadyCommitted
 from lockprovider.table.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.layout import heartbeat_path
@@ -60,7 +60,7 @@ def test_other_peoples_notes_are_no_batches_of_ours(text: str) -> None:
 
 def test_an_instant_begun_by_one_process_is_committed_by_another(table: Table) -> None:
     begins = table.transaction()
-    writer = GroupWriter.of(begins, table.schema())
+    writer = for_tasks(begins, table.schema())
     plain, keys, _ = writer.keyed(rows((1, "a", 1)))
     stat = writer.insert("a", plain, keys, "0-0-0")
     commits = Transaction.resume(Table.open(table.url, settings=SETTINGS), begins.begin)

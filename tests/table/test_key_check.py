@@ -129,14 +129,14 @@ def test_only_footers_are_read_where_ranges_or_blooms_tell(table: Table, monkeyp
     low, high = rows((1, "a", 1), (3, "a", 3)), rows((2, "a", 2), (4, "a", 4))
     for part in (low, high, rows((7, "a", 7))):
         table.append(part, check_keys=False)
-    files = [KeyFile(table, one.path, one.size) for one in table.snapshot().slices]
+    files = [KeyFile(table.place, one.path, one.size) for one in table.snapshot().slices]
     by_keys = {tuple(file.keys.to_pylist()): file for file in files}
     read: list[str] = []
     keys_of = "lockprovider.table.files.keys_of"
     real = __import__("lockprovider.table.files", fromlist=["keys_of"]).keys_of
     monkeypatch.setattr(keys_of, lambda file: read.append("keys") or real(file))
     first, second, third = (
-        KeyFile(table, by_keys[key].path, by_keys[key].size) for key in (("1", "3"), ("2", "4"), ("7",))
+        KeyFile(table.place, by_keys[key].path, by_keys[key].size) for key in (("1", "3"), ("2", "4"), ("7",))
     )
     assert len(first.shared(third)) == 0
     assert read == []

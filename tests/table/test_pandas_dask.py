@@ -26,7 +26,7 @@ from lockprovider.table import Aborted, HistoryGone, InvalidRecords, Table, Tabl
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import dask as on_dask
 from lockprovider.table.engines import pandas as engine
-from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.writer import for_tasks
 
 STEPS = ["id", "part", "value"]
 
@@ -411,7 +411,7 @@ def test_a_conflict_of_dask_writers_is_retried(table: Table) -> None:
 def test_a_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
     """As a cluster does when it has lost a worker: the same task, the same rows, both attempts run to their end."""
     txn = table.transaction()
-    writer = GroupWriter.of(txn, table.schema())
+    writer = for_tasks(txn, table.schema())
     sent = cloudpickle.loads(cloudpickle.dumps(writer))
     first, second = (on_dask._insert(frame((1, "a", 1), (2, "b", 2)), one, 0) for one in (writer, sent))
     assert first == second
@@ -419,8 +419,8 @@ def test_a_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
     txn.commit()
     assert len(data_files(Path(table.url))) == 2
     txn = table.transaction()
-    pieces = on_dask._split(frame((1, "a", 10), (3, "a", 3)), GroupWriter.of(txn, table.schema()), gone=False)
-    writer, slices = GroupWriter.of(txn, table.schema()), txn.snapshot.within(["a"])
+    pieces = on_dask._split(frame((1, "a", 10), (3, "a", 3)), for_tasks(txn, table.schema()), gone=False)
+    writer, slices = for_tasks(txn, table.schema()), txn.snapshot.within(["a"])
     first, second = (on_dask._rewrite([pieces["a"]], writer, slices, "a", 0) for _ in range(2))
     assert first == second
     txn.add(first)
@@ -452,7 +452,7 @@ def test_a_task_that_outlives_its_transaction_leaves_no_file(table: Table, momen
 
     backend = Intruder(moment, task)
     txn = Table(Store(backend, table.url), table.url, settings=SETTINGS).transaction()
-    writers = [GroupWriter.of(txn, table.schema())]
+    writers = [for_tasks(txn, table.schema())]
     on_dask._insert(frame((1, "a", 1)), writers[0], 0)
     txn.rollback()
     assert backend.met == (moment != "nothing")

@@ -192,7 +192,7 @@ def test_a_scan_opens_a_file_when_it_is_reached(table: Table) -> None:
 
 
 def test_a_large_file_in_an_object_store_is_read_in_ranges(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "WHOLE_BYTES", 0)
+    monkeypatch.setattr("lockprovider.table.place.WHOLE_BYTES", 0)
     url, options = f"{seaweedfs.new_prefix()}/t", seaweedfs.storage_options
     table = Table.create(url, SPEC, storage_options=options, settings=SETTINGS)
     upsert(table, (1, "a", 10), (2, "b", 20))
@@ -308,7 +308,7 @@ def test_a_planned_scan_can_be_sent_to_another_process(table: Table) -> None:
     seen = table.snapshot()
     scan = reading.plan(seen, table.schema(), table.config(), columns=["id"], where=pc.field("value") > 10)
     sent = pickle.loads(pickle.dumps(scan))
-    assert [reading.read_slice(table, sent, one).to_pylist() for one in sent.slices] == [[], [{"id": 2}]]
+    assert [reading.read_slice(table.place, sent, one).to_pylist() for one in sent.slices] == [[], [{"id": 2}]]
 
 
 def test_a_table_in_memory_is_read_the_same_way() -> None:

@@ -13,7 +13,7 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphan
 
 from lockprovider.table import InvalidRecords, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.writer import for_here, for_tasks
 
 BEGIN = ["put heartbeat", "put requested", "get lock", "put inflight"]
 COMMIT = [
@@ -135,7 +135,7 @@ def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tm
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
 
     def work(txn: Any) -> None:
-        writer = GroupWriter.of(txn, table.schema())
+        writer = for_tasks(txn, table.schema())
         plain, keys, _ = writer.keyed(rows((2, "a", 2)))
         writer.insert("a", plain, keys, "9-0-1")  # of a task attempt that failed
         engine.insert(txn, rows((1, "a", 1)))
@@ -147,8 +147,8 @@ def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tm
 def test_a_writer_that_is_for_one_process_stays_there(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = table.transaction()
-    writer = GroupWriter.here(txn, table.schema())
-    with pytest.raises(TypeError, match=r"GroupWriter\.of"):
+    writer = for_here(txn, table.schema())
+    with pytest.raises(TypeError, match=r"writer\.for_tasks"):
         pickle.dumps(writer)
     txn.rollback()
 

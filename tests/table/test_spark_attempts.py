@@ -15,7 +15,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files
 from lockprovider.table import Aborted, Table, Transaction
 from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
-from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.metadata import WriteStat
 
 
@@ -36,7 +36,7 @@ def test_a_task_that_dies_after_writing_is_tried_again_and_its_rows_are_there_on
         yield from held
 
     def write(txn: Transaction) -> None:
-        writer = GroupWriter.of(txn, table.schema())
+        writer = for_tasks(txn, table.schema())
         stats = frame.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS))
         jobs.add(txn, stats.mapInArrow(fail_the_first_attempt, stats.schema))
 
@@ -59,7 +59,7 @@ class Attempts:
 
     def __init__(self, txn: Transaction) -> None:
         slices = txn.snapshot.slices
-        self.writer = GroupWriter.of(txn, txn.table.schema())
+        self.writer = for_tasks(txn, txn.table.schema())
         self.group = "0"
         self.run = tasks.rewriter(self.writer, tasks.Numbered.of(slices, {"a": 1, "b": 1}))
 

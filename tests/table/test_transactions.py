@@ -26,6 +26,7 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.heartbeat import WriterHeartbeat
 
 
@@ -258,9 +259,8 @@ def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> N
 def test_the_files_of_a_failed_task_attempt_are_not_part_of_the_commit(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     txn = table.transaction()
-    from lockprovider.table.engines.base import GroupWriter
 
-    writer = GroupWriter.of(txn, table.schema())
+    writer = for_tasks(txn, table.schema())
     plain, keys, _ = writer.keyed(rows((1, "a", 1)))
     writer.insert("a", plain, keys, "0-0-0")
     txn.add([writer.insert("a", plain, keys, "0-0-1")])

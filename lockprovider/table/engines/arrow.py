@@ -27,7 +27,8 @@ from lockprovider.table import merging, reading, steady
 from lockprovider.table.attempts import transact
 from lockprovider.table.context import TableContext
 from lockprovider.table.engines import bucketed
-from lockprovider.table.engines.base import GroupWriter, Place, group_id
+from lockprovider.table.engines.base import GroupWriter, group_id
+from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
 from lockprovider.table.metadata import WriteStat
@@ -125,7 +126,7 @@ def read(
     table = source.table
     schema = table.schema(source.timeline)
     scan = reading.plan(source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions)
-    return reading.to_table(table, scan)
+    return reading.to_table(table.place, scan)
 
 
 def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
@@ -200,10 +201,10 @@ def _split_first(txn: Transaction, split: Callable[[GroupWriter], T]) -> tuple[G
 
     def check(schema: pa.Schema) -> None:
         if not done or not done[-1][0].equals(schema):
-            done.append((schema, split(GroupWriter(Place.of(txn.table), "", txn.config, schema))))
+            done.append((schema, split(GroupWriter(txn.table.place, "", txn.config, schema))))
 
     schema = txn.columns(check)
-    return GroupWriter.here(txn, schema), done[-1][1]
+    return for_here(txn, schema), done[-1][1]
 
 
 def _into_buckets(txn: Transaction, writer: GroupWriter, found: Mapping[str, PartitionChanges]) -> Iterator[WriteStat]:

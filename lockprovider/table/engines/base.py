@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +19,6 @@ from pyarrow import types
 from fsspec_cas import Lost, Machine, Store, Won
 from lockprovider.table import files, merging
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.bucket_groups import check_marked
-from lockprovider.table.context import TableContext
 from lockprovider.table.errors import Aborted, HistoryGone, InvalidRecords
 from lockprovider.table.layout import (
     PARTITION_METAFILE,
@@ -35,62 +32,17 @@ from lockprovider.table.layout import (
     partition_metafile,
 )
 from lockprovider.table.metadata import WriteStat
+from lockprovider.table.place import Place
 from lockprovider.table.properties import TableConfig
-from lockprovider.table.transaction import Transaction
 from lockprovider.table.view import FileSlice
 from lockprovider.table.writing import all_fresh, write_base_file
 
-LOCAL = "local"
 
+class WritesHere(NamedTuple):
+    """What a transaction whose files are all written in its own process is told, and knows."""
 
-@dataclass(frozen=True)
-class Place:
-    """Where a table is; opens its store in whatever process it was sent to."""
-
-    url: str
-    storage_options: dict[str, Any] | None
-
-    @cached_property
-    def store(self) -> Store:
-        """The table's store, opened once in each process."""
-        return Store.from_url(self.url, self.storage_options)
-
-    @classmethod
-    def of(cls, table: TableContext) -> Place:
-        """Where `table` is; in this process its own store is used."""
-        place = cls(table.url, table.storage_options)
-        place.__dict__["store"] = table.store
-        return place
-
-    def __getstate__(self) -> tuple[str, dict[str, Any] | None]:
-        return (self.url, self.storage_options)
-
-    def __setstate__(self, state: tuple[str, dict[str, Any] | None]) -> None:
-        object.__setattr__(self, "url", state[0])
-        object.__setattr__(self, "storage_options", state[1])
-
-    def read(self, path: str, columns: list[str] | None = None) -> pa.Table:
-        """The rows of one base file, meta columns included (or just `columns`).
-
-        Raises:
-            HistoryGone: it was cleaned.
-        """
-        return files.read_columns(self._opened(path, files.open_base_file), columns)
-
-    def open(self, path: str) -> pq.ParquetFile:
-        """One base file, to be merged with changes; from a store it is fetched at once, as a whole.
-
-        Raises:
-            HistoryGone: it was cleaned.
-        """
-        return self._opened(path, files.open_encoded)
-
-    def _opened(self, path: str, way: Callable[[Any], pq.ParquetFile]) -> pq.ParquetFile:
-        store = self.store
-        try:
-            return way(f"{store.root}/{path}" if store.kind == LOCAL else store.read(path).data)
-        except FileNotFoundError as error:
-            raise HistoryGone.with_file(path) from error
+    announce: Callable[[str], None]  # a marker, before its file is written
+    partitions: set[str]  # those known to have a metafile; to be added to
 
 
 @dataclass(frozen=True)
@@ -101,26 +53,12 @@ class GroupWriter:
     begin: str
     config: TableConfig
     schema: pa.Schema
-    txn: Transaction | None = None
+    here: WritesHere | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        if self.txn is not None:
-            raise TypeError("this writer is for the process of its transaction; make one by `GroupWriter.of`")
+        if self.here is not None:
+            raise TypeError("this writer is for the process of its transaction; make one by `writer.for_tasks`")
         return self.__dict__
-
-    @classmethod
-    def of(cls, txn: Transaction, schema: pa.Schema) -> GroupWriter:
-        """A writer for the files of `txn`, which this starts; `schema` is canonical. Good for other processes."""
-        check_marked(txn)
-        txn.write_elsewhere()
-        return cls(Place.of(txn.table), txn.start(), txn.config, schema)
-
-    @classmethod
-    def here(cls, txn: Transaction, schema: pa.Schema) -> GroupWriter:
-        """The same, for this process only: its transaction knows what was written, and need not look for it."""
-        check_marked(txn)
-        txn.write_here()
-        return cls(Place.of(txn.table), txn.start(), txn.config, schema, txn)
 
     def keyed(self, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
         """The rows with the table's columns and types, their record keys, and their partition paths.
@@ -168,7 +106,7 @@ class GroupWriter:
     ) -> WriteStat | None:
         """Write the next slice of a file group, upserts of new keys in it; None if nothing in it changes."""
         rows, keys = merging.dedupe(upserts, upsert_keys, self.config.ordering_field)
-        rows, opened = rows.combine_chunks(), self.place.open(old.path)
+        rows, opened = rows.combine_chunks(), self.place.open_encoded(old.path)
         found = merging.plan(opened, rows, keys, delete_keys, self.config.ordering_field) or merging.untouched(opened)
         return self.merge(old, opened, found.with_new(keys, delete_keys), rows, token)
 
@@ -221,13 +159,13 @@ class GroupWriter:
         return len(data) if self._create(path, data) else self._size_of_earlier(path, keys)
 
     def _announce(self, marker: str) -> None:
-        if self.txn is not None:
-            self.txn.announce(marker)
+        if self.here is not None:
+            self.here.announce(marker)
         self._create(marker, b"")
 
     def _make_partition(self, partition: str) -> None:
         """Without its metafile a JVM reader takes a partition for none; another writer's serves as well."""
-        known = set() if self.txn is None else self.txn.partitions
+        known = set() if self.here is None else self.here.partitions
         if partition not in known:
             self._refuse_nested(partition, self._outer(partition))
             made = self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
@@ -292,18 +230,3 @@ def group_id(begin: str, *task: object) -> str:
     digest = blake2b(text.encode(), digest_size=16).hexdigest()
     digest = "abcdef"[int(digest[0], 16) % 6] + digest[1:]  # so that it is never taken for one of a bucket
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}-0"
-
-
-def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
-    """The schema of a read: all columns without Hudi's own, or the named ones.
-
-    Raises:
-        InvalidRecords: a column that the table does not have.
-    """
-    if columns is None:
-        return schema
-    full = hudi_schema.with_meta(schema)
-    missing = [name for name in columns if name not in full.names]
-    if missing:
-        raise InvalidRecords(f"columns {missing} are not in the table, which has {schema.names}")
-    return pa.schema([full.field(name) for name in columns])

@@ -36,11 +36,13 @@ from lockprovider.table.engines.arrow import (
     insert_partition,
     rewrite_partition,
 )
-from lockprovider.table.engines.base import GroupWriter, Place
+from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.engines.pandas import to_frame
+from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.incoming import as_table, check_columns
 from lockprovider.table.metadata import WriteStat
+from lockprovider.table.place import Place
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, FileSlice
 
@@ -122,7 +124,7 @@ def read(
     empty = to_frame(scan.schema.empty_table())
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)
-    return _DASK.dataframe.from_map(_read, scan.slices, home=Place.of(table), scan=replace(scan, slices=()), meta=empty)
+    return _DASK.dataframe.from_map(_read, scan.slices, place=table.place, scan=replace(scan, slices=()), meta=empty)
 
 
 def insert(txn: Transaction, rows: Frame) -> None:
@@ -135,7 +137,7 @@ def insert(txn: Transaction, rows: Frame) -> None:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
     """
     txn.operation = "INSERT"
-    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
     if txn.config.bucket_index is not None:
         _change(txn, writer, [delayed(_fresh)(part, writer) for part in rows.to_delayed()])
         return
@@ -154,7 +156,7 @@ def merge(txn: Transaction, upserts: Frame | None = None, deletes: Frame | None 
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
     tasks = [
         delayed(_split)(part, writer, gone)
         for frame, gone in ((upserts, False), (deletes, True))
@@ -182,8 +184,8 @@ def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> lis
 # -- what runs on the workers ------------------------------------------------------------------------------------------
 
 
-def _read(one: FileSlice, home: Place, scan: reading.Scan) -> pd.DataFrame:
-    found: pd.DataFrame = to_frame(reading.read_slice(home, scan, one))
+def _read(one: FileSlice, place: Place, scan: reading.Scan) -> pd.DataFrame:
+    found: pd.DataFrame = to_frame(reading.read_slice(place, scan, one))
     return found
 
 

@@ -26,10 +26,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.base import plain_columns
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.spark_reader import BatchReader, StreamReader, checked_times, latest
 from lockprovider.table.engines.spark_writer import BatchWriter, Shipment, StreamWriter
+from lockprovider.table.engines.writer import plain_columns
 from lockprovider.table.incremental import OPERATION
 
 if TYPE_CHECKING:

@@ -36,9 +36,10 @@ from lockprovider.table.attempts import transact
 from lockprovider.table.context import TableContext
 from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
-from lockprovider.table.engines.base import GroupWriter, Place
+from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.engines.spark_changes import Feed, changes
 from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge, merge_into
+from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import AsOf, Snapshot
@@ -175,7 +176,7 @@ def read(
         seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
         sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
     scan = reading.plan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
-    rows = jobs.over(spark, scan.slices, tasks.scanner(Place.of(table), scan), scan.schema)
+    rows = jobs.over(spark, scan.slices, tasks.scanner(table.place, scan), scan.schema)
     return rows if sql is None else rows.where(sql).select(*names)
 
 
@@ -200,7 +201,7 @@ def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame
     if not given:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
     _change(txn, writer, jobs.keyed(writer, upserts, deletes))
 
 
@@ -226,7 +227,7 @@ def insert(txn: Transaction, rows: DataFrame) -> None:
     there is replaced, and of rows with one key one is kept.
     """
     txn.operation = "INSERT"
-    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
     jobs.check_named(writer, rows)
     if txn.config.bucket_index is not None:
         _change(txn, writer, jobs.keyed(writer, rows, None, whole=False))
@@ -244,7 +245,7 @@ def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | Non
         InvalidRecords: a row is for another partition, or something was written already.
     """
     schema = txn.table.schema(txn.timeline)
-    planner = GroupWriter(Place.of(txn.table), "", txn.config, schema)
+    planner = GroupWriter(txn.table.place, "", txn.config, schema)
     named = jobs.check_named(planner, rows)
     if txn.config.bucket_index is not None:
         _overwrite_buckets(txn, planner, rows, partitions)
@@ -253,7 +254,7 @@ def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | Non
     try:
         within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
         txn.overwrite(within)
-        writer = GroupWriter.of(txn, schema)
+        writer = for_tasks(txn, schema)
         jobs.add(txn, held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS)))
     finally:
         if partitions is None:
@@ -269,7 +270,7 @@ def _overwrite_buckets(
         within = sorted(counts) if partitions is None else tuple(partitions)
         tasks.check_within(counts, within)
         txn.overwrite(within)
-        writer = GroupWriter.of(txn, planner.schema)
+        writer = for_tasks(txn, planner.schema)
         numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
         jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
     finally:
@@ -289,7 +290,7 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
         txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
     ).slices  # without those of partitions that cannot have such rows
     numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
-    locate = tasks.locator(Place.of(txn.table), seen)
+    locate = tasks.locator(txn.table.place, seen)
     located = jobs.over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
-    jobs.put(txn, GroupWriter.of(txn, schema), gone, numbered)
+    jobs.put(txn, for_tasks(txn, schema), gone, numbered)

@@ -19,7 +19,6 @@ from lockprovider.table import history
 from lockprovider.table.context import TableContext
 from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
-from lockprovider.table.engines.base import Place
 from lockprovider.table.incremental import Order
 
 
@@ -57,6 +56,6 @@ def changes(
         HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
     """
     found = history.changes(table, after, until, order=order, columns=columns, partitions=partitions)
-    place = Place.of(table)
+    place = table.place
     rows = jobs.over(spark, found.parts, tasks.comparer(place), found.schema)
     return Feed(rows, found.checkpoint, tuple(commit.begin for commit in found.commits))

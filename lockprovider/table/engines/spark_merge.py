@@ -26,6 +26,7 @@ from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines import spark_tasks as tasks
 from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.engines.spark_errors import typed_errors
+from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.transaction import CommitResult, Transaction
 from lockprovider.table.view import FileSlice
@@ -78,7 +79,7 @@ def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:
         InvalidRecords: the source has a key twice, a clause sets a key column or one that is not there, or no clause.
     """
     txn.operation = "UPSERT"
-    writer = GroupWriter.of(txn, txn.table.schema(txn.timeline))
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
     named = jobs.check_named(writer, source)
     for clause in clauses:
         _check(clause, writer, named)

@@ -25,13 +25,13 @@ from fsspec_cas import InvalidInput
 from lockprovider.table import reading, steady
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.context import TableContext
-from lockprovider.table.engines.base import Place
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.sql_where import parse
 from lockprovider.table.files import conform
 from lockprovider.table.history import Part, changes, check_since
 from lockprovider.table.incremental import OPERATION, Order
 from lockprovider.table.instant import Instant
+from lockprovider.table.place import Place
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import time_text
 
@@ -46,9 +46,9 @@ class FileRows:
 
     scan: reading.Scan
 
-    def read(self, home: reading.Home) -> pa.Table:
+    def read(self, place: Place) -> pa.Table:
         """The rows."""
-        return reading.read_slice(home, self.scan, self.scan.slices[0])
+        return reading.read_slice(place, self.scan, self.scan.slices[0])
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Piece(InputPartition):
 
 def pieces(table: TableContext, scan: reading.Scan | None) -> list[Piece]:
     """A scan, cut into tasks."""
-    place = Place(table.url, table.storage_options)
+    place = table.place
     return [Piece(place, FileRows(replace(scan, slices=(one,)))) for one in scan.slices] if scan is not None else []
 
 
@@ -90,7 +90,7 @@ def changed(table: TableContext, options: Options, columns: Sequence[str], begin
     if options.changes:
         wanted = [name for name in columns if name != OPERATION]
         found = changes(table, begin or None, end or None, columns=wanted, partitions=options.partitions)
-        place = Place(table.url, table.storage_options)
+        place = table.place
         return [Piece(place, part) for part in found.parts]
     now = table.timeline()
     check_since(table, now, begin, Order.COMPLETION)

@@ -21,13 +21,14 @@ from lockprovider.table import schema as hudi_schema
 from lockprovider.table.bloom import hashes
 from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.bucket_groups import groups
-from lockprovider.table.engines.base import GroupWriter, Place, group_id
+from lockprovider.table.engines.base import GroupWriter, group_id
 from lockprovider.table.engines.bucketed import new_group
 from lockprovider.table.engines.sketch import Sketch
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import conform
 from lockprovider.table.history import Part
 from lockprovider.table.metadata import WriteStat
+from lockprovider.table.place import Place
 from lockprovider.table.view import FileSlice
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files

@@ -25,6 +25,7 @@ from lockprovider.table import rollback
 from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.spark_tasks import insert_all
+from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.metadata import WriteStat
@@ -72,7 +73,7 @@ class Shipment:
             )
         if self.overwrite:
             txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
-        self.group = GroupWriter.of(txn, schema)
+        self.group = for_tasks(txn, schema)
         return txn
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:

@@ -1,0 +1,62 @@
+"""The writer of a transaction's files, in its own process or in an engine's tasks."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lockprovider.table import schema as hudi_schema
+from lockprovider.table.bucket_groups import look_like_buckets
+from lockprovider.table.engines.base import GroupWriter, WritesHere
+from lockprovider.table.errors import InvalidRecords, UnsupportedTable
+from lockprovider.table.properties import BUCKET, BUCKETS, INDEX
+from lockprovider.table.transaction import Transaction
+
+
+def for_tasks(txn: Transaction, schema: pa.Schema) -> GroupWriter:
+    """A writer for the files of `txn`, which this starts; `schema` is canonical. Good for other processes."""
+    _check_marked(txn)
+    txn.write_elsewhere()
+    return GroupWriter(txn.table.place, txn.start(), txn.config, schema)
+
+
+def for_here(txn: Transaction, schema: pa.Schema) -> GroupWriter:
+    """The same, for this process only: its transaction knows what was written, and need not look for it."""
+    _check_marked(txn)
+    txn.write_here()
+    begin = txn.start()
+    return GroupWriter(txn.table.place, begin, txn.config, schema, WritesHere(txn.announce, txn.partitions))
+
+
+def _check_marked(txn: Transaction) -> None:
+    """Refuse to write where a JVM writer made buckets and did not say so in the properties, as it never does.
+
+    Raises:
+        UnsupportedTable: all file groups are called as buckets are.
+    """
+    if txn.config.bucket_index is not None:
+        return
+    for instant in reversed(txn.timeline.writes):
+        ids = [file_id for _, file_id in txn.table.metadata_of(instant).file_groups]
+        if not ids:
+            continue
+        if look_like_buckets(ids) and look_like_buckets(one.file_id for one in txn.snapshot.slices):
+            raise UnsupportedTable(
+                f"table {txn.config.name!r} has file groups like {ids[0]}, of a JVM writer with {INDEX}={BUCKET}: "
+                f"say so by `lockprovider table adopt-buckets` (Table.adopt_bucket_index), with that writer's {BUCKETS}"
+            )
+        return
+
+
+def plain_columns(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
+    """The schema of a read: all columns without Hudi's own, or the named ones.
+
+    Raises:
+        InvalidRecords: a column that the table does not have.
+    """
+    if columns is None:
+        return schema
+    full = hudi_schema.with_meta(schema)
+    missing = [name for name in columns if name not in full.names]
+    if missing:
+        raise InvalidRecords(f"columns {missing} are not in the table, which has {schema.names}")
+    return pa.schema([full.field(name) for name in columns])

@@ -17,8 +17,8 @@ from table.tables import SETTINGS
 
 from fsspec_cas import InvalidInput
 from lockprovider.table import Table, TableSpec, reading, writing
-from lockprovider.table.place import Place
 from lockprovider.table.layout import BaseFile
+from lockprovider.table.place import Place
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import FileSlice, Snapshot
 

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from fsspec_cas import Lost, Machine, Store, Won
+from fsspec_cas import Lost, Machine, Won
 from lockprovider.table import files, merging
 from lockprovider.table import schema as hudi_schema
-from lockprovider.table.errors import Aborted, HistoryGone, InvalidRecords
+from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.layout import (
     PARTITION_METAFILE,
     TIMELINE,

@@ -13,6 +13,7 @@ import argparse
 import heapq
 import itertools
 import json
+import math
 import random
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -22,7 +23,7 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.retry import delay_s
-from lockprovider.lease import ahead_of, joined, not_there, step
+from lockprovider.lease import ahead_of, hands_over, joined, not_there, step
 from lockprovider.moves import (
     EVERYONE,
     Apply,
@@ -78,7 +79,12 @@ class Case:
     poll_s: float = 1.0
     policy: str = "line"  # or "naive": look every poll_s, +-50 %, and take what is free
     apart_s: float = 0.05  # between the first asks of the first and the last
+    first_s: float = 0.0  # that the first turn of all lasts longer than the others
     die: int = 0  # processes that stop for ever while they wait
+    die_by_s: float = 2.0  # from 1 s on
+    give_up: int = 0  # processes after those, whose wish ends
+    give_up_s: float = 3.0
+    late_s: float = 0.0  # when the last process asks first, if that is later than the others
     writes_per_s: float = 0.0  # the store's bound for one object; 0: none
 
     @property
@@ -99,6 +105,9 @@ class Result:
     wait_median_s: float
     wait_max_s: float
     unserved: int
+    idle_max_s: float  # that the lock was free while somebody waited who was to live and to go on
+    pause_max_s: float
+    drain_s: float  # from the first release to the last acquisition
 
     @property
     def unfairness(self) -> float:
@@ -126,6 +135,7 @@ class _Process:
     known_s: float | None = None  # since when `seen` is known, if it may be gone by once
     released_s: float = -1e9
     dead: bool = False
+    dies: bool = False
     reads: int = 0
     there: Pending | None = None
 
@@ -138,6 +148,8 @@ class _Contender:
     asked_s: float = 0.0
     served: int = 0
     lost: int = 0
+    waits: bool = False
+    until_s: float = math.inf  # it waits at most
 
 
 class Simulation:
@@ -153,6 +165,10 @@ class Simulation:
         self.waits: list[float] = []
         self.hand_overs: list[float] = []
         self._release_sent_s: float | None = None
+        self._first_s = case.first_s
+        self._free_since_s: float | None = None
+        self._first_free_s: float | None = None
+        self._served_s = self._idle_s = self._pause_s = 0.0
         self.contenders: list[_Contender] = []
 
     def run(self) -> Result:
@@ -162,13 +178,22 @@ class Simulation:
                 me = Me(f"{process.name}-{t}", SETTINGS, party=process.name)
                 contender = _Contender(process, me, self.case.rounds or 1 << 30)
                 self.contenders.append(contender)
-                self.at(self.random.random() * self.case.apart_s, lambda c=contender: self._asks(c))
-        for process in [c.process for c in self.contenders[:: self.case.threads]][1 : 1 + self.case.die]:
-            self.at(1.0 + self.random.random(), lambda p=process: setattr(p, "dead", True))
+                late_s = self.case.late_s if p == self.case.processes - 1 else 0.0
+                self.at(late_s + self.random.random() * self.case.apart_s, lambda c=contender: self._asks(c))
+        self._some_leave()
         while self._queue and self.now_s < self.case.lasts_s:
             self.now_s, _, call = heapq.heappop(self._queue)
             call()
         return self._result()
+
+    def _some_leave(self) -> None:
+        case = self.case
+        for process in [c.process for c in self.contenders[:: case.threads]][1 : 1 + case.die]:
+            dies_s = 1.0 + self.random.random() * (case.die_by_s - 1.0)
+            process.dies = True
+            self.at(dies_s, lambda p=process: setattr(p, "dead", True))
+        for contender in self.contenders[case.threads * (1 + case.die) :][: case.threads * case.give_up]:
+            contender.until_s = case.give_up_s
 
     def at(self, when_s: float, call: Any) -> None:
         heapq.heappush(self._queue, (when_s, next(self._order), call))
@@ -177,7 +202,7 @@ class Simulation:
 
     def _asks(self, contender: _Contender) -> None:
         process = contender.process
-        contender.asked_s = self.now_s
+        contender.asked_s, contender.waits = self.now_s, True
         if process.released_s > 0 and not process.busy and not process.waiting:
             process.gap_s = self.now_s - process.released_s
         process.waiting.append(contender)
@@ -200,6 +225,9 @@ class Simulation:
         published = False
         while not published:
             yield from (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
+            if self.now_s >= me.until_s and isinstance(process.machine, Idle):
+                process.busy = False
+                return self._next(process)
             if self._release_sent_s is not None:
                 self.hand_overs.append(self.now_s - self._release_sent_s)
             if not isinstance(process.machine, Free):
@@ -209,10 +237,12 @@ class Simulation:
             me.lost = 0 if published else me.lost + 1
         me.lost = 0
         self.waits.append(self.now_s - me.asked_s)
+        self._served_s, me.waits = self.now_s, False
         me.served += 1
         handed = published
         if not published:
-            yield self.case.hold_s, None
+            first_s, self._first_s = self._first_s, 0.0
+            yield first_s + self.case.hold_s, None
         if self.case.publishes and not published:
             handed = yield from self._publish(process, me.me)
         elif not published:
@@ -248,27 +278,33 @@ class Simulation:
     def _release(self, process: _Process, me: Me) -> Task:
         while isinstance(process.machine, Held):
             yield from self._feed(process, me, Release(self._moment(process), self._again(process)))
+            self._nothing_is_left(process)
 
     def _publish(self, process: _Process, me: Me) -> Task:
         """Whether the lock was handed over with it."""
         pending = _pending(me, next(self._nonces))
         while isinstance(process.machine, Held):
             at = self._moment(process)
-            if process.machine.record.line:
+            if hands_over(process.machine.record, at.now_ms):
                 self._release_sent_s = self.now_s
                 told = yield from self._feed(process, me, HandOver(pending, at, self._again(process)))
                 if told == Told("handed_over"):
                     return True
-                if isinstance(process.machine, Rolling):  # refused, for somebody joined: what it took over is there
-                    process.machine = process.machine.held
+                self._nothing_is_left(process)
                 continue
-            yield from self._feed(process, me, Commit(pending, at))
-            if isinstance(process.machine, Rolling):
+            told = yield from self._feed(process, me, Commit(pending, at))
+            self._nothing_is_left(process)
+            if isinstance(told, Apply):
                 yield from self._request(self.case.put_s)
-                process.machine = process.machine.held
                 self._release_sent_s = self.now_s
                 yield from self._release(process, me)
         return False
+
+    @staticmethod
+    def _nothing_is_left(process: _Process) -> None:
+        """Refused, for somebody joined, it finds pending what it took over: that is there."""
+        if isinstance(process.machine, Rolling):
+            process.machine = process.machine.held
 
     def _request(self, way_s: float) -> Task:
         self.requests += 1
@@ -281,19 +317,25 @@ class Simulation:
         while True:
             if process.dead:
                 yield 1e9, None
+            last = self.now_s >= me.until_s
             sent_s, reads = self.now_s, process.reads
             age_s = self._news(process)
             publishes = self.case.publishes
-            wish = TryLock(self._moment(process), over, keeps_log=publishes, leaves=publishes and me.lost < _TURNS)
+            leaves = publishes and me.lost < _TURNS
+            wish = TryLock(self._moment(process), EVERYONE if last else over, keeps_log=publishes, leaves=leaves)
             effect = yield from self._feed(process, me.me, wish)
             if not isinstance(effect, Busy):
                 process.waited_s = self.now_s - began_s
+                return
+            if last:
                 return
             sight = self._sight(process, effect, self.now_s - sent_s if process.reads > reads else None, age_s)
             waiter, what = looked(waiter, sight, self.random.random())
             if isinstance(what, Join):
                 waiter, what = yield from self._join(process, waiter, sight)
-            yield what.seconds, None
+            pause_s = min(what.seconds, me.until_s - self.now_s)
+            self._pause_s = max(self._pause_s, pause_s)
+            yield max(0.0, pause_s), None
             over = passing(waiter, sight, self.now_s)
 
     def _news(self, process: _Process) -> float:
@@ -384,25 +426,40 @@ class Simulation:
             if self.now_s < store.next_write_s:
                 return _NOT_NOW
             store.next_write_s = self.now_s + 1 / self.case.writes_per_s
+        self._note_free(record)
         store.count += 1
         store.record, store.version = record, Version("sim", str(store.count))
         return store.version
+
+    def _note_free(self, after: LockRecord) -> None:
+        """This is written; for how long the lock was there for the taking, if it is taken now and was waited for."""
+        before = self._store.record
+        if before is not None and before.epoch != after.epoch and self._free_since_s is not None:
+            asked_s = [c.asked_s for c in self.contenders if c.waits and not c.process.dies and c.until_s == math.inf]
+            self._idle_s = max(self._idle_s, self.now_s - max(self._free_since_s, min(asked_s, default=self.now_s)))
+            self._free_since_s = None
+        if after.given and self._free_since_s is None:
+            self._free_since_s = self.now_s
+            self._first_free_s = self._first_free_s or self.now_s
 
     def _leg_s(self, way_s: float) -> float:
         return way_s / 2 * self.random.lognormvariate(0, _NOISE)
 
     def _result(self) -> Result:
-        waits, hand = sorted(self.waits), sorted(self.hand_overs)
+        waits, hand = sorted(self.waits), sorted(self.hand_overs) or [0.0]
         return Result(
             case=self.case,
             acquisitions=len(waits),
             per_s=len(waits) / self.now_s,
             requests=self.requests / max(1, len(waits)),
             hand_over_ms=1000 * median(hand),
-            hand_over_p99_ms=1000 * quantiles(hand, n=100)[98],
+            hand_over_p99_ms=1000 * quantiles([*hand, hand[-1]], n=100)[98],
             wait_median_s=median(waits),
             wait_max_s=waits[-1],
             unserved=sum(c.served == 0 for c in self.contenders),
+            idle_max_s=self._idle_s,
+            pause_max_s=self._pause_s,
+            drain_s=self._served_s - (self._first_free_s or 0.0),
         )
 
 
@@ -438,6 +495,9 @@ def pooled(case: Case, seeds: int) -> Result:
         case=case,
         wait_max_s=worst.unfairness * middle["wait_median_s"],
         unserved=max(run.unserved for run in runs),
+        idle_max_s=max(run.idle_max_s for run in runs),
+        pause_max_s=max(run.pause_max_s for run in runs),
+        drain_s=max(run.drain_s for run in runs),
         **middle,
     )
 

@@ -132,8 +132,8 @@ class Lease:
     def publish_last(self, pending: Pending, data: bytes) -> None:
         """As `publish_new`, and then `release`: nothing else may be done under this lease.
 
-        While others of ours wait, both are one write, and `path` is there a moment later: before this returns, and
-        before the next holder begins. A JVM writer does not get the lock until then.
+        While others of ours wait, after a short turn, both are one write, and `path` is there a moment later: before
+        this returns, and before the next holder begins. A JVM writer does not get the lock until then.
 
         Raises:
             LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release. After either, this

@@ -224,7 +224,8 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
     free = record.given or at.now_ms > record.valid_until_ms + GRACE_MS
     if rests_s(record, at.now_ms) and wish.passing != EVERYONE:
         free = False
-    ahead = 0 if _left(me, record, at) else ahead_of(me.party, record.line)
+    # Nobody can be waiting in the line of a lock that was there for the taking for so long.
+    ahead = 0 if lies_free_s(record, at.now_ms) > LONGEST_S else ahead_of(me.party, record.line)
     over = wish.passing.over if wish.passing.version in (None, version) else 0
     if free and ahead <= over and wish.leaves and may_stay_free(record):
         return Free(record, version, wish), Told("free")
@@ -247,6 +248,19 @@ def may_stay_free(record: LockRecord) -> bool:
 
 
 HAND_OVERS = 8
+# No turn counts for longer in what others wait for, and nobody's turn is waited for longer at a lock that lies free.
+LONGEST_S = 4.5
+
+
+def hands_over(record: LockRecord, now_ms: int) -> bool:
+    """Whether its holder hands over rather than releases: others are in the line, and it is not for a JVM's turn.
+
+    Not after a long turn: all who were in the line may have given up, and whoever knows nothing of them would wait for
+    nobody.
+    """
+    lasts_ms = 0 if record.holder is None else now_ms - record.holder.since_ms
+    every_so_often = record.log is not None and record.log.next % HAND_OVERS == 0
+    return bool(record.line) and lasts_ms <= LONGEST_S * 1000 and not every_so_often
 
 
 def rests_s(record: LockRecord, now_ms: int) -> float:
@@ -270,15 +284,14 @@ def ahead_of(party: str, line: tuple[str, ...]) -> int:
     return line.index(party) if party in line else len(line)
 
 
-def _left(me: Me, record: LockRecord, at: Moment) -> bool:
-    """Nobody can be waiting in the line of a lock that was there for the taking for so long."""
-    free_s = (at.now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
-    return free_s > _LEFT_AFTER_PACES * me.settings.poll_s
+def lies_free_s(record: LockRecord, now_ms: int) -> float:
+    """For how long a lock that is free was there for the taking, as far as the record says; clocks may differ."""
+    return (now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
 def _no_shows(me: Me, record: LockRecord, at: Moment, passing: Passing) -> int:
     """How many at the head of the line had their turn and did not come."""
-    if _left(me, record, at):
+    if lies_free_s(record, at.now_ms) > LONGEST_S:
         return len(record.line)
     return 0 if passing.version is None else min(passing.over, ahead_of(me.party, record.line))
 
@@ -379,9 +392,8 @@ def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
     return max(1, held_ms + min(now_ms - seen.freed_ms, max(held_ms, _HANDOVER_MS)))
 
 
-_LONGEST_TURN_MS = 60_000
+_LONGEST_TURN_MS = round(LONGEST_S * 1000)
 _HANDOVER_MS = 100
-_LEFT_AFTER_PACES = 3
 
 
 def _write(purpose: Purpose, state: Held | Rolling, record: LockRecord, at: Moment) -> Step:

@@ -12,7 +12,7 @@ from fsspec_cas import AlreadyExists, CasError, Store, Version
 from lockprovider import publish
 from lockprovider.driving import Driver, final
 from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
-from lockprovider.lease import HAND_OVERS, hand_over_s, not_there, only_ours_since, settle_commit
+from lockprovider.lease import hand_over_s, hands_over, not_there, only_ours_since, settle_commit
 from lockprovider.moves import (
     AppliedPending,
     Apply,
@@ -174,13 +174,9 @@ class Publisher:
 
     @property
     def others_wait(self) -> bool:
-        """Whether it is time for a holder to hand over: others are in the line, and it is not for a JVM's turn.
-
-        A lock that is only ever handed over is never free for a client that knows nothing of that.
-        """
+        """Whether it is time for a holder to hand over."""
         held = self._driver.held()
-        log = None if held is None else held.record.log
-        return held is not None and bool(held.record.line) and (log is None or log.next % HAND_OVERS != 0)
+        return held is not None and hands_over(held.record, self._world.now_ms())
 
     def apply_late(self, what: Apply, data: bytes, began_s: float) -> None:
         """Apply what was handed over by a write that was sent after `began_s`; others may be at it, too.

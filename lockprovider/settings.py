@@ -35,7 +35,7 @@ class LockSettings:
         renew_s: how often it is renewed (`hoodie.write.lock.storage.renew.interval.secs`).
         timeout_s: how long `lock()` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
         poll_s: the slowest pace at which a waiting client looks at the record; one in a line may sleep
-            through the turns before its own (`hoodie.write.lock.wait_time_ms_between_retry`).
+            through the turns before its own, up to 4.5 s (`hoodie.write.lock.wait_time_ms_between_retry`).
         check_store: an S3 store that is not Amazon's has to show that it obeys conditions before it is trusted with a
             lock: five requests, once in a process for each bucket.
     """

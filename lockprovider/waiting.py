@@ -5,6 +5,9 @@ for most of the turns before theirs. Whoever releases stands at the end, if it c
 passed over after a moment, and out of the line. Nobody has to be in the line, and nothing breaks when a JVM writer
 drops it: then everybody looks at a jittered pace.
 
+Whatever the line and the turns before say, nobody sleeps for longer than `LONGEST_S` (or `poll_s`, if that is longer),
+and a lock that lay free for so long is anyone's: so many as have given up or died in the line cost no more, together.
+
 Not promised: an order. Only that nobody who waits is passed over for long by those who play along.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.lease import ahead_of, may_stay_free, rests_s
+from lockprovider.lease import LONGEST_S, ahead_of, lies_free_s, may_stay_free, rests_s
 from lockprovider.moves import Busy, Passing
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS
@@ -28,7 +31,7 @@ _FEWER_LOOKS = 3  # where turns are short and alike, for the lock is taken by a 
 _SLOWER = 4  # its next look in a turn that lasts long: after this share of how much longer it lasts
 _EARLY = 0.9  # of the time until the own turn is slept through: turns are not equally long
 _WAYS = 1.5  # to the store, that a look is earlier still: it shall be there in time
-_GUEST_ROUND = 0.5  # of a round of the line is slept through by those who are not in it
+_GUEST_ROUND = 0.7  # of a round of the line is slept through by those who are not in it
 _GUEST_S = 0.1  # their first pause, while nobody else is known to want the lock
 _OUTRUN_WAY_S = 0.02
 _OUTRUN_WAYS = 2  # to the store, until whoever was faster may have ended
@@ -104,7 +107,8 @@ def looked(waiter: Waiter, sight: Sight, draw: float) -> tuple[Waiter, Pause | J
             return known, Join()
         if known.watched < _WATCHES:
             return replace(known, watched=known.watched + 1), Pause(0.0)
-    return known, Pause(max(0.0, min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))))
+    pause_s = min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))
+    return known, Pause(max(0.0, min(pause_s, max(LONGEST_S, waiter.poll_s))))
 
 
 def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pause]:
@@ -122,8 +126,8 @@ def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pau
 def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
     """Whom the next look may pass over.
 
-    Those whose turn it was, if the lock is still free as it was. And all, for one that is not in the line and has
-    waited for longer than a round of it; where there is no line, there is nobody to pass.
+    Those whose turn it was, if the lock is still free as it was, and all if it was for long. And all, for one that is
+    not in the line and has waited for longer than a round of it; where there is no line, there is nobody to pass.
     """
     line = sight.record.line
     if line and waiter.party not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(sight):
@@ -131,7 +135,7 @@ def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
     if waiter.free_since_s is None:
         return Passing()
     free_s = monotonic_s - waiter.free_since_s
-    return Passing(int(free_s / _patience_s(waiter, sight)), waiter.version)
+    return Passing(_ALL if free_s > LONGEST_S else int(free_s / _patience_s(waiter, sight)), waiter.version)
 
 
 def comes_again(gap_s: float, waited_s: float, record: LockRecord) -> bool:
@@ -178,7 +182,7 @@ def _should_join(waiter: Waiter, sight: Sight) -> bool:
     if sight.took_s is None and not waiter.refused:
         return True
     rounds = _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
-    turn_s = sight.record.turn_ms / 1000 or _UNKNOWN_TURN_S
+    turn_s = min(LONGEST_S, sight.record.turn_ms / 1000 or _UNKNOWN_TURN_S)
     return _waited_s(waiter, sight.monotonic_s) > rounds * (len(line) + 1) * turn_s
 
 
@@ -222,8 +226,10 @@ def _crowd_pause_s(waiter: Waiter, draw: float) -> float:
 def _at_most_s(waiter: Waiter, sight: Sight, draw: float) -> float:
     """Until the lock is there for the taking; a little later, for others wait for that too."""
     if waiter.free_since_s is not None:
-        over_s = sight.busy.ahead * _patience_s(waiter, sight) - (sight.monotonic_s - waiter.free_since_s)
-        return max(_SOONEST_S, over_s * (1 + draw / 10))
+        free_s = sight.monotonic_s - waiter.free_since_s
+        over_s = sight.busy.ahead * _patience_s(waiter, sight) - free_s
+        left_s = LONGEST_S - max(free_s, lies_free_s(sight.record, sight.now_ms))
+        return max(_SOONEST_S, min(over_s * (1 + draw / 10), left_s + draw * _SLACK_S))
     lapses_in_s = (sight.record.valid_until_ms + GRACE_MS + 1 - sight.now_ms) / 1000
     return max(0.0, lapses_in_s) + draw * waiter.poll_s / 10
 
@@ -233,7 +239,7 @@ def _slowing_s(times: int, poll_s: float) -> float:
 
 
 def _turn_s(sight: Sight) -> float:
-    return sight.record.turn_ms / 1000 or max(FIRST_S, _lasts_s(sight))
+    return min(LONGEST_S, sight.record.turn_ms / 1000 or max(FIRST_S, _lasts_s(sight)))
 
 
 def _left_s(sight: Sight) -> float:

@@ -12,6 +12,7 @@ from unit.noting import RECORD, SETTINGS, Told, record, rewritten
 from fsspec_cas import Store
 from fsspec_cas.testing import ManualClock
 from lockprovider import Lease, LeaseLost, Lock, Pending, PublishUnknown
+from lockprovider.lease import LONGEST_S
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 
@@ -26,8 +27,10 @@ def store(backend: Told, tmp_path: Path) -> Store:
 
 
 def held(store: Store, *waiting: str, keeps_log: bool = False) -> tuple[Lock, Lease]:
-    """A held lock, with these in its line."""
-    lock = Lock(store, settings=SETTINGS)
+    """A held lock, with these in its line; its turn is short, however slow this machine is."""
+    clock = ManualClock()
+    clock.now_s = time.time()
+    lock = Lock(store, settings=SETTINGS, world=clock)
     lease = lock.acquire(keeps_log=keeps_log)
     rewritten(store, line=list(waiting))
     lease.renew()  # its first is refused, for the record has changed
@@ -132,6 +135,15 @@ def test_the_next_holder_writes_nothing_that_is_there(store: Store, backend: Tol
     backend.asked.clear()
     with Lock(store, settings=SETTINGS).acquire(timeout_s=0):
         assert backend.written == ["table_lock.json"]
+
+
+def test_after_a_long_turn_nothing_is_handed_over_to_those_who_may_have_given_up(store: Store) -> None:
+    """A JVM writer would wait for nobody until the hand-over lapses."""
+    lock, lease = held(store, "another")
+    lock.world.sleep(LONGEST_S + 0.1)
+    publish_last(lock, lease, "state1")
+    assert record(store).expired
+    assert store.read("state1").data == b"state1"
 
 
 def test_one_publish_of_eight_leaves_room_for_a_jvm_writer(store: Store) -> None:

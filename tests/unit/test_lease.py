@@ -8,7 +8,7 @@ import pytest
 
 from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
-from lockprovider.lease import belief, joined, rests_s, settle_commit, step
+from lockprovider.lease import LONGEST_S, belief, hands_over, joined, rests_s, settle_commit, step
 from lockprovider.moves import (
     EVERYONE,
     AppliedPending,
@@ -445,7 +445,7 @@ def test_a_guest_that_was_too_late_is_a_guest_still() -> None:
 
 
 def test_a_line_that_was_left_stops_nobody() -> None:
-    later = at(ms=round(3000 * SETTINGS.poll_s) + 1)
+    later = at(ms=round(1000 * LONGEST_S) + 1)
     put = looking(FREED, moment=later)
     assert (put.record.line, put.record.freed_ms) == ((), 0)
     assert isinstance(looking(FREED, moment=at(ms=round(3000 * SETTINGS.poll_s))), Busy)
@@ -492,7 +492,7 @@ def test_the_length_of_a_turn_is_a_running_mean_over_turns_that_were_waited_for(
     assert looking(replace(took, turn_ms=16)).record.turn_ms == 17, "no outlier counts whole"
     assert looking(replace(took, line=(), turn_ms=16)).record.turn_ms == 0
     lay_there = replace(took, freed_ms=NOW_MS - 60, holder=Holder("h", 1, NOW_MS - 9060))
-    assert looking(lay_there).record.turn_ms == 9060
+    assert looking(lay_there).record.turn_ms == 4560, "a long one counts only so far"
     lay_there = replace(took, freed_ms=NOW_MS - 9000, holder=Holder("h", 1, NOW_MS - 9060))
     assert looking(lay_there).record.turn_ms == 160, "for how long nobody came is not part of it"
     ahead_of_us = replace(took, turn_ms=16, holder=Holder("h", 1, NOW_MS + 10**9))
@@ -518,6 +518,13 @@ def test_to_hand_over_is_to_commit_and_to_release_in_one_write() -> None:
     assert put.record.pending == PENDING
     assert put.record.given
     assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Told("handed_over"))
+
+
+def test_whoever_waited_through_a_long_turn_may_have_given_up_and_is_handed_nothing() -> None:
+    waited_for = replace(FREED, line=("a",), holder=Holder("h", 1, NOW_MS))
+    assert hands_over(waited_for, NOW_MS + round(LONGEST_S * 1000))
+    assert not hands_over(waited_for, NOW_MS + round(LONGEST_S * 1000) + 1)
+    assert not hands_over(replace(waited_for, line=()), NOW_MS)
 
 
 def test_one_that_knows_nothing_of_it_sees_a_lease_until_it_is_surely_applied() -> None:

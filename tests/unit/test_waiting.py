@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from fsspec_cas import Version
 from lockprovider import Holder, LockRecord
-from lockprovider.lease import ahead_of
+from lockprovider.lease import LONGEST_S, ahead_of
 from lockprovider.moves import Busy, Passing
 from lockprovider.settings import GRACE_MS
 from lockprovider.waiting import FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
@@ -103,7 +104,7 @@ def test_one_with_slow_ways_to_the_store_looks_more_seldom_in_a_crowd() -> None:
 # -- in the line -------------------------------------------------------------------------------------------------------
 
 
-@given(draws, st.integers(min_value=1, max_value=15), st.integers(min_value=1, max_value=5000))
+@given(draws, st.integers(min_value=1, max_value=15), st.integers(min_value=1, max_value=4500))
 def test_whoever_is_in_the_line_sleeps_through_most_of_the_turns_before_and_never_through_its_own(
     draw, ahead, turn_ms
 ) -> None:
@@ -113,10 +114,10 @@ def test_whoever_is_in_the_line_sleeps_through_most_of_the_turns_before_and_neve
     own_in_s = (ahead * turn_ms + turn_ms - lasts_ms) / 1000
     assert pause <= max(own_in_s, 0.25)
     lapses_in_s = (record.valid_until_ms - NOW_MS) / 1000  # the holder may be gone by then
-    assert pause >= min((own_in_s - 1.5 * 0.01) * 0.8, lapses_in_s)
+    assert pause >= min((own_in_s - 1.5 * 0.01) * 0.8, lapses_in_s, LONGEST_S)
 
 
-@given(draws, st.integers(min_value=100, max_value=5000))
+@given(draws, st.integers(min_value=100, max_value=4500))
 def test_the_first_in_the_line_sleeps_until_the_turn_before_should_end(draw, turn_ms) -> None:
     for lasts_ms in (0, turn_ms // 2, turn_ms - 50):
         record = in_line(0, turn_ms=turn_ms, holder=Holder("h", 1, NOW_MS - lasts_ms))
@@ -132,6 +133,36 @@ def test_the_first_in_the_line_looks_the_more_seldom_the_longer_the_turn_lasts(d
     longer_s = (lasts_ms - 1) / 1000
     least_s = max(longer_s / 4, 0.001 / 6)
     assert least_s / 2.001 <= pause <= least_s * 1.001 or 0.5 <= pause <= 1.0
+
+
+@given(
+    draws,
+    st.integers(min_value=0, max_value=15),
+    st.sampled_from([0, 1, 50, 4500, 60_000, 2**31]),
+    st.integers(min_value=0, max_value=10**8),
+    st.floats(min_value=0, max_value=100),
+)
+def test_nobody_sleeps_for_longer_than_that_whatever_the_record_says(draw, ahead, turn_ms, lasts_ms, s) -> None:
+    free = lasts_ms % 2 == 0
+    record = in_line(ahead, turn_ms=turn_ms, expired=free, holder=Holder("h", 1, NOW_MS - lasts_ms))
+    for party, way_s in itertools.product(("p", "another"), (0.0, 10.0)):
+        waiter = Waiter(party, 1.0, looks=9, way_s=way_s, began_s=0.0, refused=1, watched=99)
+        _, what = looked(waiter, sight(record, s=s, free=free), draw)
+        assert what == Join() or (isinstance(what, Pause) and what.seconds <= LONGEST_S)
+
+
+@given(st.integers(min_value=1, max_value=15), st.integers(min_value=0, max_value=10**6))
+def test_a_lock_that_lies_free_for_long_is_anyone_s_however_many_did_not_come(ahead, turn_ms) -> None:
+    seen = sight(replace(in_line(ahead), expired=True, turn_ms=turn_ms), free=True)
+    waiter, _ = looked(Waiter("p", 1.0, way_s=2.0), seen, 0.5)
+    assert passing(waiter, seen, LONGEST_S + 0.001).over > 15
+
+
+@given(draws, st.integers(min_value=0, max_value=round(1000 * LONGEST_S)))
+def test_who_finds_it_lying_free_is_there_when_it_has_lain_there_for_long(draw, lay_ms) -> None:
+    record = replace(in_line(15), expired=True, freed_ms=NOW_MS - lay_ms, turn_ms=4500)
+    pause = pause_s(Waiter("p", 1.0), sight(record, free=True), draw)
+    assert pause <= LONGEST_S - lay_ms / 1000 + 0.101
 
 
 def test_a_lock_that_stays_free_is_there_for_the_next_after_a_moment_for_each_before() -> None:

@@ -393,7 +393,7 @@ class Simulation:
     def _answered(process: _Process, condition: Any, version: Version | None) -> Any:
         if version is not None:
             return PutWon(version)
-        takes = isinstance(process.machine, Writing) and process.machine.purpose in ("take", "publish")
+        takes = isinstance(process.machine, Writing) and process.machine.purpose == "take"
         return Outrun() if takes and condition is not ABSENT else PutFailed()
 
     def _moment(self, process: _Process) -> Moment:

@@ -65,7 +65,7 @@ def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResul
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     keep, now = _checked(table, keep), table.timeline()
-    if not surplus(now, _earliest(table, now), keep) and archived.reach(table).begin < now.first_active:
+    if not surplus(now, _earliest(table, now), keep) and archived.reach(table.archived).begin < now.first_active:
         return ArchiveResult(())  # also nothing that a dead archiver has left
     if _may_have_dead(now):
         recover.sweep(table)

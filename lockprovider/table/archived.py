@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,11 +31,9 @@ from lockprovider.table.lsm import (
     parse_manifest_name,
 )
 from lockprovider.table.metadata import decode_commit
+from lockprovider.table.place import Place
 from lockprovider.table.streams import SINK_KEY, batches
 from lockprovider.table.timeline import Timeline
-
-if TYPE_CHECKING:
-    from lockprovider.table.context import TableContext
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _TIMES = ("instantTime", "completionTime", "action")
@@ -55,84 +53,85 @@ class History:
     version: Version | None = None
 
 
-class Index:
-    """What one `Table` has read of the archive. Thread-safe: what is found out replaces what was known, as a whole."""
+class Archive:
+    """A table's archive, and what was read of it. Thread-safe: what is known is replaced as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.latest = History()
         self.digests: Mapping[str, Digest] = {}
 
 
-def look(table: TableContext) -> History:
+def look(archive: Archive) -> History:
     """The archive now: one request while it has not changed since the last look.
 
     Raises:
         Corrupt: its manifest cannot be understood.
     """
     for _ in range(_OVERTAKEN):
-        number, version = _number(table)
-        known = table.archived.latest
+        number, version = _number(archive)
+        known = archive.latest
         if number != known.number:
             with contextlib.suppress(ObjectNotFound):  # others have archived so often meanwhile that it was removed
-                files = _manifest(table, number) if number else {}
-                known = table.archived.latest = History(number, files, version)
+                files = _manifest(archive, number) if number else {}
+                known = archive.latest = History(number, files, version)
         if number == known.number:
             return replace(known, version=version)
     raise Corrupt(f"{VERSION_FILE} says {number}, and there is no {manifest_path(number)}; restore the file")
 
 
-def _number(table: TableContext) -> tuple[int, Version | None]:
+def _number(archive: Archive) -> tuple[int, Version | None]:
     with contextlib.suppress(ObjectNotFound, ValueError):
-        found = table.store.read(VERSION_FILE)
+        found = archive.place.store.read(VERSION_FILE)
         return int(found.data), found.version
-    names = (entry.path.rpartition("/")[2] for entry in table.store.list(f"{HISTORY}/manifest_"))
+    names = (entry.path.rpartition("/")[2] for entry in archive.place.store.list(f"{HISTORY}/manifest_"))
     numbers = (number for name in names if (number := parse_manifest_name(name)) is not None)
     return max(numbers, default=0), None
 
 
-def _manifest(table: TableContext, number: int) -> Manifest:
-    return decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
+def _manifest(archive: Archive, number: int) -> Manifest:
+    return decode_manifest(archive.place.store.read(manifest_path(number)).data, manifest_path(number))
 
 
-def reach(table: TableContext) -> Digest:
+def reach(archive: Archive) -> Digest:
     """How far the archive reaches: the greatest times of its writes, by begin and by completion; both may be empty.
 
     Raises:
         Corrupt: a file of it cannot be understood, or is gone.
     """
-    return _digest(table, streams=False)
+    return _digest(archive, streams=False)
 
 
-def with_batch(table: TableContext, stream: str, batch: int) -> Instant | None:
+def with_batch(archive: Archive, stream: str, batch: int) -> Instant | None:
     """The archived commit that this batch, or a later one of its stream, is in; None if there is none."""
-    found = (_digest(table, streams=True).streams or {}).get(stream)
+    found = (_digest(archive, streams=True).streams or {}).get(stream)
     return parse(found[1]) if found is not None and found[0] >= batch else None
 
 
-def tells_of_all(table: TableContext, mine: Timeline, now: Timeline) -> bool:
+def tells_of_all(archive: Archive, mine: Timeline, now: Timeline) -> bool:
     """Whether all writes that were archived since `mine` was listed are on it, complete, and the archive says so."""
     try:
-        names = {one.file_name for one in instants_since(table, mine.first_active) if one.changes_rows}
+        names = {one.file_name for one in instants_since(archive, mine.first_active) if one.changes_rows}
     except Corrupt:
         return False
     left = {i.file_name for i in mine.writes if i.begin < now.first_active} - now.written
     return left <= names <= mine.written
 
 
-def instants_since(table: TableContext, begin: str) -> tuple[Instant, ...]:
+def instants_since(archive: Archive, begin: str) -> tuple[Instant, ...]:
     """The archived instants that began at `begin` or later."""
-    spans = ((name, size, parse_file(name)) for name, size in look(table).files.items())
+    spans = ((name, size, parse_file(name)) for name, size in look(archive).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
-    found = (parse(one) for name, size in late for one in names_in(table, name, size))
+    found = (parse(one) for name, size in late for one in names_in(archive, name, size))
     return tuple(instant for instant in found if instant is not None and instant.begin >= begin)
 
 
-def names_in(table: TableContext, name: str, size: int) -> list[str]:
+def names_in(archive: Archive, name: str, size: int) -> list[str]:
     """The names that the completed files had of the instants in one file of the archive."""
-    return [_name(row) for row in _columns(opened(table, name, size), _TIMES, name).to_pylist()]
+    return [_name(row) for row in _columns(opened(archive, name, size), _TIMES, name).to_pylist()]
 
 
-def opened(table: TableContext, name: str, size: int) -> pq.ParquetFile:
+def opened(archive: Archive, name: str, size: int) -> pq.ParquetFile:
     """One file of the archive.
 
     Raises:
@@ -140,7 +139,7 @@ def opened(table: TableContext, name: str, size: int) -> pq.ParquetFile:
     """
     path = f"{HISTORY}/{name}"
     try:
-        file, filesystem = table.place.source(path, size)
+        file, filesystem = archive.place.source(path, size)
         return pq.ParquetFile(file, filesystem=filesystem)
     except (ObjectNotFound, FileNotFoundError) as error:
         raise Corrupt(f"{path} is part of the archive, and is not there; restore the file") from error
@@ -148,25 +147,25 @@ def opened(table: TableContext, name: str, size: int) -> pq.ParquetFile:
         raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
 
 
-def _digest(table: TableContext, *, streams: bool) -> Digest:
+def _digest(archive: Archive, *, streams: bool) -> Digest:
     """Of all files; those that are merged while they are read are gone, and in the file that they were merged into."""
     for left in reversed(range(_OVERTAKEN)):
-        history = look(table)
+        history = look(archive)
         try:
-            return _digest_of(table, history, streams=streams)
+            return _digest_of(archive, history, streams=streams)
         except Corrupt:
-            if not left or look(table).number == history.number:
+            if not left or look(archive).number == history.number:
                 raise
     raise AssertionError
 
 
-def _digest_of(table: TableContext, history: History, *, streams: bool) -> Digest:
-    known = table.archived.digests
+def _digest_of(archive: Archive, history: History, *, streams: bool) -> Digest:
+    known = archive.digests
     found = {name: known[name] for name in history.files if name in known}
     for name, size in history.files.items():
         if name not in found or (streams and found[name].streams is None):
-            found[name] = digest(opened(table, name, size), name, streams=streams)
-    table.archived.digests = found
+            found[name] = digest(opened(archive, name, size), name, streams=streams)
+    archive.digests = found
     total = Digest()
     for one in found.values():
         total = total.plus(one)

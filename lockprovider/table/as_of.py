@@ -50,7 +50,7 @@ def refuse_archived(table: TableContext, start: str, order: Order) -> str:
 
     Of archived writes the view knows only that they were completed, so it cannot tell a time between them.
     """
-    found = reach(table)
+    found = reach(table.archived)
     reached = found.completion if order is Order.COMPLETION else found.begin
     if start < reached:
         raise HistoryGone(f"commits up to {reached} were archived; ask for a later time than {start}")

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fsspec_cas import Entry, Machine, Store, World
 from lockprovider import AuditLog, Lock, LockRecord
-from lockprovider.table.archived import Index
+from lockprovider.table.archived import Archive
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.instant import Instant
 from lockprovider.table.memory import Memory
@@ -56,7 +56,7 @@ class TableContext:
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self.memory = Memory()
         self.present = Present(store, url, self._lock, self.memory)
-        self.archived = Index()
+        self.archived = Archive(self.place)
 
     @classmethod
     def open(

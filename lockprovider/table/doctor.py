@@ -166,8 +166,8 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
     sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
-        files = archived.look(table).files
-        known = archived.instants_since(table, min(done, default="~"))
+        files = archived.look(table.archived).files
+        known = archived.instants_since(table.archived, min(done, default="~"))
     except Corrupt as error:
         return str(error), (), ()
     lost = [name for name, size in files.items() if sizes.get(name) != size]

@@ -48,14 +48,14 @@ _MANIFESTS = 3  # that stay, for readers who are at it (`hoodie.timeline.manifes
 
 def settle(table: TableContext, lease: Lease) -> History:
     """The archive, once what was decided under an earlier lease is part of it."""
-    history, there = archived.look(table), _listed(table)
+    history, there = archived.look(table.archived), _listed(table)
     later = sorted(number for number in _numbers(there) if number > history.number)
     if history.number and history.version is None:
         _point(table, history.number, None)  # a JVM writer died between its two steps, or we before the first one
     if later and _holds(table, history, later[-1], there):
         lease.check()
         _point(table, later[-1], history.version)
-        return archived.look(table)
+        return archived.look(table.archived)
     return history
 
 
@@ -70,7 +70,7 @@ def add(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None
     name = HistoryFile(begins[0], begins[-1], 0).name
     rows = table_of(instants)
     size = _put(table, name, encode_file(rows, archived.summary(rows.to_pylist(), streams=True)))
-    history = archived.look(table)
+    history = archived.look(table.archived)
     _decide(table, lease, history, {**history.files, name: size})
 
 
@@ -78,7 +78,7 @@ def merge(table: TableContext, lease: Lease) -> None:
     """Merge the oldest files of each level that has ten, from below; and remove what is not needed any more."""
     merged = 0
     for level in range(_LEVELS):
-        history = archived.look(table)
+        history = archived.look(table.archived)
         batch = _batch(history.files, level)
         if not batch:
             break
@@ -97,7 +97,7 @@ def _batch(files: Manifest, level: int) -> list[str]:
 def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
     digest, seen, parts = Digest(), set[tuple[str, str, str]](), []
     for name in batch:
-        file = archived.opened(table, name, history.files[name])
+        file = archived.opened(table.archived, name, history.files[name])
         digest = digest.plus(archived.digest(file, name, streams=True))
         parts.append(_new_rows(file.read(SCHEMA.names).cast(SCHEMA), seen))
     spans = [span for name in batch if (span := parse_file(name)) is not None]
@@ -168,7 +168,7 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
             return False
         added = [name for name in files if name not in history.files]
         fresh = [name for name in added if (span := parse_file(name)) is not None and span.level == 0]
-        names = [one for name in fresh for one in archived.names_in(table, name, files[name])]
+        names = [one for name in fresh for one in archived.names_in(table.archived, name, files[name])]
     except (Corrupt, ObjectNotFound):
         return False
     return bool(added) and {one for one in names if parse(one) is not None} <= table.timeline().names
@@ -177,7 +177,7 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
 def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
     """Remove all manifests but the newest, and the files that none of those names."""
     there = _listed(table)
-    number = archived.look(table).number
+    number = archived.look(table.archived).number
     kept = sorted((one for one in _numbers(there) if one <= number), reverse=True)[:keep]
     gone = [manifest_path(one) for one in _numbers(there) if one not in kept]
     if not gone:

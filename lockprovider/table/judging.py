@@ -100,7 +100,7 @@ def _check_snapshot(table: TableContext, draft: Draft, now: Timeline) -> None:
 def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
     """Whether a write may be archived that my snapshot has not: it completed later, or while I listed others."""
     suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
-    return suspect and not archived.tells_of_all(table, mine, now)
+    return suspect and not archived.tells_of_all(table.archived, mine, now)
 
 
 def _check_columns(table: TableContext, draft: Draft, done: tuple[Instant, ...]) -> None:

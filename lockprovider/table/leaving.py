@@ -35,7 +35,7 @@ def finish(table: TableContext, lease: Lease) -> None:
     may = (i for i in now.instants if i.is_completed and (i.changes_rows or i.action in _BESIDES))
     done = [instant for instant in may if instant.begin not in kept]
     oldest = min((instant.begin for instant in done), default="~")
-    there = {instant.file_name for instant in archived.instants_since(table, oldest)}
+    there = {instant.file_name for instant in archived.instants_since(table.archived, oldest)}
     remove(table, lease, [_whole(now, instant) for instant in done if instant.file_name in there])
 
 

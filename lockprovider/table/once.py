@@ -52,4 +52,4 @@ def committed_in(table: TableContext, timeline: Timeline, once: Once) -> Instant
         last = batches(table.metadata_of(instant).extra).get(once.stream)
         if last is not None:
             return instant if last >= once.batch else None
-    return archived.with_batch(table, once.stream, once.batch)
+    return archived.with_batch(table.archived, once.stream, once.batch)

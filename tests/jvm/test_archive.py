@@ -43,7 +43,7 @@ def completed(table: Table) -> dict[str, bytes]:
 
 
 def levels(table: Table) -> set[int]:
-    return {span.level for name in archived.look(table).files if (span := parse_file(name)) is not None}
+    return {span.level for name in archived.look(table.archived).files if (span := parse_file(name)) is not None}
 
 
 def healthy(table: Table) -> None:
@@ -118,7 +118,7 @@ def test_a_table_that_nobody_has_archived_for_long_is_read_equal_by_all(hudi: Hu
     before = content(table)
     assert len(table.archive().instants) > 20
     assert theirs(hudi, table) == content(table) == before
-    assert len(hudi.archived(table.url)) == len(archived.instants_since(table, "0"))
+    assert len(hudi.archived(table.url)) == len(archived.instants_since(table.archived, "0"))
 
 
 @pytest.mark.parametrize("step", ["_point", "remove"])

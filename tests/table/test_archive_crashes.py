@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.clean()
     for number in range(3):
         upsert(table, (number, "a", 10 + number))
-    assert len(archived.look(table).files) == 3
+    assert len(archived.look(table.archived).files) == 3
     return folder
 
 
@@ -56,7 +56,7 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
 
 def names_in_archive(folder: Path, table: Table) -> set[str]:
     history = folder / ".hoodie" / "timeline" / "history"
-    rows = [row for name in archived.look(table).files for row in pq.read_table(history / name).to_pylist()]
+    rows = [row for name in archived.look(table.archived).files for row in pq.read_table(history / name).to_pylist()]
     return {f"{row['instantTime']}_{row['completionTime']}.{row['action']}" for row in rows}
 
 
@@ -200,6 +200,6 @@ def test_an_archiver_that_was_paused_after_it_decided_finds_that_others_have_gon
     with pytest.raises(Exception, match="_version_"):
         paused.archive()
     seen = Table.open(str(folder), settings=FEW)
-    assert archived.look(seen).number == 5
+    assert archived.look(seen.archived).number == 5
     assert content(seen) == by_hudi_rs(str(folder))
     assert not completed(folder) & names_in_archive(folder, seen)

@@ -7,6 +7,7 @@ Source: Hudi `HoodieAvroParquetWriter`, and its key generators for keys and part
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from lockprovider.table import bloom, schema
-from lockprovider.table.errors import Corrupt, InvalidRecords
+from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
 from lockprovider.table.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, record_key, separators
 
 BLOOM_KEY = "org.apache.hudi.bloomfilter"
@@ -27,6 +28,11 @@ AVRO_KEY = "parquet.avro.schema"
 SPARK_KEY = "org.apache.spark.version"
 LEGACY_KEY = "org.apache.spark.legacyDateTime"
 
+_SECOND = -2_208_988_800  # of 1900: from there on Spark's old time zones are today's, too
+_EARLIEST = {
+    "DATE": -141_427,  # 1582-10-15
+    **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
+}
 ROW_GROUP_ROWS = 1 << 17
 
 
@@ -163,11 +169,45 @@ def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
 
     Raises:
         Corrupt: it is not a Parquet file.
+        UnsupportedTable: see `check_calendar`.
     """
     try:
-        return pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
+        found = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
     except pa.ArrowInvalid as error:
         raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
+    check_calendar(found.metadata, _name(source))
+    return found
+
+
+def check_calendar(footer: pq.FileMetaData, name: str) -> None:
+    """Refuse a file with dates that Spark has written as of the Julian calendar: they would be others here.
+
+    Raises:
+        UnsupportedTable: it has dates before 1582-10-15, or moments before 1900, and Spark's mark of that calendar.
+    """
+    if LEGACY_KEY.encode() not in (footer.metadata or {}):
+        return
+    for number in range(footer.num_columns):
+        limit = _EARLIEST.get(_time_unit(footer.schema.column(number)))
+        parts = (
+            [] if limit is None else [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
+        )
+        if any(not part.is_stats_set or not _from(part.statistics, limit) for part in parts):
+            raise UnsupportedTable(
+                f"base file {name} has old dates in column {footer.schema.column(number).path!r}, written by Spark "
+                "with datetimeRebaseModeInWrite=LEGACY: they would be other days here; write them anew with CORRECTED"
+            )
+
+
+def _time_unit(column: Any) -> str:
+    """`DATE`, the unit of a timestamp, or empty."""
+    kind = column.logical_type.type
+    return str(json.loads(column.logical_type.to_json())["timeUnit"]) if kind == "TIMESTAMP" else str(kind)
+
+
+def _from(statistics: pq.Statistics, limit: int | None) -> bool:
+    """Whether all values are from this one on."""
+    return not statistics.num_values or (statistics.has_min_max and statistics.min_raw >= limit)
 
 
 def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:

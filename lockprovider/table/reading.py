@@ -31,7 +31,7 @@ from pyarrow import types
 from fsspec_cas import InvalidInput
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords
-from lockprovider.table.files import conform
+from lockprovider.table.files import check_calendar, conform
 from lockprovider.table.place import Place
 from lockprovider.table.properties import TableConfig
 from lockprovider.table.view import FileSlice, Snapshot
@@ -225,6 +225,7 @@ def _batches(place: Place, scan: Scan, one: FileSlice, *, ahead: bool = True) ->
     try:
         fragment = _fragment(place, one)
         there = fragment.physical_schema
+        check_calendar(fragment.metadata, repr(one.path))
         stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
         if scan.by_statistics:
             fragment = fragment.subset(filter=scan.where, schema=stored)

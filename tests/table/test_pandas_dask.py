@@ -384,6 +384,11 @@ def test_a_task_that_fails_leaves_nothing(table: Table, scheduler: str) -> None:
         on_dask.upsert(table, parted(2, (5, "a", "five"), (6, "a", "six")))
     with pytest.raises(InvalidRecords, match="comes more than once in partition 'a'"):
         on_dask.append(table, parted(1, (5, "a", 5), (5, "a", 6)))
+    for write in (on_dask.append, on_dask.upsert):
+        with pytest.raises(InvalidRecords, match="value '.hoodie' of partition column 'part'"):
+            write(table, parted(2, (5, "b", 5), (6, ".hoodie", 6)))
+        with pytest.raises(InvalidRecords, match="partition 'a/b' would be inside partition 'a'"):
+            write(table, parted(2, (5, "b", 5), (6, "a/b", 6)))
     assert data_files(Path(table.url)) == before
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
     assert table.timeline().pending_writes == ()

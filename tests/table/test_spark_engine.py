@@ -10,7 +10,7 @@ import pytest
 from table.spark_tables import frame
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans
 
-from lockprovider.table import Table, TableSpec, WriteConflict
+from lockprovider.table import InvalidRecords, Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 
@@ -97,4 +97,15 @@ def test_a_task_that_fails_fails_the_write_and_leaves_nothing(spark: Any, table:
         upsert(table, rows.mapInArrow(explode, rows.schema))
     assert data_files(Path(table.url)) == before
     assert table.timeline().pending_writes == ()
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
+
+
+def test_partitions_that_readers_would_lose_are_refused(spark: Any, table: Table) -> None:
+    upsert(table, frame(spark, (1, "a", 1)))
+    before = data_files(Path(table.url))
+    with pytest.raises(InvalidRecords, match="value 'x/' of partition column 'part'"):
+        engine.upsert(table, frame(spark, (3, "x/", 3)))
+    with pytest.raises(InvalidRecords, match="partition 'a/b' would be inside partition 'a'"):
+        engine.append(table, frame(spark, (3, "a/b", 3)))
+    assert data_files(Path(table.url)) == before
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}

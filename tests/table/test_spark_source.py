@@ -103,6 +103,8 @@ def test_a_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
     frame = spark.createDataFrame([(9, "a", 9), (None, "b", 1)], TRIPLE).repartition(2)
     with pytest.raises(Exception, match="null or empty"):
         frame.write.format("hudi_cas").mode("append").save(table.url)
+    with pytest.raises(Exception, match="value 'b:c' of partition column 'part' has ':'"):
+        spark.createDataFrame([(9, "b:c", 9)], TRIPLE).write.format("hudi_cas").mode("append").save(table.url)
     with pytest.raises(Exception, match="are not on both sides"):
         frame.withColumnRenamed("value", "other").write.format("hudi_cas").mode("append").save(table.url)
     assert table.timeline().pending_writes == ()

@@ -9,19 +9,21 @@ The version is the file's inode, size and modification time in ns; each write he
 one before it, so a version does not come back. A plain write by another program changes the version too, but is
 not excluded by the lock: only writers that come through here exclude each other.
 
+A file that is replaced keeps its mode and, where this process may, its owner, group and extended attributes. Through a
+symbolic link the file that it leads to is written, under that one's lock. A file with hard links is not written at a
+version, and pipes, sockets and devices are no objects.
+
 Not promised: NFS and other network file systems (flock and link semantics vary there), Windows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from stat import S_ISDIR
 
 from fsspec_cas.answer import (
     Applied,
@@ -32,6 +34,7 @@ from fsspec_cas.answer import (
     ListAnswer,
     Missing,
     NoAnswer,
+    NotNow,
     Page,
     ReadAnswer,
     Seen,
@@ -41,12 +44,21 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import PartRules
+from fsspec_cas.backends.local_names import (
+    TEMPORARY,
+    keep_attributes,
+    keep_mode,
+    must_be_a_file,
+    must_have_one_name,
+    object_stat,
+    resolved,
+)
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, time_ns
 from fsspec_cas.errors import AccessDenied, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
 
-TEMPORARY = ".cas-"
+_SHORTEST_S, _LONGEST_S = 0.0005, 0.01  # between two tries to get a folder's lock
 _CAPABILITIES = Capabilities(
     create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=False
 )
@@ -68,19 +80,17 @@ class LocalBackend:
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
     ) -> WriteAnswer:
         """Link or rename a synced temporary file into place."""
-        del timeout_s
-        target = Path(path)
         with _as_store_error(path):
             if isinstance(condition, Absent):
-                return _create(target, data, write_id)
-            return _replace(target, data, condition, write_id)
+                return _create(resolved(path), data, write_id)
+            return _replace(path, data, condition, write_id, timeout_s)
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Stat."""
         del timeout_s
         with _as_store_error(path):
             try:
-                stat = _stat(Path(path))
+                stat = object_stat(Path(path))
             except IsADirectoryError:
                 return Missing()
             return Missing() if stat is None else replace(_seen(stat, None), answered_ms=time_ns() // 1_000_000)
@@ -90,21 +100,21 @@ class LocalBackend:
         del timeout_s
         with _as_store_error(path):
             try:
-                with Path(path).open("rb") as file:
+                # A pipe that nobody writes to would block in the call that opens it.
+                with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                     stat = os.fstat(file.fileno())
+                    must_be_a_file(stat, path)
                     return Unchanged() if _version(stat) == unless else _seen(stat, file.read())
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return Missing()
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """Unlink, under the folder's lock if there is a condition."""
-        del timeout_s
-        target = Path(path)
         with _as_store_error(path):
             if condition is None:
-                target.unlink(missing_ok=True)
+                Path(path).unlink(missing_ok=True)
                 return Applied(None)
-            return _delete(target, condition)
+            return _delete(Path(path), condition, timeout_s)
 
     async def list_page(
         self, prefix: str, start_after: str | None, token: str | None, *, timeout_s: float
@@ -133,8 +143,8 @@ class LocalUploads:
     async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
         """Make the temporary file."""
         del timeout_s
-        target = Path(path)
         with _as_store_error(path):
+            target = resolved(path)
             _make_folders(target.parent)
             temporary = _temporary_name(target, write_id)
             temporary.touch(exist_ok=False)
@@ -157,7 +167,7 @@ class LocalUploads:
             await self.add(upload, tail, timeout_s=timeout_s)
             try:
                 _sync_file(Path(upload.token), time_ns())
-                return _publish(Path(upload.token), Path(upload.path))
+                return _publish(Path(upload.token), resolved(upload.path))
             finally:
                 Path(upload.token).unlink(missing_ok=True)
 
@@ -169,7 +179,7 @@ class LocalUploads:
 
 
 def _create(target: Path, data: bytes, write_id: str) -> WriteAnswer:
-    if _stat(target) is not None:
+    if object_stat(target) is not None:
         return Denied()  # saves the write; the link below is what decides
     _make_folders(target.parent)
     with _temporary(target, data, write_id, time_ns()) as temporary:
@@ -177,7 +187,7 @@ def _create(target: Path, data: bytes, write_id: str) -> WriteAnswer:
 
 
 def _publish(temporary: Path, target: Path) -> WriteAnswer:
-    if _stat(target) is not None:
+    if object_stat(target) is not None:
         return Denied()
     version = _version(temporary.stat())
     try:
@@ -196,15 +206,19 @@ def _in_place(target: Path, version: Version) -> WriteAnswer:
     return Applied(version)
 
 
-def _replace(target: Path, data: bytes, condition: Version, write_id: str) -> WriteAnswer:
-    if _stat(target) is None:
+def _replace(path: str, data: bytes, condition: Version, write_id: str, timeout_s: float) -> WriteAnswer:
+    target = resolved(path)
+    if object_stat(target) is None:
         return Denied()
-    with _locked(target.parent):
-        stat = _stat(target)
+    with _locked(target.parent, timeout_s) as locked:
+        if not locked or resolved(path) != target:
+            return NotNow("another program holds its folder's lock" if not locked else "its link was changed just now")
+        stat = object_stat(target)
         if stat is None or _version(stat) != condition:
             return Denied()
+        must_have_one_name(target, stat)
         stamp = max(time_ns(), stat.st_mtime_ns + 1)
-        with _temporary(target, data, write_id, stamp) as temporary:
+        with _temporary(target, data, write_id, stamp, stat) as temporary:
             version = _version(temporary.stat())
             if version == condition:
                 raise NotSupported(f"the file system of {str(target)!r} keeps no times in nanoseconds")
@@ -212,23 +226,37 @@ def _replace(target: Path, data: bytes, condition: Version, write_id: str) -> Wr
         return _in_place(target, version)
 
 
-def _delete(target: Path, condition: Version) -> WriteAnswer:
-    if _stat(target) is None:
+def _delete(target: Path, condition: Version, timeout_s: float) -> WriteAnswer:
+    if object_stat(target) is None:
         return Denied()
-    with _locked(target.parent):
-        stat = _stat(target)
+    with _locked(target.parent, timeout_s) as locked:
+        if not locked:
+            return NotNow("another program holds its folder's lock")
+        stat = object_stat(target)
         if stat is None or _version(stat) != condition:
             return Denied()
+        if target.is_symlink():
+            raise NotSupported(f"{str(target)!r} is a symbolic link: delete {os.path.realpath(target)!r}, or the link")
+        must_have_one_name(target, stat)
         target.unlink()
         return Applied(None)
 
 
 @contextlib.contextmanager
-def _temporary(target: Path, data: bytes, write_id: str, mtime_ns: int) -> Iterator[Path]:
+def _temporary(
+    target: Path, data: bytes, write_id: str, mtime_ns: int, replaces: os.stat_result | None = None
+) -> Iterator[Path]:
     path = _temporary_name(target, write_id)
     try:
-        path.write_bytes(data)
+        # What is to be replaced may be for nobody else's eyes.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if replaces else 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        if replaces is not None:
+            keep_attributes(target, replaces, path)
         _sync_file(path, mtime_ns)
+        if replaces is not None:
+            keep_mode(replaces, path)
         yield path
     finally:
         path.unlink(missing_ok=True)
@@ -249,17 +277,32 @@ _FLOCKS: set[int] = set()
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, timeout_s: float) -> Iterator[bool]:
+    """Whether the folder's lock was got in time. `flock` itself knows no timeout, so it is asked again and again."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _FLOCKS.add(descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        yield _got(descriptor, timeout_s)
     finally:
         # Said aloud: closing frees nothing while a child forked meanwhile has a copy of the descriptor.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         _FLOCKS.discard(descriptor)
         os.close(descriptor)
+
+
+def _got(descriptor: int, timeout_s: float) -> bool:
+    world = Machine()
+    deadline = world.monotonic_s() + timeout_s
+    pause = _SHORTEST_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        left = deadline - world.monotonic_s()
+        if left <= 0:
+            return False
+        world.sleep(min(left, pause * (0.5 + world.random())))
+        pause = min(_LONGEST_S, 1.5 * pause)
 
 
 def _drop_inherited_flocks() -> None:
@@ -287,16 +330,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if S_ISDIR(found.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder, not an object", str(path))
-    return found
-
-
 def _version(stat: os.stat_result) -> Version:
     return Version("local", f"{stat.st_mtime_ns}-{stat.st_ino}-{stat.st_size}")
 
@@ -314,7 +347,7 @@ def _walk(folder: str) -> Iterator[Entry]:
         try:
             if child.is_dir(follow_symlinks=False):
                 yield from _walk(child.path)
-            elif not child.name.startswith(TEMPORARY):
+            elif child.is_file() and not child.name.startswith(TEMPORARY):
                 stat = child.stat()
                 yield Entry(child.path, stat.st_size, stat.st_mtime_ns // 1_000_000)
         except FileNotFoundError:

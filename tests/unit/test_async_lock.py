@@ -518,7 +518,7 @@ def test_a_lease_that_nobody_refers_to_any_more_is_not_renewed(store: Store) -> 
         await AsyncLock(store, settings=quick, on_lost=told.append).acquire()
 
     async def hold() -> AsyncLease:
-        return await AsyncLock(store, settings=replace(quick, validity_s=60.0)).acquire()  # a collection may be slow
+        return await AsyncLock(store, settings=replace(quick, validity_s=600.0)).acquire()  # a collection may be slow
 
     before = set(threading.enumerate())
     asyncio.run(forget())

@@ -8,15 +8,18 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from unit.noting import RECORD, SETTINGS, Told, record, rewritten
 
-from fsspec_cas import Machine, Store
+from fsspec_cas import Machine, Store, World
+from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockSettings, NotAcquired, PublishUnknown
 from lockprovider.party import Party
 
+MACHINE = Machine()
 JVM_FIELDS = ("owner", "validUntil", "expired")
 
 
@@ -34,9 +37,9 @@ def store(backend: Told, tmp_path: Path) -> Store:
     return made
 
 
-def rewrite(store: Store, **fields: object) -> None:
+def rewrite(store: Store, world: World = MACHINE, **fields: object) -> None:
     rewritten(store, **fields)
-    Lock(store, settings=SETTINGS).look()  # this process knew another
+    Lock(store, settings=SETTINGS, world=world).look()  # this process knew another
 
 
 def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
@@ -48,7 +51,7 @@ def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
 
 def name_of(store: Store) -> str:
     """As this process stands in the line of those who use the store."""
-    return Party.of(store, HUDI_LOCK_PATH, Machine()).name
+    return Party.of(store, HUDI_LOCK_PATH, MACHINE).name
 
 
 def found_free(store: Store) -> tuple[Lock, FreeLock]:
@@ -58,10 +61,10 @@ def found_free(store: Store) -> tuple[Lock, FreeLock]:
     return lock, turn
 
 
-def waited_for(store: Store) -> tuple[Lock, Lease | FreeLock]:
+def waited_for(store: Store, world: World = MACHINE) -> tuple[Lock, Lease | FreeLock]:
     """As found, with another process in the line behind."""
-    lock = Lock(store, settings=SETTINGS)
-    rewrite(store, line=[lock._client.party.name, "another"])
+    lock = Lock(store, settings=SETTINGS, world=world)
+    rewrite(store, world, line=[lock._client.party.name, "another"])
     return lock, lock.wait_for_turn()
 
 
@@ -179,9 +182,9 @@ def test_what_is_there_is_not_written_again(store: Store, backend: Told) -> None
 
 
 def test_one_in_eight_takes_the_lock_and_gives_it_back_for_a_jvm_writer_s_turn(store: Store) -> None:
-    turns = []
+    turns, clock = [], ManualClock(time.time())  # a turn that takes long is given up for those who wait
     for number in range(15):
-        lock, turn = waited_for(store)
+        lock, turn = waited_for(store, clock)
         turns.append(type(turn))
         publish(lock, turn, f"state{number}")
         assert record(store).expired == isinstance(turn, Lease)

@@ -101,7 +101,9 @@ def would_archive(table: TableContext, keep: KeepActive | None = None) -> Archiv
 
 def _checked(table: TableContext, keep: KeepActive | None) -> KeepActive:
     check_writable(table.config())
-    keep = keep or table.settings.archival
+    keep = table.settings.archival if keep is None else keep
+    if not isinstance(keep, KeepActive):
+        raise InvalidSettings(f"keep={keep!r} must be KeepActive(least, most), e.g. KeepActive(20, 30)")
     if keep.fault:
         raise InvalidSettings(keep.fault)
     return keep

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from fsspec_cas import InvalidInput
+from fsspec_cas.given import whole
 from fsspec_cas.retry import delay_s
 from lockprovider.table import archive
 from lockprovider.table.errors import PropertiesChanged
@@ -30,6 +32,11 @@ def transact(
     pinned: bool = True,
 ) -> CommitResult:
     """See `Table.transact`."""
+    retries = whole(retries, "retries")
+    if not callable(fn):
+        raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
+    if extra is not None and not _is_text(extra):
+        raise InvalidInput(f"extra={extra!r} must be names and texts: it goes into the commit's metadata as JSON text")
     conflicts = 0
     while True:
         txn = Transaction(table, pinned=pinned)
@@ -54,3 +61,8 @@ def transact(
             if table.settings.archive_automatically:
                 archive.after_commit(table)
             return result
+
+
+def _is_text(extra: object) -> bool:
+    """Whether all of it is text: a commit's metadata has no other values."""
+    return isinstance(extra, Mapping) and all(isinstance(text, str) for pair in extra.items() for text in pair)

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockprovider import InvalidSettings
 from lockprovider.table import service
 from lockprovider.table.instant import Action
 from lockprovider.table.layout import LOCK, META, checked_path, heartbeat_path, join
 from lockprovider.table.properties import check_writable
-from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy, removable
+from lockprovider.table.retention import Policy, removable
 from lockprovider.table.savepoint import savepoints
 from lockprovider.table.service_metadata import (
     CleanMetadata,
@@ -31,6 +30,7 @@ from lockprovider.table.service_metadata import (
     encode_clean,
     encode_clean_plan,
 )
+from lockprovider.table.settings import check_retention
 from lockprovider.table.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -57,10 +57,11 @@ def clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResul
         UnsupportedTable: the table cannot be written here.
         NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
     """
+    check_retention(table.settings.retention if policy is None else policy)
     check_writable(table.config())
     finished = finish_dead(table)
     with contextlib.ExitStack() as alive:
-        scheduled = _schedule(table, policy or table.settings.retention, alive)
+        scheduled = _schedule(table, table.settings.retention if policy is None else policy, alive)
         mine = None if scheduled is None else _carry_out(table, *scheduled)
         return finished if mine is None else (*finished, mine)
 
@@ -83,7 +84,7 @@ def would_clean(table: TableContext, policy: Policy | None = None) -> CleanPlan:
     Raises:
         InvalidSettings: the policy would keep nothing.
     """
-    return planned(table, policy or table.settings.retention, *_listed(table), table.world.now_ms())
+    return planned(table, table.settings.retention if policy is None else policy, *_listed(table), table.world.now_ms())
 
 
 def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
@@ -108,7 +109,7 @@ def read_plan(table: TableContext, begin: str) -> CleanPlan:
 
 def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
     """What a clean at `now` removes; `paths` were listed before."""
-    _check(policy)
+    check_retention(policy)
     kept = savepoints(table, now)
     found = removable(
         policy,
@@ -133,18 +134,6 @@ def _now_ms(table: TableContext) -> int:
     """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
     by_store = table.store.head(LOCK).modified_ms
     return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
-
-
-def _check(policy: Policy) -> None:
-    match policy:
-        case KeepCommits(least) | KeepVersions(least):
-            fine = least >= 1
-        case KeepHours(least):
-            fine = least >= 0
-    if not fine:
-        raise InvalidSettings(
-            f"{policy} would keep nothing to read: keep one commit or version, or zero hours, at least"
-        )
 
 
 def _replaced_by(table: TableContext, now: Timeline) -> dict[tuple[str, str], str]:

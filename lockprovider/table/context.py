@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fsspec_cas import Entry, Machine, Store, World
-from lockprovider import AuditLog, Lock, LockRecord
+from fsspec_cas import Entry, Machine, Store, World, check_url
+from lockprovider import AuditLog, InvalidSettings, Lock, LockRecord
 from lockprovider.table.archived import Archive
 from lockprovider.table.events import Event, Kind, Watcher, nobody
 from lockprovider.table.instant import Instant
@@ -23,7 +23,7 @@ from lockprovider.table.metadata import CommitMetadata
 from lockprovider.table.place import Place
 from lockprovider.table.present import Now, Present
 from lockprovider.table.properties import TableConfig, check_readable
-from lockprovider.table.settings import TableSettings
+from lockprovider.table.settings import TableSettings, checked
 from lockprovider.table.timeline import Timeline
 from lockprovider.table.view import Snapshot
 
@@ -46,17 +46,35 @@ class TableContext:
         world: World | None = None,
         audit: AuditLog | None = None,
     ) -> None:
+        if not callable(watcher):
+            raise InvalidSettings(f"watcher={watcher!r} must be a function of an Event")
         self.place = Place.of(store, url, storage_options)
         self.store = store
         self.url = url
         self.storage_options = storage_options
-        self.settings = settings or TableSettings()
+        self._audit = audit
+        self.settings = checked(settings)
         self.world = world or Machine()
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self.memory = Memory()
         self.present = Present(store, url, self._lock, self.memory)
         self.archived = Archive(self.place)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickle or a copy, which is another client of the same table, and remembers nothing."""
+        return {
+            "store": self.store,
+            "url": self.url,
+            "storage_options": self.storage_options,
+            "settings": self.settings,
+            "watcher": self._watcher,
+            "world": self.world,
+            "audit": self._audit,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        TableContext.__init__(self, **state)
 
     @classmethod
     def open(
@@ -74,6 +92,7 @@ class TableContext:
             UnsupportedTable: its rows would come out wrong here.
             InvalidSettings: they name another index than the table has.
         """
+        url = check_url(url)
         store = Store.from_url(url, storage_options)
         audit = AuditLog(store)
         table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)

@@ -100,7 +100,9 @@ def changes(
     partitions: Iterable[str] | None = None,
 ) -> Changes:
     """See `Table.changes`."""
-    order = Order(order)
+    order = _order(order)
+    if isinstance(partitions, str):
+        raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
     start = "" if after is None or after == "" else time_text(after)
     end = "" if until is None else time_text(until)
     only = None if partitions is None else frozenset(partitions)
@@ -120,6 +122,13 @@ def changes(
             if not has_overtaken(table, now):
                 return found
     raise HistoryGone(f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits")
+
+
+def _order(given: Order | str) -> Order:
+    try:
+        return Order(given)
+    except ValueError:
+        raise InvalidInput(f"order={given!r} is none: use {', '.join(one.value for one in Order)}") from None
 
 
 def _changes(

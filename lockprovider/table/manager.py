@@ -24,14 +24,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from fsspec_cas import Entry, Store, Won
+from fsspec_cas import Entry, Store, Won, check_url
 from lockprovider import AuditLog
 from lockprovider.table import adopt, archive, attempts, clean, history, reading, restore, retire, savepoint, steady
 from lockprovider.table.archival import KeepActive
 from lockprovider.table.archive import ArchiveResult
 from lockprovider.table.clean import CleanResult
 from lockprovider.table.context import TableContext
-from lockprovider.table.errors import TableExists
+from lockprovider.table.errors import InvalidRecords, TableExists
 from lockprovider.table.events import Watcher, nobody
 from lockprovider.table.history import Changes
 from lockprovider.table.incoming import Rows
@@ -41,7 +41,7 @@ from lockprovider.table.properties import encode
 from lockprovider.table.restore import RestoreResult
 from lockprovider.table.retention import Policy
 from lockprovider.table.service_metadata import Savepoint
-from lockprovider.table.settings import TableSettings
+from lockprovider.table.settings import TableSettings, checked
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.steady import Commit, PointInTime
 from lockprovider.table.timeline import Timeline
@@ -69,7 +69,10 @@ class Table(TableContext):
             UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
             InvalidSettings: they name another index than the spec; nothing was written.
         """
-        settings = settings or TableSettings()
+        url = check_url(url)
+        if not isinstance(spec, TableSpec):
+            raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
+        settings = checked(settings)
         config = spec.told(settings.index).config()
         if settings.index is not None:
             settings.index.check(config)
@@ -234,6 +237,8 @@ class Table(TableContext):
             UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
             WriteConflict: others added columns first, at each of `retries` + 1 tries.
         """
+        if not isinstance(columns, pa.Schema):
+            raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
 
         def run(txn: Transaction) -> None:
             txn.add_columns(columns)

@@ -7,6 +7,7 @@ Source: Hudi `HoodieWriteConfig`, `HoodieCleanConfig`, `HoodieLockConfig`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -128,6 +129,16 @@ class TableSettings:
     check_keys: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", _mode(self.mode))
+        if self.failed_writes is not None:
+            object.__setattr__(self, "failed_writes", _failed(self.failed_writes))
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidSettings(f"{name}={getattr(self, name)!r} must be {_article(kind)}")
+        if not callable(self.resolution):
+            raise InvalidSettings(f"resolution={self.resolution!r} must be a function of lockprovider.table.conflict")
+        check_retention(self.retention)
+        _check_heartbeat(self.heartbeat)
         if self.mode is Mode.OPTIMISTIC and self.failed_writes is FailedWrites.EAGER:
             raise InvalidSettings(
                 f"{FAILED_KEYS[0]}=EAGER would roll back live writers of {MODE_KEY}={self.mode.value}: set it to LAZY"
@@ -170,6 +181,59 @@ class TableSettings:
             archive_automatically=_flag(options, _AUTOMATIC_KEY),
             index=_index(options),
         )
+
+
+def checked(settings: object) -> TableSettings:
+    """Settings as they were given; the defaults for None.
+
+    Raises:
+        InvalidSettings: it is something else.
+    """
+    if settings is None:
+        return TableSettings()
+    if not isinstance(settings, TableSettings):
+        raise InvalidSettings(f"settings={settings!r} must be TableSettings(...)")
+    return settings
+
+
+def check_retention(policy: Policy) -> None:
+    """Refuse to keep nothing.
+
+    Raises:
+        InvalidSettings: naming the policy.
+    """
+    match policy:
+        case KeepCommits(least) | KeepVersions(least):
+            fine = isinstance(least, int) and least >= 1
+        case KeepHours(least):
+            fine = isinstance(least, (int, float)) and 0 <= least < math.inf
+        case _:
+            raise InvalidSettings(f"{policy!r} is no retention: give KeepCommits(10), KeepHours(24) or KeepVersions(3)")
+    if not fine:
+        raise InvalidSettings(
+            f"{policy} would keep nothing to read: keep one commit or version, or zero hours, at least"
+        )
+
+
+def _check_heartbeat(settings: HeartbeatSettings) -> None:
+    interval_s, misses = settings.interval_s, settings.misses
+    if not isinstance(interval_s, (int, float)) or not 0 < interval_s < math.inf:
+        raise InvalidSettings(f"interval_s={interval_s!r} must be a number of seconds above zero ({_INTERVAL_KEY})")
+    if not isinstance(misses, int) or misses < 1:
+        raise InvalidSettings(f"misses={misses!r} must be a whole number, 1 or more ({_MISSES_KEY})")
+
+
+_KINDS: Mapping[str, type] = {
+    "lock": LockSettings,
+    "heartbeat": HeartbeatSettings,
+    "archival": KeepActive,
+    "archive_automatically": bool,
+    "check_keys": bool,
+}
+
+
+def _article(kind: type) -> str:
+    return "True or False" if kind is bool else f"{kind.__name__}(...)"
 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:
@@ -218,7 +282,7 @@ def _archival(options: Mapping[str, str]) -> KeepActive:
 def _mode(text: str) -> Mode:
     try:
         return Mode(text.strip().lower())
-    except ValueError:
+    except (ValueError, AttributeError):
         known = ", ".join(mode.value for mode in Mode)
         raise InvalidSettings(f"{MODE_KEY}={text} cannot be had for a copy-on-write table here: use {known}") from None
 
@@ -226,7 +290,7 @@ def _mode(text: str) -> Mode:
 def _failed(text: str) -> FailedWrites:
     try:
         return FailedWrites(text.strip().upper())
-    except ValueError:
+    except (ValueError, AttributeError):
         raise InvalidSettings(
             f"{FAILED_KEYS[0]}={text} would let files of failed writes become visible one day: use LAZY or EAGER"
         ) from None

@@ -20,7 +20,7 @@ class TableSpec:
     Attributes:
         name: the table's name, for people and catalogs.
         schema: its columns, without Hudi's meta columns.
-        record_keys: the columns that together name a row.
+        record_keys: the columns that together name a row; a text is one column, here and below.
         partition_by: the columns whose values make the folders; empty for none.
         ordering: of two rows with one key the one with the higher value here wins; None: the later commit.
         hive_style: `month=1` instead of `1` as folder name.
@@ -42,6 +42,20 @@ class TableSpec:
     buckets: int | None = None
     bucket_by: tuple[str, ...] = ()
     url_encode: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("record_keys", "partition_by", "bucket_by"):
+            object.__setattr__(self, name, _columns(name, getattr(self, name)))
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise InvalidRecords(f"name={self.name!r} must be a text: the table's name")
+        if not isinstance(self.schema, pa.Schema):
+            raise InvalidRecords(f"schema must be a pyarrow.Schema, not {type(self.schema).__name__}: give rows.schema")
+        if not isinstance(self.ordering, (str, type(None))):
+            raise InvalidRecords(f"ordering={self.ordering!r} must be the name of one column")
+        if not isinstance(self.buckets, (int, type(None))) or isinstance(self.buckets, bool):
+            raise InvalidRecords(f"buckets={self.buckets!r} must be a whole number, or None for no bucket index")
+        if self.bucket_by and self.buckets is None:
+            raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 
     def told(self, index: IndexSettings | None) -> TableSpec:
         """With a bucket index if only the settings have one, as for a JVM writer."""
@@ -72,3 +86,15 @@ class TableSpec:
             schema_json=hudi_schema.to_avro(schema, self.name),
             bucket_index=None if index is None else index.checked(self.record_keys),
         )
+
+
+def _columns(what: str, given: object) -> tuple[str, ...]:
+    """Names of columns; one may stand for itself.
+
+    Raises:
+        InvalidRecords: they are no names, or one comes twice.
+    """
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise InvalidRecords(f"{what}={given!r} must be names of columns, each once, e.g. {what}=('id',)")
+    return tuple(map(str, names))

@@ -1,0 +1,164 @@
+"""Bad calls of tables: one typed error that names the value and the next step, before anything is sent or made."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fsspec_cas import InvalidInput, InvalidUrl
+from lockprovider import InvalidSettings, LockSettings
+from lockprovider.table import (
+    FailedWrites,
+    HeartbeatSettings,
+    InvalidRecords,
+    KeepActive,
+    KeepCommits,
+    KeepHours,
+    KeepVersions,
+    Mode,
+    Table,
+    TableSettings,
+    TableSpec,
+)
+
+ROWS = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
+SPEC = TableSpec("t", ROWS.schema, ("id",), ("city",))
+Case = tuple[str, Callable[..., object], type[Exception], list[str]]
+
+
+def spec(**wrong: Any) -> TableSpec:
+    return TableSpec(**({"name": "t", "schema": ROWS.schema, "record_keys": ("id",)} | wrong))
+
+
+MISSES = "hoodie.client.heartbeat.tolerable.misses"
+MADE: list[Case] = [
+    ("keys: none", lambda: spec(record_keys=None), InvalidRecords, ["record_keys=None", "('id',)"]),
+    ("keys: number", lambda: spec(record_keys=(1,)), InvalidRecords, ["record_keys=(1,)"]),
+    ("keys: twice", lambda: spec(record_keys=("id", "id")), InvalidRecords, ["record_keys=('id', 'id')", "once"]),
+    ("partition: number", lambda: spec(partition_by=5), InvalidRecords, ["partition_by=5"]),
+    ("ordering: several", lambda: spec(ordering=("id",)), InvalidRecords, ["ordering=('id',)", "one column"]),
+    ("schema: rows", lambda: spec(schema=ROWS), InvalidRecords, ["not Table", "rows.schema"]),
+    ("name: empty", lambda: spec(name=" "), InvalidRecords, ["name=' '"]),
+    ("name: none", lambda: spec(name=None), InvalidRecords, ["name=None"]),
+    ("buckets: text", lambda: spec(buckets="4"), InvalidRecords, ["buckets='4'", "whole number"]),
+    ("buckets: true", lambda: spec(buckets=True), InvalidRecords, ["buckets=True"]),
+    ("buckets: zero", lambda: spec(buckets=0).config(), InvalidRecords, ["0 buckets"]),
+    ("bucket_by: alone", lambda: spec(bucket_by="id"), InvalidRecords, ["bucket_by=('id',)", "buckets"]),
+    ("keys: absent", lambda: spec(record_keys="di").config(), InvalidRecords, ["['di']", "'id'"]),
+    ("mode", lambda: TableSettings(mode="x"), InvalidSettings, ["=x", "single_writer"]),
+    ("mode: none", lambda: TableSettings(mode=None), InvalidSettings, ["=None", "single_writer"]),
+    ("failed", lambda: TableSettings(failed_writes="NEVER"), InvalidSettings, ["NEVER", "LAZY"]),
+    ("failed: number", lambda: TableSettings(failed_writes=1), InvalidSettings, ["=1", "LAZY"]),
+    ("eager", lambda: TableSettings(failed_writes="EAGER"), InvalidSettings, ["EAGER", "LAZY"]),
+    ("lock", lambda: TableSettings(lock=60), InvalidSettings, ["lock=60", "LockSettings"]),
+    ("heartbeat", lambda: TableSettings(heartbeat=60), InvalidSettings, ["heartbeat=60", "HeartbeatSettings"]),
+    ("interval", lambda: TableSettings(heartbeat=HeartbeatSettings(-1)), InvalidSettings, ["interval_s=-1", "above"]),
+    ("interval: text", lambda: TableSettings(heartbeat=HeartbeatSettings("5")), InvalidSettings, ["interval_s='5'"]),
+    ("misses", lambda: TableSettings(heartbeat=HeartbeatSettings(5, 0)), InvalidSettings, ["misses=0", "1 or more"]),
+    ("resolution", lambda: TableSettings(resolution="first"), InvalidSettings, ["resolution='first'", "function"]),
+    ("retention", lambda: TableSettings(retention=10), InvalidSettings, ["10", "KeepCommits(10)"]),
+    ("retention: zero", lambda: TableSettings(retention=KeepCommits(0)), InvalidSettings, ["commits=0", "nothing"]),
+    ("retention: text", lambda: TableSettings(retention=KeepVersions("3")), InvalidSettings, ["versions='3'"]),
+    ("retention: nan", lambda: TableSettings(retention=KeepHours(float("nan"))), InvalidSettings, ["hours=nan"]),
+    ("archival", lambda: TableSettings(archival=5), InvalidSettings, ["archival=5", "KeepActive"]),
+    ("archival: order", lambda: TableSettings(archival=KeepActive(5, 4)), InvalidSettings, ["=5", "=4"]),
+    ("automatic", lambda: TableSettings(archive_automatically="no"), InvalidSettings, ["'no'", "True or False"]),
+    ("check_keys", lambda: TableSettings(check_keys=1), InvalidSettings, ["check_keys=1"]),
+    ("hudi", lambda: TableSettings.from_hudi({"hoodie.archive.automatic": "yes"}), InvalidSettings, ["=yes", "true"]),
+    ("misses: 1.5", lambda: TableSettings.from_hudi({MISSES: "1.5"}), InvalidSettings, [f"{MISSES}=1.5", "whole"]),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "parts"), [one[1:] for one in MADE], ids=[one[0] for one in MADE])
+def test_what_cannot_be_meant_is_refused_when_it_is_made(
+    call: Callable[[], object], kind: type[Exception], parts: list[str]
+) -> None:
+    with pytest.raises(kind) as refused:
+        call()
+    assert [part for part in parts if part not in str(refused.value)] == []
+
+
+def to(_: Path) -> Table:
+    return TABLE
+
+
+TABLE: Table
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _table(tmp_path_factory: pytest.TempPathFactory) -> None:
+    global TABLE  # noqa: PLW0603 - one for all cases: none of them changes it
+    TABLE = Table.create(str(tmp_path_factory.mktemp("bad") / "t"), SPEC)
+
+
+CALLED: list[Case] = [
+    ("create: url", lambda _: Table.create(None, SPEC), InvalidUrl, ["None"]),
+    ("create: spec", lambda p: Table.create(str(p), ROWS.schema), InvalidRecords, ["Schema", "TableSpec"]),
+    ("create: settings", lambda p: Table.create(str(p), SPEC, settings=LockSettings()), InvalidSettings, ["TableSet"]),
+    ("create: option", lambda p: Table.create(str(p), SPEC, storage_options={"x": 1}), InvalidInput, ["'x'"]),
+    ("open: url", lambda _: Table.open(5), InvalidUrl, ["5"]),
+    ("open: settings", lambda p: Table.open(str(p), settings=60), InvalidSettings, ["settings=60", "TableSettings"]),
+    ("open: watcher", lambda p: Table.open(str(p), watcher="x"), InvalidSettings, ["watcher='x'", "function"]),
+    ("append: retries", lambda p: to(p).append(ROWS, retries="x"), InvalidInput, ["retries='x'", "retries=5"]),
+    ("append: below", lambda p: to(p).append(ROWS, retries=-1), InvalidInput, ["retries=-1", "0 or more"]),
+    ("append: none", lambda p: to(p).append(ROWS, retries=None), InvalidInput, ["retries=None"]),
+    ("append: extra", lambda p: to(p).append(ROWS, extra={"n": 1}), InvalidInput, ["{'n': 1}", "text"]),
+    ("append: rows", lambda p: to(p).append([1, 2]), InvalidRecords, ["list", "DataFrame"]),
+    ("upsert: retries", lambda p: to(p).upsert(ROWS, retries=1.5), InvalidInput, ["retries=1.5"]),
+    ("upsert: rows", lambda p: to(p).upsert("rows"), InvalidRecords, ["str", "DataFrame"]),
+    ("delete: retries", lambda p: to(p).delete(ROWS, retries="x"), InvalidInput, ["retries='x'"]),
+    ("transact: fn", lambda p: to(p).transact("x"), InvalidInput, ["fn='x'", "function"]),
+    ("transact: retries", lambda p: to(p).transact(lambda _: None, retries=True), InvalidInput, ["retries=True"]),
+    (
+        "changes: order",
+        lambda p: to(p).changes(order="random"),
+        InvalidInput,
+        ["'random'", "fenced, begin"],
+    ),
+    ("changes: partitions", lambda p: to(p).changes(partitions="ulm"), InvalidInput, ["'ulm'", "['ulm']"]),
+    ("changes: after", lambda p: to(p).changes(after="soon"), InvalidInput, ["soon"]),
+    ("read: columns", lambda p: to(p).to_arrow(columns="id"), InvalidInput, ["id"]),
+    ("read: partitions", lambda p: to(p).to_arrow(partitions="ulm"), InvalidInput, ["['ulm']"]),
+    ("read: as_of", lambda p: to(p).to_arrow(as_of="yesterday"), InvalidInput, ["yesterday"]),
+    ("read: filter", lambda p: to(p).to_arrow(filter="city = 1"), InvalidInput, ["city = 1"]),
+    ("scan: columns", lambda p: to(p).scan(columns=["no"]), InvalidInput, ["['no']", "city"]),
+    ("clean: policy", lambda p: to(p).clean(5), InvalidSettings, ["5", "KeepCommits(10)"]),
+    ("clean: nothing", lambda p: to(p).clean(KeepCommits(-1)), InvalidSettings, ["commits=-1", "nothing"]),
+    ("archive: order", lambda p: to(p).archive(KeepActive(5, 5)), InvalidSettings, ["=5"]),
+    ("archive: number", lambda p: to(p).archive(5), InvalidSettings, ["keep=5", "KeepActive"]),
+    ("add: schema", lambda p: to(p).add_columns(["n"]), InvalidRecords, ["list", "pyarrow.schema"]),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "parts"), [one[1:] for one in CALLED], ids=[one[0] for one in CALLED])
+def test_a_bad_call_of_a_table_is_one_typed_error_and_changes_nothing(
+    tmp_path: Path, call: Callable[[Path], object], kind: type[Exception], parts: list[str]
+) -> None:
+    before = TABLE.timeline()
+    with pytest.raises(kind) as refused:
+        call(tmp_path)
+    assert [part for part in parts if part not in str(refused.value)] == []
+    assert list(tmp_path.iterdir()) == []
+    assert TABLE.timeline().names == before.names
+
+
+def test_what_is_plainly_meant_is_taken(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", TableSpec("t", ROWS.schema, record_keys="id", partition_by=["city"]))
+    assert Table.open(tmp_path / "t").config().record_keys == ("id",)
+    assert table.url == str(tmp_path / "t")
+    settings = TableSettings(mode="single_writer", failed_writes="eager")
+    assert (settings.mode, settings.failed_writes) == (Mode.SINGLE_WRITER, FailedWrites.EAGER)
+
+
+def test_a_pickled_table_is_another_client_of_the_same_table(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=LockSettings(timeout_s=7)))
+    other = pickle.loads(pickle.dumps(table))
+    other.append(ROWS)
+    assert table.to_arrow().num_rows == 2
+    assert other.settings == table.settings
+    assert other.lock.owner != table.lock.owner

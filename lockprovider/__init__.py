@@ -34,9 +34,11 @@ from lockprovider.pending import Pending
 from lockprovider.provider import LockProvider, locate, open_lock
 from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord
 from lockprovider.settings import LockSettings
+from lockprovider.sight import JVM_HOLDS
 
 __all__ = [
     "HUDI_LOCK_PATH",
+    "JVM_HOLDS",
     "AsyncLease",
     "AsyncLock",
     "AuditLog",

@@ -78,6 +78,18 @@ def _change(before: LockRecord | None, after: LockRecord) -> What:
     return "renewed" if after.valid_until_ms != before.valid_until_ms else "rewritten"
 
 
+# What a JVM writer that holds the lock may be at, and cannot say.
+JVM_HOLDS = (
+    "with hoodie.write.auto.upgrade left on it waits, under the lock, for writes in flight, its own too, and renews; "
+    "if it is held for minutes, stop that writer and set the key to false"
+)
+# A released lock is left to it for a second, a few times a minute.
+JVM_STARVES = (
+    "a JVM writer stands in no line, and may get no turn beside fast writers: raise its "
+    "hoodie.write.lock.wait_time_ms and its client.num_retries, or pause the others"
+)
+
+
 def who(record: LockRecord) -> str:
     """The holder in words."""
     if record.holder is None:
@@ -129,6 +141,10 @@ def lines(sight: Sight) -> list[str]:
     named.append(("epoch", str(record.epoch) if record.epoch else "none (written by JVM Hudi)"))
     if record.line:
         named.append(("waiting", f"{len(record.line)} in line"))
+    if record.holder is None and not record.given:
+        named.append(("note", JVM_HOLDS))
+    if record.guest_ms and record.line:
+        named.append(("note", JVM_STARVES))
     if record.undone:
         paths = ", ".join(pending.path for pending in record.undone)
         named.append(("pending", f"{paths}, decided; whoever takes the lock finishes it first"))

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Entry, ObjectNotFound
-from lockprovider import LockRecord, MalformedRecord
+from lockprovider import JVM_HOLDS, LockRecord, MalformedRecord
 from lockprovider.table import archived
 from lockprovider.table.bucket_groups import misplaced
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
@@ -189,4 +189,7 @@ def _lock(table: TableContext) -> tuple[str, str]:
         return str(error), ""
     if record.pending is not None:
         return "", f"a commit was decided and is not applied yet ({record.pending.path}): the next holder does it"
-    return "", "" if record.given else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
+    if record.given:
+        return "", ""
+    held = f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
+    return "", held if record.holder is not None else f"{held}, by a JVM writer: {JVM_HOLDS}"

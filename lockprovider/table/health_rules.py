@@ -23,6 +23,7 @@ from lockprovider.table.instant import to_ms
 from lockprovider.table.layout import PARTITION_METAFILE, join, parse_marker
 from lockprovider.table.properties import faults
 
+_FOR_ALL = 8  # the version that all of Hudi 1.x opens
 _MINUTE_MS = 60_000
 _ZONE_MS = 15 * _MINUTE_MS  # zones differ by multiples of this
 _MARGIN_MS = _MINUTE_MS // 2
@@ -115,6 +116,9 @@ def properties(facts: Facts) -> Iterator[Finding]:
     if initial and initial != str(config.version):
         what = f"the table was upgraded from version {initial} to {config.version}"
         yield Finding("R4", "note", what, "set hoodie.write.auto.upgrade=false on every JVM writer")
+    if config.version > _FOR_ALL:
+        what = f"the table is of version {config.version}, which readers and writers of Hudi 1.0 cannot open"
+        yield Finding("R4", "note", what, f"read it with Hudi 1.1 or newer, or downgrade it to {_FOR_ALL} there")
     folders = sorted({folder for folder, _, _ in facts.bases if folder})
     if folders and not config.partition_fields:
         what = f"hoodie.table.partition.fields is missing, but there are partitions: {some(folders)}"

@@ -400,6 +400,7 @@ def test_run_does_not_start_the_command_without_the_lock(local, held_locally):
         (["run", "nosuch://x/y", "--", "echo", "ran"], "nosuch"),
         (["run", "{url}", "-o", "nonsense", "--", "echo", "ran"], "KEY=VALUE"),
         (["run", "{url}", "--", ""], "no command"),
+        (["run", "", "--", "echo", "ran"], "''"),
         (["run", "{url}", "--on", "", "--", "echo", "ran"], "on=''"),
         (["run", "{url}", "--grace", "-1", "--", "echo", "ran"], "--grace -1"),
         (["run", "{url}", "--timeout", "nan", "--", "echo", "ran"], "timeout_s=nan"),

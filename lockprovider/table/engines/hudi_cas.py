@@ -30,6 +30,7 @@ from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.spark_reader import BatchReader, StreamReader, checked_times, latest
 from lockprovider.table.engines.spark_writer import BatchWriter, Shipment, StreamWriter
 from lockprovider.table.engines.writer import plain_columns
+from lockprovider.table.errors import TableNotFound
 from lockprovider.table.incremental import OPERATION
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class HudiCas(DataSource):
         """Batch writes."""
         options = Options.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
+        _check_table(options)
         return BatchWriter(Shipment(options, schema.names, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
@@ -99,7 +101,23 @@ class HudiCas(DataSource):
             raise InvalidInput("outputMode complete would replace the table with each batch: use append")
         options = Options.of(self.options)
         options.refuse("a streaming write", *_OF_READS)
+        _check_table(options)
         return StreamWriter(Shipment(options, schema.names, overwrite))
 
 
 _OF_READS = ("columns", "filter", "partitions", "as_of", "begin", "end", "changes", "starting", "max_commits")
+
+
+def _check_table(options: Options) -> None:
+    """Here, where Spark plans the write: later, in its pickling, an error is at the end of forty lines.
+
+    Raises:
+        TableNotFound: there is none.
+    """
+    try:
+        options.open()
+    except TableNotFound:
+        raise TableNotFound(
+            f"there is no table at {options.url!r}, and format('hudi_cas') makes none: create it first, with "
+            "Table.create or `lockprovider table create`, then write again"
+        ) from None

@@ -28,7 +28,7 @@ from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas import CasError, Machine, Store, World
 from lockprovider.audit_log import AuditLog
-from lockprovider.errors import LeaseLost, NotAcquired, NotPicklable
+from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
 from lockprovider.holding import Lease, OnLost
 from lockprovider.lock import Lock
 from lockprovider.metrics import OnMetric
@@ -198,7 +198,8 @@ class AsyncLease:
         """
         self._inner.check()
         if self._depth < 1:
-            raise LeaseLost(f"the lease of epoch {self.epoch} is lost: it was released")
+            said = f"the lease of epoch {self.epoch} is lost: it was released"
+            raise LeaseLost(said, reason=LossReason.RELEASED, why="it was released")
 
     async def publish(self, path: str, data: bytes) -> None:
         """See `Lease.publish`. Cancelled, it goes on unseen: it may happen, but not after `release` has returned."""
@@ -259,4 +260,5 @@ class AsyncLease:
             self._inner.release()
         finally:
             self._thread.shutdown(wait=False)
-            on_loop(self._loop, lambda _: self._ended())("")
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._ended)

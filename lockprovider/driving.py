@@ -20,7 +20,6 @@ from lockprovider.moves import (
     Idle,
     Me,
     Moment,
-    Outrun,
     PutFailed,
     PutRecord,
     PutWon,
@@ -174,9 +173,9 @@ class Driver:
         self._metrics.wrote(self.state, outcome)
         if isinstance(outcome, Won):
             return PutWon(outcome.version)
-        # Not a publish: if something on the way has sent it twice, the copy that is refused tells nothing of the other.
-        outrun = self.patient and not isinstance(outcome, Unknown) and isinstance(effect.condition, Version)
-        return Outrun() if outrun and self._writes("take", "free") else PutFailed()
+        if isinstance(outcome, Unknown):
+            return PutFailed()
+        return machine.refused(self.state, effect.condition, patient=self.patient)
 
     def _request_s(self) -> float:
         """A renewal that hangs must not keep the news of the lapse until others may act."""

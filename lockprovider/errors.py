@@ -2,8 +2,8 @@
 
 LockError
 ├── NotAcquired          somebody else holds it: wait longer, or look at who (`owner`, `valid_until_ms`)
-├── LeaseLost            stop: another may hold the lock now; what was not published never will be
-├── PublishUnknown       the commit point may have been passed: settle it by `lease.settle()` or by reading
+├── LeaseLost            stop: another may hold the lock now (`reason` says why); what was not published never will be
+├── PublishUnknown       it may have been decided: acquire the lock again, then read the path
 ├── Unappliable          what was decided cannot be put there: `lockprovider break` sets it aside, then acquire again
 ├── MalformedRecord      the lock file is not a lock record; nothing was overwritten
 ├── NotPicklable         a lock that is held, or a lease, cannot go to another process (a TypeError)
@@ -11,6 +11,8 @@ LockError
 """
 
 from __future__ import annotations
+
+import enum
 
 
 class LockError(Exception):
@@ -29,8 +31,27 @@ class NotAcquired(LockError, TimeoutError):
         self.valid_until_ms = valid_until_ms
 
 
+class LossReason(enum.Enum):
+    """Why a lease, or a turn, is over."""
+
+    LAPSED = "lapsed"  # it was not renewed in time: the process or its machine stood still, or the thread died
+    UNREACHABLE = "unreachable"  # it was not renewed in time: the last renewal was not answered
+    TAKEN_OVER = "taken_over"  # another took the lock, or published under it
+    BROKEN = "broken"  # an operator released it, or removed its record
+    RELEASED = "released"  # this process gave it back, or may have: a hand-over was not answered
+    FORKED = "forked"  # it belongs to the process that this one was forked from
+
+
 class LeaseLost(LockError):
-    """The lease lapsed, was taken over, or was broken."""
+    """The lease lapsed, was taken over, broken, or released.
+
+    `reason` is for programs; `why` says the same, and more, for people.
+    """
+
+    def __init__(self, message: str = "", *, reason: LossReason = LossReason.TAKEN_OVER, why: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.why = why
 
 
 class PublishUnknown(LockError):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
-from lockprovider.errors import LeaseLost, MalformedRecord, PublishUnknown, Unappliable
+from lockprovider.errors import LeaseLost, LossReason, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.moves import Apply, Busy, Ended, Free, Told
 from lockprovider.pending import Pending
 from lockprovider.publish import must_match
@@ -64,15 +64,17 @@ class FreeLock:
 
     def _publish(self, pending: Pending, data: bytes, began_s: float) -> None:
         if self._over or self._pid != os.getpid():
-            raise self._lost("it was released, or belongs to the process that this one was forked from")
+            forked = self._pid != os.getpid()
+            reason = LossReason.FORKED if forked else LossReason.RELEASED
+            raise self._lost("it was released, or belongs to the process that this one was forked from", reason)
         what, answer = self._client.publisher.publish_free(self._free, pending)
         match answer:
             case Told("handed_over"):
                 self._apply(what, data, began_s)
             case Told("not_written"):
                 raise PublishUnknown(f"a publish of {pending.path!r} may be on its way still")
-            case Ended(why):
-                self._settle(pending, why)
+            case Ended() as ended:
+                self._settle(pending, ended)
             case Busy() | Told() | None:
                 raise self._lost("somebody was faster")
 
@@ -117,14 +119,15 @@ class FreeLock:
             with self._client.metrics.release() if self._published else contextlib.nullcontext():
                 self._client.left_free()
 
-    def _settle(self, pending: Pending, why: str) -> None:
+    def _settle(self, pending: Pending, ended: Ended) -> None:
         match self._client.publisher.settle(pending, 0):
             case "committed":
                 return
             case "not_committed":
-                raise self._lost(why)
+                raise self._lost(ended.why, ended.reason)
             case "apply" | "unknown":
                 raise PublishUnknown(f"{pending.path!r} may have been decided, and the next holder puts it there")
 
-    def _lost(self, why: str) -> LeaseLost:
-        return LeaseLost(f"the turn of {self._client.owner} at {self._client.path!r} is over: {why}")
+    def _lost(self, why: str, reason: LossReason = LossReason.TAKEN_OVER) -> LeaseLost:
+        said = f"the turn of {self._client.owner} at {self._client.path!r} is over: {why}"
+        return LeaseLost(said, reason=reason, why=why)

@@ -15,7 +15,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from fsspec_cas import AlreadyExists, CasError
-from lockprovider.errors import LeaseLost, LockError, MalformedRecord, NotPicklable, PublishUnknown, Unappliable
+from lockprovider.errors import (
+    LeaseLost,
+    LockError,
+    LossReason,
+    MalformedRecord,
+    NotPicklable,
+    PublishUnknown,
+    Unappliable,
+)
 from lockprovider.heartbeat import Heartbeat
 from lockprovider.moves import Apply, Ended, Told
 from lockprovider.pending import Pending
@@ -25,7 +33,13 @@ from lockprovider.record import LockRecord
 if TYPE_CHECKING:
     from lockprovider.client import Client
 
-OnLost = Callable[[str], None]
+OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on
+
+_FORKED = Ended("it belongs to the process that this one was forked from", LossReason.FORKED)
+_RELEASED = Ended("it was released", LossReason.RELEASED)
+_HANDING_OVER = Ended("it is being handed over, and another may hold the lock already", LossReason.RELEASED)
+_HANDED_OVER = Ended("its last publish may have handed the lock over", LossReason.RELEASED)
+_ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
 
 
 class Lease:
@@ -41,7 +55,7 @@ class Lease:
         self.owner = client.owner
         self.thread = threading.current_thread()
         self.lost = threading.Event()
-        self._why = ""
+        self._ended: Ended | None = None
         self._telling = threading.Lock()
         self._told_too: list[OnLost] = []
         self._depth = 1
@@ -65,7 +79,7 @@ class Lease:
         """
         held = None if self._closed else self._client.held()
         if held is None:
-            raise self._lost(self._why or "it was released")
+            raise self._lost(self._ended or _RELEASED)
         return held.record
 
     @property
@@ -87,13 +101,13 @@ class Lease:
             LeaseLost: it lapsed, was taken over, broken or released.
         """
         if self._pid != os.getpid():
-            raise self._lost("it belongs to the process that this one was forked from")
+            raise self._lost(_FORKED)
         if self.lost.is_set() or self._lapsed():
-            raise self._lost(self._why)
+            raise self._lost(self._ended or _RELEASED)
         if self._depth < 1:
-            raise self._lost("it was released")
+            raise self._lost(_RELEASED)
         if self._client.held() is None:
-            raise self._lost("it is being handed over, and another may hold the lock already")
+            raise self._lost(_HANDING_OVER)
 
     def publish(self, path: str, data: bytes) -> None:
         """Create `path` with `data`, if and only if this lease still is the newest.
@@ -147,7 +161,7 @@ class Lease:
                 self._publish(pending, lambda: self._hand_over(pending, given))
             except PublishUnknown:
                 if not self._closed:
-                    self._learn(Ended("its last publish may have handed the lock over"))
+                    self._learn(_HANDED_OVER)
                 raise
         else:
             self.publish_new(pending, given)
@@ -234,7 +248,7 @@ class Lease:
 
     def abandon(self, why: str) -> None:
         """The heartbeat has stopped by itself: the lease is as good as lost."""
-        self._learn(Ended(why))
+        self._learn(Ended(why, LossReason.LAPSED))
         if not self.thread.is_alive():  # nobody is left to release it
             self._depth = 0
             atexit.unregister(self._at_exit)
@@ -246,7 +260,7 @@ class Lease:
             if not self.lost.is_set():
                 self._told_too.append(call)
                 return
-        call(self._why)
+        call(self._lost(self._ended or _RELEASED))
 
     def again(self, *, keeps_log: bool) -> Lease:
         """The same lease for an inner `acquire` of the same thread.
@@ -300,7 +314,7 @@ class Lease:
         return self.lost.is_set()
 
     def _settle(self, pending: Pending, answer: Ended | None) -> None:
-        self._learn(answer or Ended("it had ended before"))
+        self._learn(answer or _ENDED_BEFORE)
         if not self._client.publisher.tried(pending):
             self.check()
         match self._client.publisher.settle(pending, self.epoch):
@@ -317,20 +331,21 @@ class Lease:
         with contextlib.suppress(CasError):  # an orphan, not an error
             self._client.publisher.discard(pending)
 
-    def _lost(self, why: str) -> LeaseLost:
-        return LeaseLost(f"the lease of {self.owner} on {self._client.path!r} (epoch {self.epoch}) is lost: {why}")
+    def _lost(self, ended: Ended) -> LeaseLost:
+        said = f"the lease of {self.owner} on {self._client.path!r} (epoch {self.epoch}) is lost: {ended.why}"
+        return LeaseLost(said, reason=ended.reason, why=ended.why)
 
     def _learn(self, ended: Ended | None) -> None:
         with self._telling:
             if ended is None or self.lost.is_set():
                 return
-            self._why = ended.why
+            self._ended = ended
             self.lost.set()
             self._client.note_end(held=False)
             self._client.step_aside()
         for call in (self._on_lost, *self._told_too):
             if call is not None:
-                call(ended.why)
+                call(self._lost(ended))
 
     def _at_exit(self) -> None:
         with contextlib.suppress(CasError, LockError):

@@ -78,6 +78,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fsspec_cas import ABSENT, Condition, Version
+from lockprovider.errors import LossReason
 from lockprovider.log import Log
 from lockprovider.moves import (
     EVERYONE,
@@ -261,6 +262,16 @@ def hands_over(record: LockRecord, now_ms: int) -> bool:
     lasts_ms = 0 if record.holder is None else now_ms - record.holder.since_ms
     every_so_often = record.log is not None and record.log.next % HAND_OVERS == 0
     return bool(record.line) and lasts_ms <= LONGEST_S * 1000 and not every_so_often
+
+
+def refused(write: State, condition: Condition, *, patient: bool) -> PutFailed | Outrun:
+    """What a refusal tells: of a take by one that can wait that somebody was faster, else nothing before a look.
+
+    Something on the way may have sent the write twice, and then it is there. A take that is there is done again; but of
+    a publish it must not be said that it never was.
+    """
+    repeatable = isinstance(write, Writing) and write.purpose in ("take", "free")
+    return Outrun() if patient and repeatable and isinstance(condition, Version) else PutFailed()
 
 
 def rests_s(record: LockRecord, now_ms: int) -> float:
@@ -481,7 +492,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
     if write.purpose in ("release", "free"):
         return Idle(), Told("released" if write.purpose == "release" else "freed")
     why = f"the lock was released or taken over: {_said(me, seen.record)}"
-    return Lost(why), Ended(why)
+    return Lost(why), Ended(why, _reason(me, seen.record))
 
 
 def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
@@ -514,7 +525,12 @@ def _published(me: Me, write: Writing, free: Free, seen: RecordSeen) -> Step:
     if record is not None and record.log is not None and record.log.name == log.name and record.log.first < log.next:
         return Idle(), Busy("", 0, None, outrun=True)
     why = f"the lock was taken by one that keeps no log: {_said(me, record)}"
-    return Lost(why), Ended(why)
+    return Lost(why), Ended(why, _reason(me, record))
+
+
+def _reason(me: Me, record: LockRecord | None) -> LossReason:
+    broken = record is None or (record.owner == me.owner and record.expired)
+    return LossReason.BROKEN if broken else LossReason.TAKEN_OVER
 
 
 def _said(me: Me, record: LockRecord | None) -> str:
@@ -546,11 +562,12 @@ def _tick(state: State, monotonic_s: float) -> Step:
     why = "the lease was not renewed in time"
     match state:
         case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:
-            return Lost(why), Ended(why)
+            return Lost(why), Ended(why, LossReason.LAPSED)
         case Writing(before=Held() as held) | Checking(Writing(before=Held() as held)) if (
             monotonic_s >= held.deadline_s
         ):
-            return state, Ended(why)  # the write on its way still decides what the record says
+            # The write on its way still decides what the record says.
+            return state, Ended(why, LossReason.UNREACHABLE)
         case _:
             return state, None
 

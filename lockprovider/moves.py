@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fsspec_cas import Condition, Version
+from lockprovider.errors import LossReason
 from lockprovider.pending import Pending
 from lockprovider.record import Holder, LockRecord
 from lockprovider.settings import LockSettings
@@ -232,6 +233,7 @@ class Ended:
     """The lease is lost: tell the holder at once."""
 
     why: str
+    reason: LossReason = LossReason.TAKEN_OVER
 
 
 Effect = ReadRecord | PutRecord | Apply | Busy | Told | Ended

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fsspec_cas import CasError, World
-from lockprovider.errors import LockError
+from lockprovider.errors import LeaseLost, LockError
 from lockprovider.holding import Lease, OnLost
 from lockprovider.lock import Lock
 
@@ -26,9 +26,9 @@ async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any)
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:
     """The same call, but made on the loop; nobody is there to hear it once that is closed."""
 
-    def told(why: str) -> None:
+    def told(loss: LeaseLost) -> None:
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(call, why)
+            loop.call_soon_threadsafe(call, loss)
 
     return told
 

@@ -55,6 +55,7 @@ class _Said:
     outcome: str
     code: int
     why: str = ""
+    reason: str | None = None  # of a lost lease
     epoch: int | None = None
     held_s: float | None = None
 
@@ -88,7 +89,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if said.why:
         complain("lockprovider", said.why)
     if arguments.json:  # stdout is the command's
-        shown = {"outcome": said.outcome, "code": said.code, "epoch": said.epoch, "held_s": said.held_s}
+        shown = {
+            "outcome": said.outcome,
+            "code": said.code,
+            "epoch": said.epoch,
+            "held_s": said.held_s,
+            "reason": said.reason,
+        }
         print(json.dumps({**shown, "why": said.why}), file=sys.stderr, flush=True)
     return said.code
 
@@ -174,7 +181,7 @@ def _under(lease: Lease, order: _Order, said: _Said) -> _Said:
         said.code, said.outcome = child.code(), "ended"
         if lost is not None:
             said.why = f"{lost}; the command was ended (exit code {said.code})"
-            said.code, said.outcome = LOST, "lost"
+            said.code, said.outcome, said.reason = LOST, "lost", lost.reason.value
     order.signals.stop()
     _release(lease, said)
     said.held_s = round(world.monotonic_s() - began_s, 3)

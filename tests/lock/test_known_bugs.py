@@ -27,7 +27,7 @@ from fsspec_cas.answer import Applied, ReadAnswer, Seen, Unchanged, WriteAnswer
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from fsspec_cas.version import Condition, Version
-from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, NotAcquired, asking
+from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, LossReason, NotAcquired, asking
 from lockprovider.heartbeat import Heartbeat
 from lockprovider.waiting import Pause
 
@@ -515,7 +515,7 @@ def test_t75_while_a_slow_shutdown_hook_runs_the_old_holder_knows_and_cannot_pub
     """Cilium 42920: the old leader's hook takes longer than the lease, and until it ends the old leader leads on."""
     entered, go_on = threading.Event(), threading.Event()
 
-    def slowly(_: str) -> None:
+    def slowly(_: LeaseLost) -> None:
         entered.set()
         assert go_on.wait(SOON_S)
 
@@ -543,7 +543,7 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
 ) -> None:
     """Hudi's heartbeat may die or only log; the holder goes on."""
     monkeypatch.setattr(import_module("lockprovider.holding"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005))
-    told: list[str] = []
+    told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)
     beats: list[str] = []
 
@@ -556,7 +556,7 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
     assert lease.lost.wait(SOON_S)
     lease._heartbeat._thread.join(SOON_S)  # else the error of its thread may be reported in the next test
     assert beats == ["renew"]
-    assert told == ["its heartbeat failed"]
+    assert [(loss.why, loss.reason) for loss in told] == [("its heartbeat failed", LossReason.LAPSED)]
     with pytest.raises(LeaseLost, match="its heartbeat failed"):
         lease.check()
 

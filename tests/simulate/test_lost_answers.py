@@ -23,6 +23,7 @@ from lockprovider import (
     Lease,
     LeaseLost,
     LockError,
+    LossReason,
     MalformedRecord,
     NotAcquired,
     PublishUnknown,
@@ -170,14 +171,14 @@ def test_after_a_thread_died_with_the_lock_the_other_threads_of_its_client_get_t
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_module("lockprovider.holding"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005))
-    told: list[str] = []
+    told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)
     taken: list[Lease] = []
     thread = threading.Thread(target=lambda: taken.append(client.lock.acquire()), name="dying")
     thread.start()
     thread.join()
     assert taken[0].lost.wait(SOON_S)
-    assert told == ["the thread that took it (dying) is dead"]
+    assert [loss.why for loss in told] == ["the thread that took it (dying) is dead"]
     taken[0]._heartbeat._thread.join(SOON_S)
     with client.lock.acquire(0) as lease:
         assert lease.epoch > taken[0].epoch
@@ -200,7 +201,7 @@ def test_a_heartbeat_that_cannot_start_releases_the_lock(town: Town, monkeypatch
 
 
 def test_while_the_store_is_out_of_reach_the_heartbeat_tells_of_the_loss_when_the_deadline_passes(town: Town) -> None:
-    told: list[str] = []
+    told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)
     lease = client.lock.acquire()
     out = [LoseRequest()] * FOR_LONG * 10
@@ -214,7 +215,8 @@ def test_while_the_store_is_out_of_reach_the_heartbeat_tells_of_the_loss_when_th
             lease.renew()
         town.pass_s(1)
     assert client.clock.monotonic_s() >= deadline_s
-    assert told == ["the lease was not renewed in time"], "once"
+    said = [(loss.why, loss.reason) for loss in told]
+    assert said == [("the lease was not renewed in time", LossReason.UNREACHABLE)], "once"
     with pytest.raises(LeaseLost):
         lease.check()
 

@@ -253,7 +253,7 @@ async def test_a_lock_held_by_a_thread_is_refused_to_a_task_and_the_other_way_ro
 
 
 async def test_a_loss_is_told_on_the_loop(store: Store) -> None:
-    told: list[tuple[str, int]] = []
+    told: list[tuple[LeaseLost, int]] = []
     lock = AsyncLock(store, settings=LONG, on_lost=lambda why: told.append((why, threading.get_ident())))
     async with lock.acquire() as lease:
         rewrite(store, owner="another", epoch=lease.epoch + 1)
@@ -512,7 +512,7 @@ def test_a_loop_that_ends_in_the_middle_of_an_acquisition_leaves_no_lock(gated: 
 
 def test_a_lease_that_nobody_refers_to_any_more_is_not_renewed(store: Store) -> None:
     quick = LockSettings(validity_s=1.0, renew_s=0.05, check_store=False)
-    told: list[str] = []
+    told: list[LeaseLost] = []
 
     async def forget() -> None:
         await AsyncLock(store, settings=quick, on_lost=told.append).acquire()

@@ -11,7 +11,17 @@ import pytest
 from fsspec_cas import Lost, Machine, Store, Version, Won
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, Holder, LeaseLost, Lock, LockRecord, LockSettings, MalformedRecord, Pending
+from lockprovider import (
+    HUDI_LOCK_PATH,
+    Holder,
+    LeaseLost,
+    Lock,
+    LockRecord,
+    LockSettings,
+    LossReason,
+    MalformedRecord,
+    Pending,
+)
 from lockprovider.inspect import break_lock, look
 from lockprovider.phrases import count, moment, span
 from lockprovider.sight import Sight, changes, fields, lines, state_at, told
@@ -125,8 +135,9 @@ def test_a_holder_whose_lock_was_broken_is_told_so(store: Store) -> None:
     lease = Lock(store, settings=SHORT).acquire()
     assert isinstance(broken(store, see(store)), Won)
     assert not lease.renew()
-    with pytest.raises(LeaseLost, match="somebody broke it"):
+    with pytest.raises(LeaseLost, match="somebody broke it") as loss:
         lease.check()
+    assert loss.value.reason is LossReason.BROKEN
 
 
 def test_a_record_that_changed_since_it_was_shown_is_not_broken(store: Store) -> None:

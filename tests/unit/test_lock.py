@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ import pytest
 import lockprovider
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
+from fsspec_cas.testing import ManualClock
 from lockprovider import (
     HUDI_LOCK_PATH,
     LeaseLost,
     Lock,
     LockRecord,
     LockSettings,
+    LossReason,
     MalformedRecord,
     NotAcquired,
     Pending,
@@ -139,16 +143,36 @@ def test_a_lapsed_lock_is_taken_over_and_its_old_holder_cannot_publish(store: St
 
 
 def test_a_loss_is_told_by_event_callback_and_check(store: Store) -> None:
-    told: list[str] = []
+    told: list[LeaseLost] = []
     lock = Lock(store, settings=SHORT, on_lost=told.append)
     lease = lock.acquire()
     lease.check()
     rewrite(store, owner="somebody-else", epoch=lease.epoch + 1)
     assert not lease.renew()
     assert lease.lost.is_set()
-    assert len(told) == 1
-    with pytest.raises(LeaseLost, match="taken over"):
+    with pytest.raises(LeaseLost, match="taken over") as loss:
         lease.check()
+    assert [(one.reason, one.why) for one in told] == [(LossReason.TAKEN_OVER, loss.value.why)]
+
+
+def test_why_a_lease_is_lost_goes_along_to_another_process() -> None:
+    loss = pickle.loads(pickle.dumps(LeaseLost("gone", reason=LossReason.FORKED, why="forked")))
+    assert (str(loss), loss.reason, loss.why) == ("gone", LossReason.FORKED, "forked")
+
+
+def test_a_lease_that_was_released_or_lapsed_says_so(store: Store) -> None:
+    clock = ManualClock(time.time())
+    lock = Lock(store, settings=SHORT, world=clock)
+    lease = lock.acquire()
+    lease.release()
+    with pytest.raises(LeaseLost) as loss:
+        lease.check()
+    assert loss.value.reason is LossReason.RELEASED
+    lease = lock.acquire()
+    clock.advance(SHORT.validity_s)
+    with pytest.raises(LeaseLost) as loss:
+        lease.check()
+    assert loss.value.reason is LossReason.LAPSED
 
 
 def test_whoever_takes_over_first_finishes_what_was_decided(store: Store) -> None:

@@ -4,8 +4,9 @@ Time goes on in ticks. A client's wall clock differs from the others' by a const
 monotonic clock is true. A request may be answered at once or any number of ticks after it was sent, its answer may be lost,
 and it may land late.
 
-Promise, checked at every step:
+Promises, checked at every step:
     one    at most one client believes that it holds the lock: `belief` says so, and its deadline has not passed
+    told   whatever is on its way, whoever asks after the deadline of the lease is told that it is over
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lockprovider.lease import belief, joined
 from lockprovider.moves import (
     EVERYONE,
     Checking,
+    Ended,
     Held,
     Idle,
     Look,
@@ -35,6 +37,7 @@ from lockprovider.moves import (
     Tick,
     Told,
     TryLock,
+    Writing,
 )
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings
@@ -117,6 +120,13 @@ class Clocks:
         sure = ["ABC"[i] for i, h in held if h is not None and now_s < h.deadline_s]
         if len(sure) > 1:
             raise BrokenPromise("now", f"one: {' and '.join(sure)} both believe that they hold the lock")
+        for i, client in enumerate(world.clients):
+            held = client.machine.before if isinstance(client.machine, Writing) else None
+            held = client.machine.write.before if isinstance(client.machine, Checking) else held
+            if held is not None and now_s >= held.deadline_s:
+                self.reached.add("in doubt past its deadline")
+                if not isinstance(self.rule(self._me[i], client.machine, Tick(now_s), now_s)[1], Ended):
+                    raise BrokenPromise("now", f"told: {'ABC'[i]} asks, and does not hear that its lease is over")
         owners = {w.record.owner for w in (world,) if w.record}
         self.reached.update(f"{name} holds" for name in sure if name in owners)
 

@@ -12,7 +12,9 @@ write that has lost); a request fails and was not done; a client stops for ever,
 waits writes itself into the line, that is into the record of the holder; a holder hands the lock over with its commit;
 one that keeps the log publishes under a lock that nobody holds. What was handed over is applied at any later moment by
 the one who did, after what was decided before. Those who keep the log go by it, instead of reading the entries, whenever they can. All take as rudely as they can: the line is
-politeness, and nothing may depend on it.
+politeness, and nothing may depend on it. The holder removes what was published; an operator breaks a lease; something on
+the way delivers a write twice, and what is answered is the refusal of the second copy; a JVM writer takes what is released,
+commits, and drops all fields that it does not know.
 
 Promises, checked at every step:
     fence     an entry that is decided names all entries that were decided before it
@@ -20,6 +22,9 @@ Promises, checked at every step:
     order     no entry is in the store before all that were decided before it
     epoch     every acquisition has a higher epoch than all before it
     truth     a publish that returns is in the store; one that ended in LeaseLost never is
+    gone      what the holder has removed does not come back: not by itself while its lease lives, and by nobody if the
+              record did not name it any more
+    once      the log names a publish once
     free      alone in the world, a newcomer gets a lock that was released or has lapsed, and what was decided is there
 """
 
@@ -47,6 +52,7 @@ from lockprovider.moves import (
     Lost,
     Me,
     Moment,
+    Outrun,
     Publish,
     PutFailed,
     PutRecord,
@@ -67,10 +73,12 @@ from model.search import BrokenPromise
 
 _WRITING = ("try", "seen", "renew", "commit", "hand over", "publish", "release")
 ANY = object()  # a condition that is always true: what a plain put has
-PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free"})
+PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free", "gone", "once"})
 _MEMORY = 3
 _LONG_AGO_MS = -(10**9)
 _NAMES = "ABCZ"
+_PLAIN = {"failed": PutFailed(), "outrun": Outrun(), "applied": AppliedPending(), "look": Look()}
+_GUEST, _GUESTS = "j", 1000
 
 
 class Budget(NamedTuple):
@@ -84,6 +92,10 @@ class Budget(NamedTuple):
     renewals: int = 0
     joins: int = 0
     hands: int = 0
+    removals: int = 0
+    breaks: int = 0
+    twice: int = 0
+    guests: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,9 @@ class Rules:
     applies_first: bool = (
         True  # False: it frees the lock for those who know nothing of what is pending, and applies never
     )
+    refused: Callable[..., Any] = real.refused
+    cleans: bool = True  # False: what is removed may stand in the record still, as decided
+    frees_undone: bool = False  # True: a break releases a lock whose pending publish is not there
     unwritten: str = "unknown"  # what a publish without a lock is told that is not there, and may be on its way
 
 
@@ -133,6 +148,7 @@ class World(NamedTuple):
     ghosts: frozenset[int] = frozenset()  # late writes
     newest_epoch: int = 0
     budget: Budget = Budget()
+    removed: frozenset[tuple[str, int]] = frozenset()  # and under which epoch, if the record still named it
 
 
 @dataclass
@@ -170,6 +186,74 @@ class Publishing:
         for i in range(len(world.clients)):
             yield from self._join(world, i)
             yield from self._client(world, i)
+            yield from self._remove(world, i)
+        yield from self._break(world)
+        yield from self._guest(world)
+
+    # -- others -------------------------------------------------------------------------------------------------------
+
+    def _remove(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        """The holder removes what was published, when nobody else is about to apply it (`wait_for_late`)."""
+        budget, machine = world.budget, self._all[world.clients[i].machine]
+        if not (budget.removals and isinstance(machine, Held) and self._is_the_holder(world, machine)):
+            return
+        gone = {path for path, _ in world.removed}
+        for path in sorted(world.objects - gone):
+            if path[0] == _GUEST or any(self._may_apply(j, path, world) for j in range(len(world.clients)) if j != i):
+                continue
+            named = any(pending.path == path for pending in self._all[world.record].undone)
+            mark = (path, machine.record.epoch if named and self.rules.cleans else 0)
+            self.reached.add("removed while the record names it" if named else "removed")
+            after = world._replace(removed=world.removed | {mark}, budget=budget._replace(removals=budget.removals - 1))
+            yield f"{_NAMES[i]} removes {path}", after
+
+    def _is_the_holder(self, world: World, held: Held) -> bool:
+        record = self._all[world.record]
+        return (record.owner, record.epoch, record.given) == (held.record.owner, held.record.epoch, False)
+
+    def _may_apply(self, i: int, path: str, world: World) -> bool:
+        client = world.clients[i]
+        machine, before = self._all[client.machine], self._all[client.before] or ()
+        held = real.belief(machine)
+        rolling = () if held is None or isinstance(machine, Held) else held.record.undone
+        applies = [self._all[op] for op in (client.op, client.applying) if isinstance(self._all[op], Apply)]
+        late = [self._entry(i, client)] if client.phase in ("late", "publish") else []
+        named = {p.path for p in (*before, *rolling, *(q for a in applies for q in (*a.earlier, a.pending)))}
+        return path in named or path in late
+
+    def _break(self, world: World) -> Iterator[tuple[str, World]]:
+        """An operator marks the record as released, if nothing is pending (else it takes the lock, as after a lapse)."""
+        record, budget = self._all[world.record], world.budget
+        if not budget.breaks or record is None or record.given or not record.nonce:
+            return
+        if record.undone and not self.rules.frees_undone:
+            return
+        self.reached.add("broken")
+        broken = replace(record, expired=True, nonce=str(self._fresh_nonce(world)))
+        put = PutRecord(broken, self._version(world.record))
+        after = world._replace(budget=budget._replace(breaks=budget.breaks - 1))
+        yield f"an operator breaks {record.owner}'s lease", after._replace(ghosts=world.ghosts | {self._id(put)})
+
+    def _guest(self, world: World) -> Iterator[tuple[str, World]]:
+        """A JVM writer takes what is released, commits, and releases; it knows and keeps three fields.
+
+        One that takes what has lapsed relies on clocks, and is not here.
+        """
+        record, budget = self._all[world.record], world.budget
+        if record is not None and record.owner == _GUEST and not record.expired:
+            entry = f"{_GUEST}{budget.guests}"
+            free = self._id(replace(record, expired=True))
+            done = world._replace(objects=world.objects | {entry}, decided=(*world.decided, entry), record=free)
+            yield f"a JVM writer commits {entry} and releases", self._pruned(done)
+        elif budget.guests and (record is None or record.expired):
+            self.reached.add("a JVM writer had it")
+            missing = [entry for entry in world.decided if entry not in world.objects]
+            label = "a JVM writer takes the lock"
+            if missing:
+                self._broken("keep", label, f"{missing} were decided, and are not there")
+            taken = self._id(LockRecord(_GUEST, budget.guests, expired=False))
+            left = budget._replace(guests=budget.guests - 1)
+            yield label, self._pruned(world._replace(record=taken, budget=left, newest_epoch=0))
 
     # -- one client ----------------------------------------------------------------------------------------------------
 
@@ -294,35 +378,42 @@ class Publishing:
         if before and self.rules.in_order:
             label = f"{_NAMES[i]} sees to it that {before[0].path} is there, before its own"
             rest = client._replace(before=self._id(before[1:]))
-            yield label, _with(self._there(label, world, before[0].path), i, rest)
+            yield label, _with(self._there(label, world, before[0].path, i), i, rest)
             yield f"{_NAMES[i]} does not get to that", self._over(world, i, client, "out")
             return
         self.reached.add("applied late")
         applied = client._replace(there=self._id(self._pending(i, client)))
         label = f"{_NAMES[i]} applies {entry}, after it has handed over"
-        yield label, self._published(label, self._there(label, world, entry), i, applied)
+        yield label, self._published(label, self._there(label, world, entry, i), i, applied)
         yield f"{_NAMES[i]} does not get to applying {entry}", self._over(world, i, client, "out")
         if self.leavers and self._all[client.machine].released is not None:
             label = f"{_NAMES[i]} {'applies ' + entry if self.rules.applies_first else 'forgets'}, and frees the lock"
-            there = self._there(label, world, entry) if self.rules.applies_first else world
+            there = self._there(label, world, entry, i) if self.rules.applies_first else world
             self.reached.add("freed")
             yield self._feed(label, there, i, applied._replace(phase="release"), "release")
 
-    def _there(self, label: str, world: World, path: str) -> World:
+    def _there(self, label: str, world: World, path: str, i: int) -> World:
+        for gone, epoch in world.removed:
+            if gone == path and epoch in (0, self._epoch(world, i)):
+                self._broken("gone", label, f"{path} was removed, and is there again")
         missing = [entry for entry in world.decided[: world.decided.index(path)] if entry not in world.objects]
         if missing:
             self._broken("order", label, f"{missing} were decided before, and are not there")
         return world._replace(objects=world.objects | {path})
 
+    def _epoch(self, world: World, i: int) -> int:
+        held = real.belief(self._all[world.clients[i].machine])
+        return -1 if held is None else held.record.epoch
+
     def _beside(self, world: World, i: int, machine: Any) -> Iterator[tuple[str, World]]:
         """What the heartbeat and the clock may do at any time."""
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         yield from self._renewed(world, i, machine)
-        if budget.renewals and isinstance(machine, Rolling) and client.phase != "publish":
+        if budget.renewals and isinstance(machine, Rolling):
             after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
             label = f"{name}'s heartbeat applies {machine.held.record.pending.path}"
             for pending in machine.held.record.undone:
-                after = self._there(label, after, pending.path)
+                after = self._there(label, after, pending.path, i)
             yield self._feed(label, after, i, client, "applied")
         if budget.lapses and isinstance(machine, (Held, Rolling)):
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
@@ -342,7 +433,7 @@ class Publishing:
         name, record, budget = _NAMES[i], self._all[world.record], world.budget
         joinable = record is not None and (not record.given or self.leavers != "")  # whoever goes last writes it, too
         waits = world.clients[i].phase == "out" and joinable
-        if budget.joins and waits and name != record.owner and name not in record.line:
+        if budget.joins and waits and record.nonce and name != record.owner and name not in record.line:
             put = PutRecord(self.rules.joined(record, name), self._version(world.record))
             after = world._replace(budget=budget._replace(joins=budget.joins - 1))
             label = f"{name} reads {record.owner}'s record ({_what(record)}) and asks to join the line"
@@ -370,7 +461,7 @@ class Publishing:
         record = self._all[world.record]
         there = "no record" if record is None else f"{record.owner}'s record ({_what(record)})"
         yield self._feed(f"{name} reads {there}", world, i, client, "seen", world.record)
-        if budget.lapses and record is not None and record.owner != name and not record.given:
+        if budget.lapses and record is not None and record.owner not in (name, _GUEST) and not record.given:
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
             old = self._id(replace(record, valid_until_ms=_LONG_AGO_MS))
             yield self._feed(f"{name} reads {there}, lapsed by its clock", after, i, client, "seen", old)
@@ -382,8 +473,10 @@ class Publishing:
     def _put(self, world: World, i: int, put: PutRecord) -> Iterator[tuple[str, World]]:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         what = f"{name}'s write ({_what(put.record)})"
+        refusal = self.rules.refused(self._all[client.machine], put.condition, patient=budget.twice > 0)
+        refused = "outrun" if isinstance(refusal, Outrun) else "failed"
         if not self._true(world, put):
-            yield self._feed(f"{what} is refused", world, i, client, "failed")
+            yield self._feed(f"{what} is refused", world, i, client, refused)
             return
         label = f"{what} lands"
         landed = self._land(label, world, put)
@@ -391,6 +484,10 @@ class Publishing:
         if budget.lost:
             after = landed._replace(budget=budget._replace(lost=budget.lost - 1))
             yield self._feed(f"{what} lands, its answer is lost", after, i, client, "failed")
+        if budget.twice:
+            self.reached.add("twice")
+            after = landed._replace(budget=budget._replace(twice=budget.twice - 1))
+            yield self._feed(f"{what} lands twice, the second copy is refused", after, i, client, refused)
         if budget.late:
             late = world._replace(ghosts=world.ghosts | {client.op}, budget=budget._replace(late=budget.late - 1))
             yield self._feed(f"{what} is late and not answered", late, i, client, "failed")
@@ -407,11 +504,11 @@ class Publishing:
             self.reached.add("several rolled forward")
             label = f"{name} applies {apply.earlier[0].path}"
             rest = client._replace(op=self._id(Apply(pending, apply.earlier[1:])))
-            yield label, _with(self._there(label, world, apply.earlier[0].path), i, rest)
+            yield label, _with(self._there(label, world, apply.earlier[0].path, i), i, rest)
             return
         self.reached.add("applied" if pending.path[0] == name.lower() else "rolled forward")
         label = f"{name} applies {pending.path}"
-        there = self._there(label, world, pending.path)
+        there = self._there(label, world, pending.path, i)
         machine = self._all[client.machine]
         if isinstance(machine, Rolling) and machine.held.record.pending == pending:
             yield self._feed(label, there, i, client, "applied")
@@ -562,7 +659,10 @@ class Publishing:
 
     def _version(self, record_id: int) -> Any:
         record = self._all[record_id]
-        return ABSENT if record is None else Version("model", record.nonce + "+" * len(record.line))
+        if record is None:
+            return ABSENT
+        unique = record.nonce or str(_GUESTS + 2 * record.valid_until_ms + record.expired)
+        return Version("model", unique + "+" * len(record.line))
 
     def _land(self, label: str, world: World, put: PutRecord) -> World:
         old, new = self._all[world.record], put.record
@@ -573,6 +673,9 @@ class Publishing:
             if pending.digest != ",".join(sorted(decided)):
                 self._broken("fence", label, f"{pending.path} [{pending.digest}] misses some of {list(decided)}")
             decided = (*decided, pending.path)
+        named = () if new.log is None or pending is None else [e.path for e in new.log.since(new.log.first) or ()]
+        if len(named) != len(set(named)):
+            self._broken("once", label, f"the log names {named}")
         for gone in set() if old is None else {*old.undone} - {*new.undone}:
             if gone.path not in world.objects:
                 self._broken("keep", label, f"{gone.path} was decided, and is forgotten before it is there")
@@ -632,6 +735,8 @@ class Publishing:
 
     def _event(self, i: int, client: Client, kind: str, arg: int, nonce: int) -> Any:
         at = _at(str(nonce))
+        if kind in _PLAIN:
+            return _PLAIN[kind]
         match kind:
             case "try":
                 return TryLock(at, EVERYONE, _NAMES[i] in self.keepers, _NAMES[i] in self.leavers)
@@ -640,10 +745,6 @@ class Publishing:
                 return RecordSeen(record, None if record is None else self._version(arg), at)
             case "won":
                 return PutWon(self._version(arg))
-            case "failed":
-                return PutFailed()
-            case "applied":
-                return AppliedPending()
             case "renew":
                 return Renew(at)
             case "commit":
@@ -654,8 +755,6 @@ class Publishing:
                 return Publish(self._pending(i, client), at, there=self._all[client.there])
             case "release":
                 return Release(at)
-            case "look":
-                return Look()
             case _:
                 return Tick(float("inf"))
 

@@ -20,6 +20,7 @@ from lockprovider.moves import (
     Idle,
     Lost,
     Me,
+    Outrun,
     Publish,
     PutFailed,
     PutRecord,
@@ -27,6 +28,7 @@ from lockprovider.moves import (
     RecordSeen,
     Renew,
     Rolling,
+    Tick,
     Told,
     TryLock,
     Writing,
@@ -34,7 +36,7 @@ from lockprovider.moves import (
 from lockprovider.pending import Pending
 from lockprovider.record import LockRecord
 from lockprovider.settings import GRACE_MS
-from model.publishing import ANY, Rules
+from model.publishing import ANY, Budget, Publishing, Rules
 
 Step = Callable[[Me, Any, Any], tuple[Any, Any]]
 
@@ -215,38 +217,113 @@ def _what_others_went_on_from_was_never(me: Me, state: Any, event: Any) -> tuple
     return after, effect
 
 
-PUBLISHING: dict[str, tuple[str, Rules]] = {
-    "a take-over drops the pending publish": ("fence", Rules(step=_takeover_drops_pending)),
-    "a take-over adopts without rolling forward": ("fence", Rules(step=_adopts_without_applying)),
-    "a renewal clears a publish that is not applied": ("keep", Rules(step=_renewal_clears_what_is_not_applied)),
-    "the commit point is a plain put": ("fence", Rules(condition=_plain_put_at_commit)),
-    "a take-over is a plain put": ("fence", Rules(condition=_plain_put_at_takeover)),
-    "the owner in the record is enough": ("truth", Rules(step=_owner_is_enough)),
-    "no answer is taken for a loss": ("truth", Rules(step=_no_answer_is_a_loss, settles=False)),
-    "a lease that ended is taken for not written": ("truth", Rules(settles=False)),
-    "a late commit is forgotten": ("truth", Rules(settle=_unsettled_means_never)),
-    "the record's pending is not looked at": ("truth", Rules(settle=_only_the_object_counts)),
-    "the path is looked at before the record": ("truth", Rules(record_first=False)),
-    "a release deletes the record": ("epoch", Rules(stored=_deleted_when_released, deletes=True)),
-    "a released record counts as held": ("free", Rules(step=_release_is_ignored)),
-    "a waiter joins the line with a plain put": ("fence", Rules(condition=_join_is_a_plain_put)),
-    "a waiter that joins forgets the epoch": ("epoch", Rules(joined=_join_keeps_only_what_jvm_hudi_knows)),
-    "a waiter that joins forgets the pending publish": ("fence", Rules(joined=_join_drops_pending)),
-    "a join ends the lease": ("truth", Rules(step=_a_join_ends_the_lease, settles=False)),
-    "a hand-over is a plain put": ("fence", Rules(condition=_hand_over_is_a_plain_put)),
-    "the next holder does not wait for what was handed over": ("order", Rules(step=_leaves_it_to_whoever_handed_over)),
-    "a lock that was handed over counts as held": ("free", Rules(step=_handed_over_is_still_held)),
-    "a publish is not written into the log": ("fence", Rules(step=_does_not_log)),
-    "one that keeps no log leaves it there": ("fence", Rules(step=_one_that_keeps_no_log_leaves_it_there)),
-    "a new log has the name of the old": ("fence", Rules(step=_a_new_log_has_the_name_of_the_old)),
-    "a publish under a free lock is a plain put": ("fence", Rules(condition=_publish_is_a_plain_put)),
-    "a publish forgets what is not there yet": ("keep", Rules(step=_publish_forgets_what_is_not_there)),
-    "a publish is there before what was decided earlier": ("order", Rules(in_order=False)),
-    "a lock is freed before what was published is there": ("keep", Rules(applies_first=False)),
-    "a take-over sees the last of what is pending": ("order", Rules(step=_take_over_sees_the_last_only)),
-    "a publish that others went on from never was": ("truth", Rules(step=_what_others_went_on_from_was_never)),
-    "a publish that is not there yet never will be": ("truth", Rules(unwritten="never")),
-    "a pending publish blocks the next holder": ("free", Rules(step=_unapplied_blocks_for_ever)),
+def _forgets_what_is_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """Whatever the record names as pending when a renewal was refused is applied, also if it was before."""
+    if isinstance(state, Checking):
+        state = Checking(replace(state.write, there=()))
+    return real.step(me, state, event)
+
+
+def _any_refusal_tells(write: Any, condition: Any, *, patient: bool) -> Any:
+    del write
+    return Outrun() if patient and condition is not ABSENT else PutFailed()
+
+
+def _a_refused_publish_never_was(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    if isinstance(event, Outrun) and isinstance(state, Writing) and state.purpose not in ("take", "free"):
+        if state.purpose == "publish":
+            return Idle(), Busy("", 0, None, outrun=True)
+        event = PutFailed()
+    return real.step(me, state, event)
+
+
+def _commits_again_what_lands_late(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """An older copy of the commit is taken for another's, and logged another time."""
+    seen = event.record if isinstance(event, RecordSeen) else None
+    if isinstance(state, Checking) and state.write.purpose == "commit" and seen is not None:
+        if seen.nonce != state.write.record.nonce:
+            state = Checking(replace(state.write, purpose="renew"))
+        return real.step(me, state, event)
+    after, effect = real.step(me, state, event)
+    if isinstance(event, Commit) and isinstance(effect, PutRecord) and state.record.log is not None:
+        record = replace(effect.record, log=state.record.log.plus(event.pending))
+        return replace(after, record=record), replace(effect, record=record)
+    return after, effect
+
+
+# Worlds in which they stumble, as small as can be.
+TAKEN_OVER = Publishing(2, 1, Budget(lapses=1))
+TWICE_EACH = Publishing(2, 2, Budget())
+ANSWER_LOST = Publishing(2, 1, Budget(lapses=1, lost=1))
+RENEWED = Publishing(2, 1, Budget(lapses=1, failed=1, renewals=1))
+LATE = Publishing(2, 1, Budget(lapses=1, late=1))
+JOINED = Publishing(2, 1, Budget(lapses=1, joins=1))
+HANDED_OVER = Publishing(2, 1, Budget(lapses=1, hands=1))
+LOGGED = Publishing(2, 2, Budget(hands=1), keepers="AB")
+ONE_LOGS = Publishing(2, 2, Budget(hands=1), keepers="A")
+LOGGED_LATE = Publishing(2, 1, Budget(late=1), keepers="A")
+LEFT_FREE = Publishing(2, 2, Budget(), keepers="AB", leavers="AB")
+LEFT_FREE_LOST = Publishing(2, 2, Budget(lost=1), keepers="AB", leavers="AB")
+LEFT_FREE_LATE = Publishing(2, 2, Budget(late=1), keepers="AB", leavers="AB")
+ONE_LEAVES = Publishing(2, 2, Budget(lapses=1, lost=1), keepers="AB", leavers="A")
+REMOVED = Publishing(2, 1, Budget(hands=1, renewals=2, joins=1, removals=1))
+REMOVED_THEN_TAKEN = Publishing(2, 2, Budget(lapses=1, hands=1, removals=1))
+SENT_TWICE = Publishing(2, 1, Budget(twice=1), keepers="AB", leavers="AB")
+BROKEN = Publishing(2, 1, Budget(breaks=1, guests=1))
+
+PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
+    "a take-over drops the pending publish": ("fence", TAKEN_OVER, Rules(step=_takeover_drops_pending)),
+    "a take-over adopts without rolling forward": ("fence", TAKEN_OVER, Rules(step=_adopts_without_applying)),
+    "a renewal clears a publish that is not applied": (
+        "keep",
+        RENEWED,
+        Rules(step=_renewal_clears_what_is_not_applied),
+    ),
+    "the commit point is a plain put": ("fence", TAKEN_OVER, Rules(condition=_plain_put_at_commit)),
+    "a take-over is a plain put": ("fence", TAKEN_OVER, Rules(condition=_plain_put_at_takeover)),
+    "the owner in the record is enough": ("truth", ANSWER_LOST, Rules(step=_owner_is_enough)),
+    "no answer is taken for a loss": ("truth", ANSWER_LOST, Rules(step=_no_answer_is_a_loss, settles=False)),
+    "a lease that ended is taken for not written": ("truth", ANSWER_LOST, Rules(settles=False)),
+    "a late commit is forgotten": ("truth", LATE, Rules(settle=_unsettled_means_never)),
+    "the record's pending is not looked at": ("truth", ANSWER_LOST, Rules(settle=_only_the_object_counts)),
+    "the path is looked at before the record": ("truth", ANSWER_LOST, Rules(record_first=False)),
+    "a release deletes the record": ("epoch", TAKEN_OVER, Rules(stored=_deleted_when_released, deletes=True)),
+    "a released record counts as held": ("free", TAKEN_OVER, Rules(step=_release_is_ignored)),
+    "a waiter joins the line with a plain put": ("fence", JOINED, Rules(condition=_join_is_a_plain_put)),
+    "a waiter that joins forgets the epoch": ("epoch", JOINED, Rules(joined=_join_keeps_only_what_jvm_hudi_knows)),
+    "a waiter that joins forgets the pending publish": ("fence", JOINED, Rules(joined=_join_drops_pending)),
+    "a join ends the lease": ("truth", ANSWER_LOST, Rules(step=_a_join_ends_the_lease, settles=False)),
+    "a hand-over is a plain put": ("fence", HANDED_OVER, Rules(condition=_hand_over_is_a_plain_put)),
+    "the next holder does not wait for what was handed over": (
+        "order",
+        HANDED_OVER,
+        Rules(step=_leaves_it_to_whoever_handed_over),
+    ),
+    "a lock that was handed over counts as held": ("free", HANDED_OVER, Rules(step=_handed_over_is_still_held)),
+    "a publish is not written into the log": ("fence", LOGGED, Rules(step=_does_not_log)),
+    "one that keeps no log leaves it there": ("fence", TWICE_EACH, Rules(step=_one_that_keeps_no_log_leaves_it_there)),
+    "a new log has the name of the old": ("fence", ONE_LOGS, Rules(step=_a_new_log_has_the_name_of_the_old)),
+    "a publish under a free lock is a plain put": ("fence", HANDED_OVER, Rules(condition=_publish_is_a_plain_put)),
+    "a publish forgets what is not there yet": ("keep", LEFT_FREE, Rules(step=_publish_forgets_what_is_not_there)),
+    "a publish is there before what was decided earlier": ("order", LEFT_FREE, Rules(in_order=False)),
+    "a lock is freed before what was published is there": ("keep", LEFT_FREE, Rules(applies_first=False)),
+    "a take-over sees the last of what is pending": ("order", ONE_LEAVES, Rules(step=_take_over_sees_the_last_only)),
+    "a publish that others went on from never was": (
+        "truth",
+        LEFT_FREE_LOST,
+        Rules(step=_what_others_went_on_from_was_never),
+    ),
+    "a publish that is not there yet never will be": ("truth", LEFT_FREE_LATE, Rules(unwritten="never")),
+    "a holder's renewal applies what it has removed": ("gone", REMOVED, Rules(step=_forgets_what_is_there)),
+    "what is removed stands in the record still": ("gone", REMOVED_THEN_TAKEN, Rules(cleans=False)),
+    "a refused publish never was": (
+        "truth",
+        SENT_TWICE,
+        Rules(step=_a_refused_publish_never_was, refused=_any_refusal_tells),
+    ),
+    "a break frees a lock whose publish is not there": ("keep", BROKEN, Rules(frees_undone=True)),
+    "a commit that lands late is committed again": ("once", LOGGED_LATE, Rules(step=_commits_again_what_lands_late)),
+    "a pending publish blocks the next holder": ("free", TAKEN_OVER, Rules(step=_unapplied_blocks_for_ever)),
 }
 
 
@@ -295,9 +372,16 @@ def _renewal_is_believed_before_it_is_known(me: Me, state: Any, event: Any, now_
     return real.step(me, state, event)
 
 
+def _what_is_given_back_does_not_lapse(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
+    """Nothing is believed in while a release is in doubt, so nothing ends."""
+    del now_s
+    return (state, None) if isinstance(event, Tick) and real.belief(state) is None else real.step(me, state, event)
+
+
 CLOCKS: dict[str, Timed] = {
     "the deadline counts from the answer": _from_the_answer,
     "the own lease gets the grace of others": _slack_for_itself,
     "a renewal follows the wall clock back": _follows_the_clock_back,
+    "a lease that may have been given back does not lapse": _what_is_given_back_does_not_lapse,
     "a renewal counts before it is known": _renewal_is_believed_before_it_is_known,
 }

@@ -149,7 +149,7 @@ class AsyncLease:
     """A held lock. Leave it (`async with`, or `await release()`) to give the lock back.
 
     Attributes:
-        epoch: the fencing token, strictly rising over all acquisitions.
+        epoch: the fencing token; see `LockRecord.epoch` for when it rises.
         owner: the client's UUID.
         task: the task that took it, until it is released.
         lost: set, on the loop, once the lease is known to be lost; `check` knows it a moment earlier.

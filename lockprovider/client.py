@@ -127,8 +127,8 @@ class Client:
             if not isinstance(driver.state, (Idle, Lost)):
                 driver.state = Idle()  # what an earlier release or acquisition that failed has left
             try:
-                line = self._file.line_of_late()
-                answer = driver.feed(TryLock(driver.moment(), over, self._keeps_log, self._leaves, line))
+                line, epoch = self._file.line_of_late(), self._file.highest_epoch
+                answer = driver.feed(TryLock(driver.moment(), over, self._keeps_log, self._leaves, line, epoch))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
                     self.publisher.roll_forward(answer)
                 if isinstance(driver.state, Free) and driver.meanwhile is not None:

@@ -161,7 +161,7 @@ def _outside(me: Me, state: Idle | Lost | Reading | Free, event: Event) -> Step:
 
 
 def _reading(wish: TryLock) -> Reading:
-    return Reading(wish.passing, wish.keeps_log, wish.leaves, wish.line)
+    return Reading(wish.passing, wish.keeps_log, wish.leaves, wish.line, wish.epoch)
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
@@ -325,7 +325,7 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRe
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
         expired=False,
-        epoch=max((seen.epoch if seen else 0) + 1, at.now_ms),
+        epoch=max((seen.epoch if seen else 0) + 1, wish.epoch + 1, at.now_ms),
         nonce=at.nonce,
         pending=seen.pending if seen else None,
         holder=Holder(me.host, me.pid, at.now_ms),

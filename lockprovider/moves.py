@@ -62,7 +62,8 @@ class TryLock:
     """Take the lock if it is free and nobody else's turn.
 
     `keeps_log`: only publishes will be done under it. `leaves`: only one, so leave it `Free` if that will do.
-    `line`: who waited a moment ago, should one that knows nothing of it have dropped it.
+    `line`: who waited a moment ago, should one that knows nothing of it have dropped it. `epoch`: the highest that this
+    client has seen; the same.
     """
 
     at: Moment
@@ -70,6 +71,7 @@ class TryLock:
     keeps_log: bool = False
     leaves: bool = False
     line: tuple[str, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ class Reading:
     keeps_log: bool = False
     leaves: bool = False
     line: tuple[str, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ class LockRecord:
         owner: UUID of the lock client that wrote it.
         valid_until_ms: when the lease lapses, epoch ms UTC.
         expired: the holder released it.
-        epoch: the fencing token, strictly rising over all acquisitions; 0 where a JVM writer dropped it.
+        epoch: the fencing token, strictly rising over all acquisitions between which no JVM writer had the lock; one
+            drops it (0). Across it, it is above all that the client has seen, and not below its clock: it falls where
+            the one before was of another client, whose clock is ahead by more than the time in between.
         nonce: makes the bytes of every write unique, and names the write.
         pending: a decided publish that the next holder must finish.
         earlier: those that were decided right before it and may not be there yet either, in their order.

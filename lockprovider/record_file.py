@@ -27,6 +27,7 @@ class RecordFile:
         self._store = store
         self._path = path
         self.world = world
+        self.highest_epoch = 0  # that was seen
         self._line: tuple[float, tuple[str, ...]] = (0.0, ())  # as it was seen last, and when
 
     def read(self, timeout_s: float) -> Known | None:
@@ -46,7 +47,7 @@ class RecordFile:
             understood = record.nonce != "" and record.encode() == content.data
             self.known = Known(record, content.version, understood)
         if self.known is not None and self.known.record.nonce:
-            self._saw_line(self.known.record)
+            self._saw(self.known.record)
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
@@ -62,7 +63,7 @@ class RecordFile:
             outcome = self._store.put_if_absent(self._path, data, timeout=timeout_s)
         if isinstance(outcome, Won):
             self.known = Known(record, outcome.version, understood=True)
-            self._saw_line(record)
+            self._saw(record)
         return outcome
 
     def line_of_late(self) -> tuple[str, ...]:
@@ -70,7 +71,8 @@ class RecordFile:
         at_s, line = self._line
         return line if self.world.monotonic_s() - at_s < _LINE_S else ()
 
-    def _saw_line(self, record: LockRecord) -> None:
+    def _saw(self, record: LockRecord) -> None:
+        self.highest_epoch = max(self.highest_epoch, record.epoch)
         self._line = self.world.monotonic_s(), record.line
 
     def _content(self, timeout_s: float) -> Content | None:

@@ -41,9 +41,9 @@ _CODES = f"""exit codes:
 {OPTIONS_HELP}"""
 
 _MORE = """The command gets the terminal, the signals (TERM, INT, HUP, QUIT, USR1, USR2) and LOCKPROVIDER_EPOCH: a
-number that rises with every holder, a fencing token for what can check one. When the lease is lost it gets TERM, and
-KILL after --grace seconds; the default is the margin by which this holder gives up before others may act. If this
-process is killed, the command is ended, and the lease lapses.
+number that rises with every holder (across a JVM writer as far as clocks agree), a fencing token for what can check
+one. When the lease is lost it gets TERM, and KILL after --grace seconds; the default is the margin by which this
+holder gives up before others may act. If this process is killed, the command is ended, and the lease lapses.
 
 Not promised: that nobody else acts while this process is stopped, or its machine frozen, beyond the lease."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from fsspec_cas import CasError, Store
 from fsspec_cas.testing import LoseAnswer
-from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, PublishUnknown, publish
+from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, NotAcquired, PublishUnknown, publish
 from lockprovider.publisher import Publisher
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
 
@@ -249,6 +249,19 @@ def test_a_publish_between_commit_and_apply_that_a_jvm_writer_drops_is_neither_a
     with town.client().lock.acquire(0) as after:
         assert after.epoch > epoch
         assert not town.has("state/1"), "nobody knows of it any more"
+
+
+def test_the_epoch_of_a_client_does_not_fall_over_a_jvm_writer_where_clocks_differ(town: Town) -> None:
+    ahead, behind = town.client(), town.client()
+    ahead.clock.wrong_by_s = 3.0
+    first = ahead.lock.acquire()
+    with pytest.raises(NotAcquired):
+        behind.lock.acquire(0)
+    first.release()
+    jvm_takes_over(town)
+    town.rewrite(expired=True)
+    with behind.lock.acquire(0) as second:
+        assert second.epoch > first.epoch
 
 
 def publishes(client: Client) -> None:

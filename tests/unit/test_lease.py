@@ -127,6 +127,14 @@ def test_the_epoch_rises_above_the_one_seen_and_is_not_below_the_clock(seen: int
     assert put.record.epoch == epoch
 
 
+def test_the_epoch_rises_above_what_this_client_has_seen_also_where_a_jvm_writer_has_dropped_it() -> None:
+    jvm = LockRecord("jvm", NOW_MS, expired=True)
+    reading, _ = step(ME, Idle(), TryLock(at(), epoch=NOW_MS + 5000))
+    assert step(ME, reading, RecordSeen(jvm, V1, at()))[1].record.epoch == NOW_MS + 5001
+    assert step(ME, reading, RecordSeen(None, None, at()))[1].record.epoch == NOW_MS + 5001
+    assert taking(jvm)[1].record.epoch == NOW_MS, "of another client it knows nothing"
+
+
 # -- what became of a write --------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,7 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 
 if TYPE_CHECKING:
     from lockprovider.audit_log import AuditLog
+    from lockprovider.free import FreeLock
     from lockprovider.holding import Lease
 
 
@@ -80,6 +81,7 @@ class Client:
         self.pulse = Pulse()
         self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.party.name)
         self.lease: Lease | None = None
+        self.free: FreeLock | None = None
         self._store = store
         # A busy data path must not starve the renewals.
         self.records = store.apart().telling(self.metrics.throttled)
@@ -87,6 +89,7 @@ class Client:
         self._driver = Driver(self.me, self._file, Applying(store), self.metrics, audit)
         self.publisher = Publisher(store, path, self.me, self.party, self._driver)
         self._keeps_log = self._leaves = False
+        self._took_s = 0.0
 
     @property
     def owner(self) -> str:
@@ -164,6 +167,7 @@ class Client:
     def got(self) -> tuple[Free, bool] | None:
         """After the last try: the lock that was left free, and whether the store was asked for it; None if held."""
         self.publisher.begin_lease()
+        self._took_s = self.world.monotonic_s()
         self._driver.meanwhile = None
         state = self._driver.state
         return (state, self._driver.looked) if isinstance(state, Free) else None
@@ -184,6 +188,12 @@ class Client:
         """Let other threads of this client have their turn."""
         self.step_aside()
         self.turn.release()
+
+    def end_deserted(self) -> None:
+        """End the turn at a free lock that a thread had which has died. A lease is seen to by its heartbeat."""
+        free = self.free
+        if free is not None and not free.thread.is_alive():
+            free.end()
 
     def step_aside(self) -> None:
         """Whatever we held is over: other clients of this process need not wait for us."""
@@ -253,7 +263,8 @@ class Client:
             lease.renew()  # while the record names it, whoever takes over puts it there again
             held = self.held()
         if held is not None and held.record.late_ms:
-            self.world.sleep(HAND_OVER_S / 2 + GRACE_MS / 1000)
+            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # after a hand-over, which came before the own take
+            self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))
 
     # -- what a lock that is left free is asked for (`lockprovider.free`) ------------------------------------------
 
@@ -298,4 +309,5 @@ class Client:
         state = self._driver.state
         if isinstance(state, Free):
             self._driver.state = Idle((state.record, state.version))
+        self.free = None
         self.leave()

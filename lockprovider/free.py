@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 
 
 class FreeLock:
-    """A lock that is free at one version of its record, and this client's turn; `release` ends it in any case."""
+    """A lock that is free at one version of its record, and this client's turn; `release` ends it in any case.
+
+    So does the end of the thread that got it, once another thread of this `Lock` wants it.
+    """
 
     def __init__(self, client: Client, free: Free, *, looked: bool) -> None:
         self.looked = looked  # if not, the record was the own last one, and another may have written since
         self._client = client
         self._free = free
+        self.thread = threading.current_thread()
+        self._ending = threading.Lock()
         self._over = self._published = False
         self._freeing: Future[None] | None = None
         self._pid = os.getpid()
@@ -91,7 +97,7 @@ class FreeLock:
             elif not self._over:
                 self._client.go_last(self._free)
         finally:
-            self._end()
+            self.end()
 
     def __enter__(self) -> FreeLock:
         return self
@@ -104,7 +110,7 @@ class FreeLock:
     def _apply(self, what: Apply, data: bytes, began_s: float) -> None:
         self._published = True
         if waited_for := self._client.is_waited_for:
-            self._end()
+            self.end()
         try:
             self._client.publisher.apply_late(what, data, began_s)
         except (CasError, Unappliable) as error:
@@ -113,9 +119,11 @@ class FreeLock:
         if not waited_for:
             self._freeing = self._client.free_again()
 
-    def _end(self) -> None:
-        if not self._over:
-            self._over = True
+    def end(self) -> None:
+        """The turn is over, without a request."""
+        with self._ending:
+            over, self._over = self._over, True
+        if not over:
             with self._client.metrics.release() if self._published else contextlib.nullcontext():
                 self._client.left_free()
 

@@ -369,11 +369,12 @@ def _log(seen: LockRecord | None, at: Moment) -> Log:
 
 
 def _late_ms(seen: LockRecord, now_ms: int) -> int:
-    """When the lock was handed over last; forgotten when that is long past for any clock."""
+    """When the lock was handed over last; forgotten when that is past for all clocks that a lease allows, and more."""
     late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed else 0)
-    return late_ms if now_ms <= late_ms + _LONG_PAST_MS else 0
+    return late_ms if now_ms <= late_ms + _PAST_MS else 0
 
 
+_PAST_MS = 60_000
 _LONG_PAST_MS = 3_600_000
 
 

@@ -23,7 +23,7 @@ from lockprovider.errors import InvalidSettings, NotAcquired, NotPicklable
 from lockprovider.free import FreeLock
 from lockprovider.holding import Lease, OnLost
 from lockprovider.metrics import OnMetric, Recorder
-from lockprovider.moves import Busy
+from lockprovider.moves import Busy, Free
 from lockprovider.pending import Pending
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.record_file import RecordFile
@@ -149,14 +149,15 @@ class Lock:
             return mine.again(keeps_log=keeps_log)
         with client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
-            if not client.turn.acquire(timeout=max(0.0, deadline_s - self._world.monotonic_s())):
+            client.end_deserted()
+            if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s()), client.end_deserted):
                 raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
             try:
                 client.wants(meanwhile, keeps_log=keeps_log, leaves=leaves)
                 self.require_safe_store()
                 ask(client, client.party, self._world, deadline_s)
                 free = client.got()
-                return self._begin(client) if free is None else FreeLock(client, free[0], looked=free[1])
+                return self._begin(client) if free is None else self._begin_free(client, *free)
             except BaseException:
                 client.leave()
                 raise
@@ -170,6 +171,11 @@ class Lock:
             raise
         client.lease = lease
         return lease
+
+    @staticmethod
+    def _begin_free(client: Client, free: Free, looked: bool) -> FreeLock:  # noqa: FBT001 - of a pair
+        client.free = FreeLock(client, free, looked=looked)
+        return client.free
 
     def try_lock(self) -> Lease | Busy:
         """Take the lock if it is free now, else say who holds it."""
@@ -229,8 +235,8 @@ class Lock:
     def wait_for_late(self) -> None:
         """Return once nobody puts anything there any more that was published under an earlier lease of this lock.
 
-        At once, or after half of `HAND_OVER_S`. To be called under the lock by whoever is going to remove what was
-        published.
+        At once if that was a minute ago (clocks differ by less), or once the lock has been held for half of
+        `HAND_OVER_S`. To be called under the lock by whoever is going to remove what was published.
 
         Raises:
             CasError: the record still names such a publish, and could not be written without it.

@@ -19,8 +19,16 @@ T = TypeVar("T")
 
 
 async def finish(thread: ThreadPoolExecutor, work: Callable[..., T], *args: Any) -> T:
-    """Do it in the thread. A cancellation ends the wait, never the work."""
-    return await asyncio.shield(asyncio.wrap_future(thread.submit(work, *args)))
+    """Do it in the thread. A cancellation ends the wait, never the work; what that comes to then is nobody's news."""
+    done = asyncio.wrap_future(thread.submit(work, *args))
+    done.add_done_callback(_retrieved)
+    return await asyncio.shield(done)
+
+
+def _retrieved(done: asyncio.Future[Any]) -> None:
+    """So that asyncio does not report an error that nobody waits for any more."""
+    if not done.cancelled():
+        done.exception()
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, call: OnLost) -> OnLost:

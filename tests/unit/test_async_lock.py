@@ -381,6 +381,20 @@ async def test_the_check_above_catches_a_lock_that_forgets_what_was_cancelled(
     forgetful._client.lease.release()
 
 
+async def test_an_error_that_a_cancelled_acquisition_ends_in_is_not_reported_as_never_retrieved(
+    gated: tuple[Store, Store, Gate],
+) -> None:
+    store, way, gate = gated
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    store.put_if_absent(HUDI_LOCK_PATH, b"not a record").unwrap()
+    before = set(threading.enumerate())
+    await stopped_and_cancelled(gate, 1, lambda: AsyncLock(way, settings=LONG).acquire()._take())
+    await soon(lambda: not [thread for thread in set(threading.enumerate()) - before if "lease" in thread.name])
+    gc.collect()
+    assert reports == []
+
+
 @pytest.mark.parametrize("hops", range(8))
 async def test_a_lock_that_was_on_its_way_to_a_cancelled_task_is_given_back(store: Store, hops: int) -> None:
     """The thread has the lock, the loop has not seen it yet; then the cancellation comes, one step later each time."""

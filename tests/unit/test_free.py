@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockS
 from lockprovider.party import Party
 
 MACHINE = Machine()
+SOON_S = 60
+PATIENT = LockSettings(timeout_s=SOON_S, poll_s=0.05)
 JVM_FIELDS = ("owner", "validUntil", "expired")
 
 
@@ -35,6 +38,13 @@ def store(backend: Told, tmp_path: Path) -> Store:
     lock = Lock(made, settings=SETTINGS)
     publish(lock, lock.wait_for_turn(), "first")
     return made
+
+
+def until(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
 
 
 def rewrite(store: Store, world: World = MACHINE, **fields: object) -> None:
@@ -285,6 +295,30 @@ def test_a_forked_child_has_no_turn_and_does_not_end_its_parents(store: Store, b
     assert parent == "0 True", "it ended well, and the record is what it was"
     assert record(store).line == ("another",)
     assert there(store) == {"first", "second"}
+
+
+def test_a_thread_that_dies_in_its_turn_leaves_it_to_the_others_of_its_lock(store: Store) -> None:
+    lock, turns, go = Lock(store, settings=PATIENT), [], threading.Event()
+
+    def dies() -> None:
+        turns.append(lock.wait_for_turn())
+        assert go.wait(SOON_S)
+
+    for waits_before in (False, True):
+        go.clear()
+        dying = threading.Thread(target=dies)
+        dying.start()
+        until(lambda count=1 + waits_before: len(turns) == count)
+        if waits_before:
+            threading.Thread(target=lambda: (until(lambda: lock._client.turn.wanted), go.set())).start()
+        else:
+            go.set()
+            dying.join()
+        publish(lock, lock.wait_for_turn(SOON_S), f"state{waits_before}")
+        dying.join()
+    with pytest.raises(LeaseLost, match="it was released"):
+        publish(lock, turns[0], "late")
+    assert there(store) == {"first", "stateFalse", "stateTrue"}
 
 
 def test_threads_of_one_process_publish_one_after_the_other(store: Store) -> None:

@@ -11,7 +11,7 @@ from unit.noting import RECORD, SETTINGS, Told, record, rewritten
 
 from fsspec_cas import Store
 from fsspec_cas.testing import ManualClock
-from lockprovider import Lease, LeaseLost, Lock, Pending, PublishUnknown
+from lockprovider import Lease, LeaseLost, Lock, LockSettings, Pending, PublishUnknown
 from lockprovider.lease import LONGEST_S
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
@@ -167,6 +167,32 @@ def test_whoever_removes_what_was_published_waits_for_those_who_handed_over(stor
     with other.acquire(timeout_s=0):
         other.wait_for_late()
     assert clock.sleeps == [HAND_OVER_S / 2 + GRACE_MS / 1000]
+
+
+@pytest.mark.parametrize(("holds_s", "waits_s"), [(0.0, 5.5), (4.0, 1.5), (5.5, 0.0), (100.0, 0.0)])
+def test_what_came_late_came_before_the_lock_was_held_for_that_long(
+    store: Store, holds_s: float, waits_s: float
+) -> None:
+    lock, lease = held(store, "another")
+    publish_last(lock, lease, "state1")
+    clock = ManualClock()
+    clock.now_s = record(store).valid_until_ms / 1000
+    other = Lock(store, settings=LockSettings(validity_s=1000), world=clock)
+    with other.acquire(timeout_s=0):
+        clock.sleep(holds_s)
+        other.wait_for_late()
+    assert clock.sleeps[1:] == [pytest.approx(waits_s)]
+
+
+def test_a_minute_after_a_hand_over_nobody_waits_for_it(store: Store) -> None:
+    lock, lease = held(store, "another")
+    publish_last(lock, lease, "state1")
+    clock = ManualClock()
+    clock.now_s = record(store).valid_until_ms / 1000 + 60.1
+    other = Lock(store, settings=SETTINGS, world=clock)
+    with other.acquire(timeout_s=0):
+        other.wait_for_late()
+    assert clock.sleeps == []
 
 
 def test_what_the_holder_has_removed_is_not_put_back_by_its_own_renewal(store: Store) -> None:

@@ -485,11 +485,12 @@ def family_under(folder, *words, deaf=False):
 
 
 def test_the_command_is_ended_with_its_children_when_the_lock_is_broken(at, tmp_path):
-    with family_under(tmp_path, *at.words, *SHORT) as (running, there):
+    with family_under(tmp_path, "--json", *at.words, *SHORT) as (running, there):
         break_it(at)
         _, said = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 123, said
     assert "is lost" in said
+    assert json.loads(said.splitlines()[-1])["reason"] == "broken"
     assert not any(map(alive, there))
 
 

@@ -55,6 +55,20 @@ def test_a_small_append_asks_eleven_times(opened: tuple[Table, Asked]) -> None:
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
 
 
+def test_an_append_into_many_partitions_is_three_writes_a_file_and_no_larger_than_its_rows(tmp_path: Path) -> None:
+    table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
+    many = [(20 * part + n, f"p{part:02d}", n) for part in range(30) for n in range(20)]
+    table.append(rows(*many))
+    assert {name: asked.names.count(name) for name in ("put marker", "put metafile", "put data")} == {
+        "put marker": 30,
+        "put metafile": 30,
+        "put data": 30,
+    }
+    assert sum(name.startswith("put") for name in asked.names) == 3 * 30 + 6
+    assert content(table) == set(many) == by_hudi_rs(table.url)
+    assert sum((tmp_path / "t" / path).stat().st_size for path in data_files(tmp_path / "t")) < 30 * 6_000
+
+
 def test_properties_that_another_has_changed_are_noticed_before_anything_is_written(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     table.append(rows((1, "a", 1)))

@@ -68,6 +68,17 @@ def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Ta
     assert added == ["a", "b"], "the group of b that is not matched must not be rewritten: a new group is added"
 
 
+def test_a_key_that_comes_twice_is_refused_by_append_anywhere_if_checked(spark: Any, table: Table) -> None:
+    before, twice = content(table), frame(spark, (7, "z", 5), (7, "z", 6), (8, "z", 7))
+    for together in (twice.coalesce(1), twice.repartition(4, "id")):
+        with pytest.raises(InvalidRecords, match="record key '7' comes more than once in partition 'z'"):
+            engine.append(table, together)
+    with pytest.raises(InvalidRecords, match="record key '7' comes more than once"):
+        engine.append(table, twice.repartitionByRange(3, "value"), check_keys=True)
+    assert content(table) == before
+    assert table.timeline().pending_writes == ()
+
+
 def test_a_merge_refuses_what_it_could_only_guess(spark: Any, table: Table) -> None:
     twice = frame(spark, (1, "a", 5), (1, "a", 6))
     with pytest.raises(InvalidRecords, match="key '1' 2 times"):

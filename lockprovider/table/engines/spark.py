@@ -79,7 +79,8 @@ def append(
     `extra` goes into the commit's extra metadata, as in the other three.
 
     Raises:
-        InvalidRecords: a key is null, or a column does not fit the table.
+        InvalidRecords: a key is null or comes twice in a Spark partition (if checked: in `rows`, or is in the table),
+            or a column does not fit the table.
         Aborted: others took this writer for dead.
     """
     return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
@@ -219,12 +220,15 @@ def _change(txn: Transaction, writer: GroupWriter, changes: DataFrame) -> None:
 def insert(txn: Transaction, rows: DataFrame) -> None:
     """Write rows as new ones, without looking whether their keys are there: one Spark job, no lookup.
 
-    One file for each Spark partition and table partition in it: repartition first, if these are many. NOT checked: that
-    the keys are new. Readers see both rows of a key that was there; of rows with one key in one Spark partition the
-    latest is kept. A missing column is null.
+    One file for each Spark partition and table partition in it: repartition first, if these are many. A missing column
+    is null. NOT checked, but with `check_keys`: that the keys are new, and that none comes in two Spark partitions;
+    readers see both rows then. `rows.repartition(*keys)` first brings the rows of a key into one.
 
     In a table with a bucket index they go into the file groups of their buckets, as with `write`: a row whose key is
     there is replaced, and of rows with one key one is kept.
+
+    Raises:
+        InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit the table.
     """
     txn.operation = "INSERT"
     writer = for_tasks(txn, txn.table.schema(txn.timeline))

@@ -21,6 +21,7 @@ from lockprovider.table import schema as hudi_schema
 from lockprovider.table.bloom import hashes
 from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.bucket_groups import groups
+from lockprovider.table.engines.arrow import check_unique
 from lockprovider.table.engines.base import GroupWriter, group_id
 from lockprovider.table.engines.bucketed import new_group
 from lockprovider.table.engines.sketch import Sketch
@@ -215,7 +216,7 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     One file each, however many rows: to split them by their order would give each attempt another split.
 
     Raises:
-        InvalidRecords: a row is not for one of the partitions `within`; None is any.
+        InvalidRecords: a row is not for one of the partitions `within` (None is any), or a key comes twice.
     """
     if not (held := list(batches)):
         return []
@@ -224,10 +225,13 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     found: list[str] = sorted(pc.unique(partitions).to_pylist())
     if within is not None:
         check_within(found, within)
+    mine = {partition: pc.equal(partitions, partition) for partition in found}
+    for partition in found:
+        check_unique(pa.chunked_array([keys.filter(mine[partition])]), partition)
     stats: list[WriteStat] = []
     for partition in found:
-        mine, file_id = pc.equal(partitions, partition), group_id(writer.begin, "insert", partition, task)
-        stats.append(writer.insert(partition, rows.filter(mine), keys.filter(mine), _token(task), file_id))
+        here, file_id = mine[partition], group_id(writer.begin, "insert", partition, task)
+        stats.append(writer.insert(partition, rows.filter(here), keys.filter(here), _token(task), file_id))
         writer.withdraw_if_rolled_back(stats[-1].path)
     return stats
 

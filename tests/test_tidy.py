@@ -60,6 +60,25 @@ PURE = {
     "lockprovider.table.lsm": {"pyarrow"},
     "lockprovider.commands.table.picture": set(),
 }
+# What is slept through in tests, besides by `patience`: a time is meant there, not something that happens meanwhile.
+SLEEPS = {
+    "tests/patience.py": "waits for conditions, for all others",
+    "tests/jvm/shared_table.py": "waits for a condition of a JVM",
+    "tests/jvm/test_lock_provider.py": "waits for a condition of a JVM; clients rest between turns",
+    "tests/jvm/test_spark_races.py": "writers rest between turns",
+    "tests/soak/leaks.py": "what is closed takes its time to be gone",
+    "tests/soak/market_audit.py": "the dead do not tell that they are",
+    "tests/soak/town.py": "holders rest",
+    "tests/soak/trades.py": "traders think",
+    "tests/unit/test_local.py": "a writer is killed at another moment each time",
+    "tests/demo/test_the_whole_demo.py": "waits for a condition, or the end of the demo",
+    "tests/servers/base.py": "waits for a server, or its end",
+    "tests/servers/install.py": "waits for a file lock",
+    "tests/table/speculation_child.py": "waits for a condition in a process of its own",
+    "tests/table/test_bucket_histories.py": "writers think, so that others commit meanwhile",
+    "tests/table/test_histories.py": "writers think, so that others commit meanwhile",
+    "tests/table/test_table_cli.py": "so long is the wait that is drawn",
+}
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
 
 
@@ -167,6 +186,16 @@ def test_no_property_has_a_deadline() -> None:
         if any(keyword.arg == "deadline" for keyword in node.keywords)
     ]
     assert own == []
+
+
+def test_no_test_sleeps_where_it_could_wait_for_what_is_to_happen() -> None:
+    sleeping = {
+        name
+        for name, path in TESTS.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and (getattr(node.value, "id", ""), node.attr) == ("time", "sleep")
+    }
+    assert sleeping == set(SLEEPS), "wait with `patience.until`; or say here why not"
 
 
 def test_no_file_is_a_drawer_for_everything() -> None:

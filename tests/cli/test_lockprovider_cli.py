@@ -19,12 +19,13 @@ import pytest
 from faults import actions as do
 from faults.actions import Ending
 from faults.proxy import FaultProxy
+from patience import PATIENCE_S, until
 
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings
 
 COMMAND = str(Path(sys.executable).with_name("lockprovider"))
-LIMIT_S = 120
+LIMIT_S = PATIENCE_S
 SHORT = ("--validity", "10", "--renew", "0.2")
 
 
@@ -143,16 +144,6 @@ def held(at):
 def held_locally(local):
     with holding(local) as lease:
         yield lease
-
-
-def until(check):
-    """Wait for what must happen; generous, for the machine may be busy."""
-    pause = threading.Event()
-    for _ in range(int(LIMIT_S / 0.05)):
-        if found := check():
-            return found
-        pause.wait(0.05)
-    raise AssertionError(f"it did not happen within {LIMIT_S} s")
 
 
 def alive(pid):

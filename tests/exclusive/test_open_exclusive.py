@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from conformance.facade import Facade
+from patience import until
 from servers.gcs_double import GcsDouble
 
 from fsspec_cas import ABSENT, AlreadyExists, AsyncStore, InvalidInput, Lost, NotSupported, ObjectNotFound, Store, Won
@@ -218,7 +219,7 @@ def test_one_that_nobody_closes_leaves_nothing(at):
     del writer
     gc.collect()
     assert store.list("") == []
-    assert eventually(lambda: parts_left(at) == [])
+    until(lambda: parts_left(at) == [])
 
 
 def test_parts_that_were_left_behind_do_not_stop_a_create(request, at):
@@ -328,12 +329,3 @@ def parts_left(at):
         bucket, key = at.server.split(url)
         return re.findall(b"<UploadId>", at.server.raw("GET", bucket, query=f"prefix={key}&uploads=").body)
     return [path.name for path in Path(url).rglob("*") if path.is_file()]
-
-
-def eventually(check, seconds=10.0):
-    done = threading.Event()
-    for _ in range(int(seconds / 0.05)):
-        if check():
-            return True
-        done.wait(0.05)
-    return False

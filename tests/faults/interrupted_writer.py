@@ -51,7 +51,7 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         return {"returned": repr(call(store, asked))}
     except KeyboardInterrupt as stop:
         unknown = unknown_in(stop)
-        resolved = store.resolve(unknown) if unknown and asked["call"] != "delete" else None
+        resolved = store.resolve(unknown) if unknown is not None and asked["call"] != "delete" else None
         return told(stop, resolved)
 
 
@@ -61,7 +61,7 @@ async def run_async(asked: dict[str, Any], said: list[dict[str, Any]]) -> None:
             said.append({"returned": repr(await call(store, asked))})
         except asyncio.CancelledError as stop:
             unknown = unknown_in(stop)
-            said.append(told(stop, await store.resolve(unknown) if unknown else None))
+            said.append(told(stop, await store.resolve(unknown) if unknown is not None else None))
             raise
 
 

@@ -9,11 +9,11 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from base64 import b64decode
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S, soon, until
 
 from faults import actions as do
 from faults.actions import Action, Ending
@@ -22,8 +22,6 @@ from faults.interrupted_writer import MINE
 from fsspec_cas import OutcomeUnknown, Unknown, Version, Won
 
 TESTS = Path(__file__).parents[1]
-START_S = 40.0
-END_S = 20.0
 HANGS: dict[str, Action] = {"applied": do.lose_answer(Ending.HANG), "lost": do.never_deliver(Ending.HANG)}
 
 
@@ -55,12 +53,10 @@ def interrupt(bench: Bench, call: str, version: Version | None = None, *, asynch
         writer.stdin.write(json.dumps(asked))
         writer.stdin.close()
         writer.stdin = None
-        deadline = time.monotonic() + START_S
-        while not hangs(bench) and writer.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: hangs(bench) or writer.poll() is not None)
         assert hangs(bench), writer.communicate()
         writer.send_signal(signal.SIGINT)
-        out, err = writer.communicate(timeout=END_S)
+        out, err = writer.communicate(timeout=PATIENCE_S)
     assert writer.returncode == 0, err
     return json.loads(out)
 
@@ -100,9 +96,7 @@ def test_ctrl_c_during_a_delete_is_unknown(s3: Bench, hang: str):
 
 
 async def cancelled(bench: Bench, task: asyncio.Task) -> asyncio.CancelledError:
-    deadline = time.monotonic() + END_S
-    while not hangs(bench) and not task.done() and time.monotonic() < deadline:  # noqa: ASYNC110 (another thread's)
-        await asyncio.sleep(0.01)
+    await soon(lambda: hangs(bench) or task.done())
     assert hangs(bench)
     task.cancel()
     with pytest.raises(asyncio.CancelledError) as caught:

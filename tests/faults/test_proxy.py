@@ -9,6 +9,7 @@ import threading
 from importlib import import_module
 
 import pytest
+from patience import until
 from servers import raw
 
 from faults import actions as do
@@ -182,8 +183,7 @@ def test_a_proxy_closes_while_a_client_hangs(seaweedfs):
         proxy.rule(action=do.never_deliver(Ending.HANG))
         client = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
         client.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
-        while not proxy.log:
-            threading.Event().wait(0.01)
+        until(lambda: proxy.log)
     assert client.recv(10) == b""
     client.close()
 

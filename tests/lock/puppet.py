@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
+
+from patience import until
 
 TESTS = Path(__file__).resolve().parent.parent
 LONG_S = 240.0  # the longest that an answer is waited for; reached only by a failure
@@ -90,8 +91,5 @@ class Puppet:
 
 
 def _wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
-    until_s = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < until_s, "it did not come to that"
-        assert process.poll() is None, f"it ended with {process.returncode}"
-        time.sleep(0.01)
+    until(lambda: condition() or process.poll() is not None)
+    assert process.poll() is None, f"it ended with {process.returncode}"

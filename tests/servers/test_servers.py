@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
 import pytest
+from patience import until
 
 from servers import azurite as azurite_file
 from servers import base, install
@@ -244,7 +244,7 @@ def test_servers_end_when_the_test_process_is_killed(tmp_path):
     )
     assert ended.returncode == -signal.SIGKILL
     pid, folder = ended.stdout.decode().split()
-    wait_until(lambda: members(int(pid)) == [] and not Path(folder).exists())
+    until(lambda: members(int(pid)) == [] and not Path(folder).exists())
 
 
 def test_servers_end_at_exit_without_a_stop(tmp_path):
@@ -274,10 +274,3 @@ def test_two_who_install_the_same_do_it_once(monkeypatch, tmp_path):
     assert folders == {tmp_path / "thing-1.0"}
     assert (tmp_path / "thing-1.0" / "made").exists()
     assert (tmp_path / "runs").read_text() == "x"
-
-
-def wait_until(true, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)

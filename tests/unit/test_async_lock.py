@@ -7,14 +7,15 @@ import contextlib
 import gc
 import json
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import patience
 import pytest
+from patience import PATIENCE_S, soon
 
 import lockprovider
 from fsspec_cas import Store
@@ -34,7 +35,7 @@ from lockprovider import (
 from lockprovider.turn import Turn
 
 LONG = LockSettings(validity_s=300, renew_s=30, timeout_s=20, poll_s=0.05, check_store=False)
-SOON_S = 20.0  # for what will happen at once unless the machine stands still
+SOON_S = PATIENCE_S
 
 
 class Gate:
@@ -105,18 +106,8 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{condition} did not come true"
-        gc.collect()
-        time.sleep(0.01)
-
-
-async def soon(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    """With what nobody refers to any more collected."""
+    patience.until(lambda: gc.collect() >= 0 and condition())
 
 
 def record(store: Store) -> LockRecord:

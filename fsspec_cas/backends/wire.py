@@ -106,7 +106,7 @@ def sends_once(session: Any) -> Any:
     Source: aiohttp.client, `_retry_connection`; there is no public switch.
     """
     if not hasattr(session, "_retry_connection"):
-        raise NotSupported("this aiohttp re-sends requests unseen and cannot be told not to; use aiohttp >= 3.10")
+        raise NotSupported("this aiohttp re-sends requests unseen and cannot be told not to; use aiohttp >= 3.11")
     session._retry_connection = False  # noqa: SLF001 - see above
     return session
 

@@ -120,9 +120,7 @@ def test_read_if_changed(fs, path):
     assert fs.read_if_changed(path, version).data == b"2"
 
 
-def test_a_conditional_delete(request, fs, path):
-    if "fake_gcs" in request.node.callspec.id:
-        request.applymarker(pytest.mark.xfail(reason="fake-gcs-server ignores preconditions on DELETE", strict=True))
+def test_a_conditional_delete(fs, path):
     first = fs.put_if_absent(path, b"1")
     second = fs.put_if_match(path, b"2", first)
     with pytest.raises(VersionMismatch):

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import until
 from unit.noting import RECORD, SETTINGS, Told, record, rewritten
 
 from fsspec_cas import Machine, Store, World
@@ -38,13 +38,6 @@ def store(backend: Told, tmp_path: Path) -> Store:
     lock = Lock(made, settings=SETTINGS)
     publish(lock, lock.wait_for_turn(), "first")
     return made
-
-
-def until(condition: Callable[[], object]) -> None:
-    end_s = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
 
 
 def rewrite(store: Store, world: World = MACHINE, **fields: object) -> None:

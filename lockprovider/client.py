@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError, Store, Version, Won, World
 from lockprovider.applying import Applying
 from lockprovider.asking import Tried
-from lockprovider.driving import REQUEST_S, Answer, Driver, Meanwhile, final
+from lockprovider.driving import REQUEST_S, Answer, Driver, final
 from lockprovider.errors import LockError
 from lockprovider.fifo import Fifo
 from lockprovider.heartbeat import Pulse
@@ -47,6 +47,7 @@ from lockprovider.moves import (
     TryLock,
     Writing,
 )
+from lockprovider.observer import ClientObserver, Meanwhile
 from lockprovider.party import Party
 from lockprovider.publisher import Publisher
 from lockprovider.record import LockRecord
@@ -86,8 +87,10 @@ class Client:
         # A busy data path must not starve the renewals.
         self.records = store.apart().telling(self.metrics.throttled)
         self._file = RecordFile(self.records, path, world)
-        self._driver = Driver(self.me, self._file, Applying(store), self.metrics, audit)
-        self.publisher = Publisher(store, path, self.me, self.party, self._driver)
+        applying = Applying(store)
+        self._observer = ClientObserver(self.me, world, self.metrics, audit, applying)
+        self._driver = Driver(self.me, self._file, self._observer)
+        self.publisher = Publisher(store, path, self.me, self.party, self._driver, applying=applying)
         self._keeps_log = self._leaves = False
         self._took_s = 0.0
 
@@ -105,7 +108,7 @@ class Client:
 
     def wants(self, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool) -> None:
         """The next tries are for somebody who promises this, and would leave a free lock free."""
-        self._driver.meanwhile, self._keeps_log, self._leaves = meanwhile, keeps_log, leaves
+        self._observer.meanwhile, self._keeps_log, self._leaves = meanwhile, keeps_log, leaves
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
         """What another client of this process has released, and knows, is as good as the own."""
@@ -134,8 +137,8 @@ class Client:
                 answer = driver.feed(TryLock(driver.moment(), over, self._keeps_log, self._leaves, line, epoch))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
                     self.publisher.roll_forward(answer)
-                if isinstance(driver.state, Free) and driver.meanwhile is not None:
-                    driver.meanwhile.start(driver.state.record)
+                if isinstance(driver.state, Free) and self._observer.meanwhile is not None:
+                    self._observer.meanwhile.start(driver.state.record)
             except BaseException:
                 self._back_out()
                 raise
@@ -168,7 +171,7 @@ class Client:
         """After the last try: the lock that was left free, and whether the store was asked for it; None if held."""
         self.publisher.begin_lease()
         self._took_s = self.world.monotonic_s()
-        self._driver.meanwhile = None
+        self._observer.meanwhile = None
         state = self._driver.state
         return (state, self._driver.looked) if isinstance(state, Free) else None
 

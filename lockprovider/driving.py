@@ -5,11 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from fsspec_cas import Unknown, Version, Won
+from fsspec_cas import Outcome, Unknown, Version, Won
 from lockprovider import lease as machine
-from lockprovider.applying import Applying
-from lockprovider.audit_log import AuditLog
-from lockprovider.metrics import Recorder, Step
 from lockprovider.moves import (
     Apply,
     Busy,
@@ -28,6 +25,7 @@ from lockprovider.moves import (
     State,
     Tick,
     Told,
+    Transition,
     Writing,
 )
 from lockprovider.record import LockRecord
@@ -38,38 +36,40 @@ REQUEST_S = 20.0  # for one step of the protocol; retries within it are the stor
 Answer = Busy | Told | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
 
 
-class Meanwhile(Protocol):
-    """Reads that an acquisition is accompanied by, so that they are there when the lock is.
+class Observer(Protocol):
+    """Who is told of what a machine does. It changes nothing of that, and shall not keep the caller."""
 
-    The take is conditional on the version at which the record was seen. Once it has succeeded, nobody can have held the
-    lock since; what was begun with the last `start` is as good as begun under the lock, if no `drop` came after it.
-    """
+    def stepped(self, me: Me, transition: Transition) -> None:
+        """The machine has made a step."""
 
-    def start(self, seen: LockRecord) -> None:
-        """The lock was seen free, as `seen`, and is about to be taken: read, from the start. Shall not keep the caller.
+    def takes(self, record: LockRecord, seen: LockRecord | None) -> None:
+        """`record` is about to be written, to take the lock that was `seen` like this (None: not seen so)."""
 
-        What is pending in `seen` is decided, and may not be applied yet.
-        """
+    def wrote(self, state: State, outcome: Outcome) -> None:
+        """The record was written in this state, or not."""
 
-    def drop(self) -> None:
-        """What was read is not to be relied on; read again once the lock is there."""
+    def told(self, told: Told, held: Held) -> None:
+        """The machine has told this of the lock that it holds."""
+
+    def ended(self, at_ms: int, *, held: bool) -> None:
+        """The lock was released, if `held`; else it is known not to be held any more."""
+
+    def turned(self, record: LockRecord) -> None:
+        """The lock was taken and handed over in one write."""
 
 
 class Driver:
     """One machine. Whoever feeds it has `one_step`: it takes one event at a time."""
 
-    def __init__(self, me: Me, file: RecordFile, applying: Applying, metrics: Recorder, audit: AuditLog | None) -> None:
+    def __init__(self, me: Me, file: RecordFile, observer: Observer) -> None:
         self.state: State = Idle()
         self.one_step = threading.RLock()
         self.looked = False  # whether the store was asked, in this try
         self.patient = False  # who was outrun does not ask by whom
-        self.meanwhile: Meanwhile | None = None
         self._me = me
         self._file = file
-        self.applying = applying
         self.world = file.world
-        self._metrics = metrics
-        self._audit = audit
+        self._observer = observer
 
     def held(self) -> Held | None:
         """What the machine believes we hold; does not wait for a request on its way."""
@@ -84,14 +84,13 @@ class Driver:
         while True:
             before = self.state
             self.state, effect = machine.step(self._me, before, event)
-            self._metrics.stepped(self._me, Step(before, event, self.state, effect))
+            self._observer.stepped(self._me, Transition(before, event, self.state, effect))
             match effect:
                 case ReadRecord():
                     event = self.read()
                 case PutRecord():
                     if self._writes("take"):
-                        self.applying.look_ahead(effect.record.pending)
-                        self._tell_meanwhile(effect)
+                        self._observer.takes(effect.record, self._seen_at(effect))
                     event = self._put(effect)
                 case _:
                     self._note(effect)
@@ -128,41 +127,27 @@ class Driver:
         return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
     def note_end(self, at_ms: int | None = None, *, held: bool) -> None:
-        """Tell the audit, if there is one, that the lock was released, or is not held any more."""
-        if self._audit is not None:
-            self._audit.ended(self.world.now_ms() if at_ms is None else at_ms, held=held)
+        """Tell that the lock was released, or is not held any more."""
+        self._observer.ended(self.world.now_ms() if at_ms is None else at_ms, held=held)
 
     def note_turn(self) -> None:
-        """Tell the audit, if there is one, of a lock that was taken and handed over in one write."""
+        """Tell of a lock that was taken and handed over in one write."""
         state = self.state
-        if self._audit is not None and isinstance(state, Idle) and state.released is not None:
-            self._audit.taken(state.released[0])
-            self.note_end(held=True)
+        if isinstance(state, Idle) and state.released is not None:
+            self._observer.turned(state.released[0])
 
     def _note(self, answer: Answer) -> None:
-        """Tell the audit what the machine has told."""
         held = self.held()
-        if self._audit is None or held is None or not isinstance(answer, Told):
-            return
-        if answer.what == "acquired":
-            self._audit.taken(held.record)
-        elif answer.what in ("renewed", "committed"):
-            self._audit.renewed(held.record, self._me.settings.validity_s)
+        if held is not None and isinstance(answer, Told):
+            self._observer.told(answer, held)
 
     def _writes(self, *purposes: str) -> bool:
         return isinstance(self.state, Writing) and self.state.purpose in purposes
 
-    def _tell_meanwhile(self, effect: PutRecord) -> None:
-        meanwhile, seen = self.meanwhile, self._file.known
-        if meanwhile is None:
-            return
-        record = seen.record if seen is not None and seen.version == effect.condition else None
-        # Not if whoever had it let it lapse, or was made to, and may still be at work.
-        given = record is not None and (record.handed or (record.expired and record.pending is None))
-        if record is not None and given and record.tells_all:
-            meanwhile.start(record)
-        else:
-            meanwhile.drop()
+    def _seen_at(self, effect: PutRecord) -> LockRecord | None:
+        """The record that this write replaces, if it is the one that was seen last."""
+        seen = self._file.known
+        return seen.record if seen is not None and seen.version == effect.condition else None
 
     def _put(self, effect: PutRecord) -> Event:
         try:
@@ -170,7 +155,7 @@ class Driver:
         except BaseException:
             self.state, _ = machine.step(self._me, self.state, PutFailed())  # looked at when next asked
             raise
-        self._metrics.wrote(self.state, outcome)
+        self._observer.wrote(self.state, outcome)
         if isinstance(outcome, Won):
             return PutWon(outcome.version)
         if isinstance(outcome, Unknown):

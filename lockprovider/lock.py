@@ -18,12 +18,13 @@ from lockprovider import publish
 from lockprovider.asking import ask
 from lockprovider.audit_log import AuditLog
 from lockprovider.client import Client
-from lockprovider.driving import REQUEST_S, Meanwhile
+from lockprovider.driving import REQUEST_S
 from lockprovider.errors import InvalidSettings, NotAcquired, NotPicklable
 from lockprovider.free import FreeLock
 from lockprovider.holding import Lease, OnLost
 from lockprovider.metrics import OnMetric, Recorder
 from lockprovider.moves import Busy, Free
+from lockprovider.observer import Meanwhile
 from lockprovider.pending import Pending
 from lockprovider.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.record_file import RecordFile

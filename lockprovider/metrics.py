@@ -39,9 +39,7 @@ from fsspec_cas import CasError, Lost, NotSupported, Outcome, Unknown, World
 from lockprovider.errors import LockError, NotAcquired
 from lockprovider.moves import (
     Checking,
-    Effect,
     Ended,
-    Event,
     Held,
     Idle,
     Me,
@@ -49,6 +47,7 @@ from lockprovider.moves import (
     RecordSeen,
     State,
     Told,
+    Transition,
     Writing,
 )
 from lockprovider.record import LockRecord
@@ -166,7 +165,7 @@ class Recorder:
             if since_s is not None:
                 self._ms(HELD_MS, since_s)
 
-    def stepped(self, me: Me, step: Step) -> None:
+    def stepped(self, me: Me, step: Transition) -> None:
         """The machine has made a step."""
         if self._call is not None:
             for measure in measures(me.owner, self._world.now_ms(), step):
@@ -199,24 +198,14 @@ class Recorder:
             warnings.warn(f"on_metric failed for {measure.name}: {error!r}", RuntimeWarning, stacklevel=2)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of the lease machine."""
-
-    before: State
-    event: Event
-    after: State
-    effect: Effect | None
-
-
-def measures(owner: str, now_ms: int, step: Step) -> tuple[Measure, ...]:
+def measures(owner: str, now_ms: int, step: Transition) -> tuple[Measure, ...]:
     """What a step of `owner`'s machine says in numbers."""
     counts = tuple(Measure(name, "counter", 1) for name in _counted(owner, step))
     held = _timed(step)
     return counts if held is None else (*counts, _left(held, now_ms))
 
 
-def _counted(owner: str, step: Step) -> tuple[str, ...]:
+def _counted(owner: str, step: Transition) -> tuple[str, ...]:
     match step.before, step.event, step.effect:
         case _, RecordSeen(record=LockRecord(given=False, owner=holder)), PutRecord() if holder != owner:
             return (DANGLING,)
@@ -230,7 +219,7 @@ def _counted(owner: str, step: Step) -> tuple[str, ...]:
             return ()
 
 
-def _timed(step: Step) -> Held | None:
+def _timed(step: Transition) -> Held | None:
     match step.before, step.effect, step.after:
         case _, Told("acquired"), Held() as new:
             return new

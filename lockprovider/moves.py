@@ -323,3 +323,13 @@ class Lost:
 
 State = Idle | Reading | Free | Held | Writing | Checking | Rolling | Lost
 Step = tuple[State, Effect | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One step of the lease machine, as it was."""
+
+    before: State
+    event: Event
+    after: State
+    effect: Effect | None

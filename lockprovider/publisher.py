@@ -10,6 +10,7 @@ import threading
 
 from fsspec_cas import AlreadyExists, CasError, Store, Version
 from lockprovider import publish
+from lockprovider.applying import Applying
 from lockprovider.driving import Driver, final
 from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.lease import hand_over_s, hands_over, not_there, only_ours_since, settle_commit
@@ -41,7 +42,7 @@ _LOG = logging.getLogger("lockprovider")
 class Publisher:
     """Publishes under its client's lease, or a lock that is left free. `one_publish` is held for the whole of it."""
 
-    def __init__(self, store: Store, path: str, me: Me, party: Party, driver: Driver) -> None:
+    def __init__(self, store: Store, path: str, me: Me, party: Party, driver: Driver, *, applying: Applying) -> None:
         self.one_publish = threading.RLock()  # renewals go on meanwhile
         self._store = store
         self._folder = path.rpartition("/")[0]
@@ -49,7 +50,7 @@ class Publisher:
         self._party = party
         self._driver = driver
         self._world = driver.world
-        self._applying = driver.applying
+        self._applying = applying
         self._tried: dict[Pending, Version] = {}  # commits of this lease, and where in the record's history they belong
         self.breaks = False  # an operator's order: set aside whatever cannot be applied
         self.set_aside: dict[str, str] = {}  # of what could not be applied, the path, and where it is kept

@@ -352,7 +352,7 @@ def overwritten(drawn: random.Random, *triples: tuple[int, str, int]) -> Callabl
 def change(table: Table, drawn: random.Random, number: int) -> None:
     """One commit of any kind; keys of inserts are new."""
     keys = drawn.sample(range(12), drawn.randrange(1, 4))
-    changed = [(key, drawn.choice(["a", "b c", "ü/x", "p=1"]), drawn.randrange(99)) for key in keys]
+    changed = [(key, drawn.choice(["a", "b c", "ü/x", "p-1"]), drawn.randrange(99)) for key in keys]
     new = [(100 + 10 * number + key, part, value) for key, part, value in changed]
     match drawn.choice(["upsert", "upsert", "append", "delete", "overwrite"]):
         case "upsert":

@@ -116,7 +116,7 @@ _ALSO = {
 
 WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     **{
-        name: (f"{PUBLISHING[name][0]}|{_ALSO.get(name, PUBLISHING[name][0])}", _step(PUBLISHING[name][1].rules.step))
+        name: (f"{PUBLISHING[name][0]}|{_ALSO.get(name, PUBLISHING[name][0])}", _step(PUBLISHING[name][2].step))
         for name in _OF_PUBLISHING
     },
     **{name: ("one", _timed(twin)) for name, twin in CLOCKS.items()},

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import udf
 from table.spark_tables import TRIPLE
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
+from fsspec_cas import InvalidInput
 from lockprovider.demo.proof import read as by_hudi_rs_on_s3
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.hudi_cas import activate, register
 from lockprovider.table.engines.spark_changes import changes
+from lockprovider.table.engines.spark_errors import typed_errors
+from lockprovider.table.errors import InvalidRecords, TableNotFound
 
 ROWS = {(1, "a", 1), (2, "a", 2), (3, "b", 3)}
 
@@ -110,6 +116,32 @@ def test_a_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
     assert table.timeline().pending_writes == ()
     assert orphans(Path(table.url)) == set()
     assert content(table) == by_hudi_rs(table.url) == ROWS
+
+
+def test_a_write_that_is_refused_says_so_in_one_sentence_with_its_type(
+    spark: Any, table: Table, tmp_path: Path
+) -> None:
+    good, bad = (spark.createDataFrame([(key, "b", 1)], TRIPLE) for key in (9, None))
+    nowhere = str(tmp_path / "nowhere")
+    refused = [
+        (good, nowhere, TableNotFound, f"there is no table at {nowhere!r}, and format('hudi_cas') makes none: create"),
+        (good.withColumnRenamed("value", "more"), table.url, InvalidInput, "columns ['more'] are not on both sides"),
+        (bad, table.url, InvalidRecords, "record key ['id'] is null or empty"),
+    ]
+    for frame, url, kind, sentence in refused:
+        with pytest.raises(PySparkException) as by_spark:
+            frame.write.format("hudi_cas").mode("append").save(url)
+        words = str(by_spark.value)
+        assert f": {kind.__module__}.{kind.__name__}: {sentence}" in words.replace("\n", " ")
+        assert "Traceback" not in words
+        with pytest.raises(kind, match=re.escape(sentence)), typed_errors():
+            frame.write.format("hudi_cas").mode("append").save(url)
+    with pytest.raises(TableNotFound, match=re.escape(nowhere)), typed_errors():
+        spark.read.format("hudi_cas").load(nowhere)
+    with pytest.raises(PySparkException, match="Traceback"), typed_errors():  # another's error keeps all it has
+        spark.range(1).select(udf(lambda _: 1 // 0)("id")).collect()
+    assert table.timeline().pending_writes == ()
+    assert content(table) == ROWS
 
 
 def test_on_an_object_store_the_credentials_go_with_the_tasks(spark: Any, seaweedfs: Any) -> None:

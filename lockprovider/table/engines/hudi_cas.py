@@ -10,14 +10,17 @@ again to see later commits. `append` adds rows without looking for their keys; `
 one commit. Upserts, merges and deletes are functions (`spark`, `spark_merge`): a data source cannot shuffle rows.
 
 Not promised: what needs a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables); typed errors (Spark hands on
-their text); that a query's columns and filters narrow what is read (name them as options: Spark 4 does not prune the
-columns of Python sources, and its filter pushdown for them gives wrong rows). Needs PySpark 4.2.
+their type and sentence as text, after words of its own: `spark_errors.typed_errors` makes them errors again); that a
+query's columns and filters narrow what is read (name them as options: Spark 4 does not prune the columns of Python
+sources, and its filter pushdown for them gives wrong rows). Needs PySpark 4.2.
 
 Source: Spark's `pyspark.sql.datasource`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark_errors import in_one_sentence
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.spark_reader import BatchReader, StreamReader, checked_times, latest
 from lockprovider.table.engines.spark_writer import BatchWriter, Shipment, StreamWriter
@@ -65,6 +69,7 @@ class HudiCas(DataSource):
         """What stands in `format`."""
         return NAME
 
+    @in_one_sentence()
     def schema(self) -> StructType:
         """The table's columns, or those asked for; from here on the table is read as it is now."""
         options = Options.of(self.options)
@@ -76,46 +81,55 @@ class HudiCas(DataSource):
         schema = plain_columns(table.schema(timeline), columns)
         return from_arrow_schema(pa.schema([(OPERATION, pa.string()), *schema]) if options.changes else schema)
 
+    @in_one_sentence()
     def reader(self, schema: StructType) -> BatchReader:
         """Batch reads."""
         options = Options.of(self.options)
         options.refuse("a batch read", "stream_id", "starting", "max_commits")
         return BatchReader(options, self._pinned or options.as_of, schema)
 
+    @in_one_sentence()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Streaming reads."""
         options = Options.of(self.options)
         options.refuse("a stream", "as_of", "begin", "end", "stream_id")
         return StreamReader(options, schema)
 
+    @in_one_sentence()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
         """Batch writes."""
         options = Options.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
-        _check_table(options)
-        return BatchWriter(Shipment(options, schema.names, overwrite))
+        shipment = Shipment(options, schema.names, overwrite)
+        with _planning(options):
+            shipment.begin()
+        return BatchWriter(shipment)
 
+    @in_one_sentence()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
         """Streaming writes."""
         if overwrite:
             raise InvalidInput("outputMode complete would replace the table with each batch: use append")
         options = Options.of(self.options)
         options.refuse("a streaming write", *_OF_READS)
-        _check_table(options)
-        return StreamWriter(Shipment(options, schema.names, overwrite))
+        shipment = Shipment(options, schema.names, overwrite)
+        with _planning(options):
+            shipment.check()
+        return StreamWriter(shipment)
 
 
 _OF_READS = ("columns", "filter", "partitions", "as_of", "begin", "end", "changes", "starting", "max_commits")
 
 
-def _check_table(options: Options) -> None:
-    """Here, where Spark plans the write: later, in its pickling, an error is at the end of forty lines.
+@contextmanager
+def _planning(options: Options) -> Iterator[None]:
+    """Where there is no table, say what a writer is to do.
 
     Raises:
         TableNotFound: there is none.
     """
     try:
-        options.open()
+        yield
     except TableNotFound:
         raise TableNotFound(
             f"there is no table at {options.url!r}, and format('hudi_cas') makes none: create it first, with "

@@ -1,30 +1,68 @@
-"""Errors of executors, as the types they were raised with."""
+"""Errors of Spark's Python workers, as the types they were raised with."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 
-from lockprovider.table.errors import Aborted, Corrupt, HistoryGone, InvalidRecords, TableError, UnsupportedSchema
+from fsspec_cas import CasError, InvalidInput
+from lockprovider import InvalidSettings, LockError
+from lockprovider.table.errors import (
+    Aborted,
+    Corrupt,
+    HistoryGone,
+    InvalidRecords,
+    TableError,
+    TableNotFound,
+    UnsupportedSchema,
+    UnsupportedTable,
+)
 
-# Spark hands on the traceback of a task as text; its last line is the error itself.
-_RAISED = re.compile(rf"^{re.escape(TableError.__module__)}\.(\w+): (.+)$", re.MULTILINE)
-_TYPES: dict[str, type[TableError]] = {
-    kind.__name__: kind for kind in (Aborted, Corrupt, HistoryGone, InvalidRecords, UnsupportedSchema)
+_TYPES: dict[str, type[Exception]] = {
+    f"{kind.__module__}.{kind.__name__}": kind
+    for kind in (
+        Aborted,
+        Corrupt,
+        HistoryGone,
+        InvalidInput,
+        InvalidRecords,
+        InvalidSettings,
+        TableNotFound,
+        UnsupportedSchema,
+        UnsupportedTable,
+    )
 }
+# Spark hands on a worker's error as text, after words of its own: at the end is the error itself, often a traceback's.
+_RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _TYPES))}): (.+)$", re.MULTILINE)
+_NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Around a Spark action: an error of ours that a task raised comes out as itself, Spark's own as it is."""
+    """Around a Spark action: an error of ours that a worker raised comes out as itself, Spark's own as it is."""
     try:
         yield
     except PySparkException as error:
         found = _RAISED.findall(str(error))
-        kind = _TYPES.get(found[-1][0]) if found else None
-        if kind is None:
+        if not found:
             raise
-        raise kind(found[-1][1]) from error
+        kind, sentence = found[-1]
+        raise _TYPES[kind](sentence) from error
+
+
+@contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """In a Python worker of Spark, around all that it calls: an error of ours goes to the driver without its traceback.
+
+    Spark's worker asks this variable of its own when it writes down the error that ends it, so it says nothing about
+    other errors. Source: `pyspark.util.handle_worker_exception`.
+    """
+    try:
+        yield
+    except (CasError, LockError, TableError):
+        os.environ[_NO_TRACEBACK] = "1"
+        raise

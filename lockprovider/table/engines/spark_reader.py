@@ -25,6 +25,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table import reading, steady
 from lockprovider.table import schema as hudi_schema
 from lockprovider.table.context import TableContext
+from lockprovider.table.engines.spark_errors import in_one_sentence
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.sql_where import parse
 from lockprovider.table.files import conform
@@ -60,8 +61,9 @@ class Piece(InputPartition):
 
     def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
         """The rows, exactly as Spark expects them."""
-        target = to_arrow_schema(schema, timezone="UTC")
-        yield from conform(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
+        with in_one_sentence():
+            target = to_arrow_schema(schema, timezone="UTC")
+            yield from conform(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
 def pieces(table: TableContext, scan: reading.Scan | None) -> list[Piece]:
@@ -122,6 +124,7 @@ class BatchReader(DataSourceReader):
         self._pinned = pinned
         self._schema = schema
 
+    @in_one_sentence()
     def partitions(self) -> list[Piece]:
         """One a file."""
         options, table, columns = self._options, self._options.open(), self._schema.names
@@ -146,6 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._table: TableContext | None = None
         self._target: str | None = None
 
+    @in_one_sentence()
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
         """Where a new query starts: its checkpoint knows better from then on."""
         match self._options.starting:
@@ -161,10 +165,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = self._options.max_commits
         return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
 
+    @in_one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Go no further than to what is there now."""
         self._target = latest(self._opened().timeline())
 
+    @in_one_sentence()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
         """The completion time up to which the next batch reads."""
         done = self._completed_after(start[_OFFSET])
@@ -172,6 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             done = done[: limit.max_files]
         return {_OFFSET: done[-1].completion or _START} if done else start
 
+    @in_one_sentence()
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
         """One a file; the same for the same offsets, as long as the files are there."""
         return changed(self._opened(), self._options, self._schema.names, start[_OFFSET], end[_OFFSET])

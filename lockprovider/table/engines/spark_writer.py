@@ -1,10 +1,11 @@
 """The data source's writing half: executors write the files, then one commit makes them visible, or none.
 
-Spark sends the writer to its tasks as a pickle, and calls `commit` in another process. So the instant is taken when the
-writer is pickled, its heartbeat is kept by the planning process and by every task that writes, and `commit` takes the
-instant up. Not promised: that a write outlives a stretch longer than the heartbeat's tolerance (120 s) in which neither
-lives, as when executors are waited for: it fails then, and nothing of it is visible. The functions in `spark`, whose
-heartbeat is the driver's own, have no such limit, raise typed errors, and return what they did.
+Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. So the
+instant is taken in the planning process, its heartbeat is kept there and by every task that writes, and `commit` takes
+the instant up. A stream's writer is made in order to commit, too: its instant is taken when it is pickled. Not
+promised: that a write outlives a stretch longer than the heartbeat's tolerance (120 s) in which neither lives, as when
+executors are waited for: it fails then, and nothing of it is visible. The functions in `spark`, whose heartbeat is the
+driver's own, have no such limit, raise typed errors, and return what they did.
 
 Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStreamingSink`.
 """
@@ -23,6 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from fsspec_cas import InvalidInput, Machine
 from lockprovider.table import rollback
 from lockprovider.table.engines.base import GroupWriter
+from lockprovider.table.engines.spark_errors import in_one_sentence
 from lockprovider.table.engines.spark_options import Options
 from lockprovider.table.engines.spark_tasks import insert_all
 from lockprovider.table.engines.writer import for_tasks
@@ -30,6 +32,7 @@ from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.heartbeat import WriterHeartbeat
 from lockprovider.table.metadata import WriteStat
 from lockprovider.table.once import Once
+from lockprovider.table.properties import TableConfig
 from lockprovider.table.transaction import CommitResult, Transaction
 
 _QUERY = "sql.streaming.queryId"
@@ -47,34 +50,51 @@ class Written(WriterCommitMessage):
 
 @dataclass
 class Shipment:
-    """A write on its way: nothing is begun until it is pickled, which is when it goes to the tasks."""
+    """A write on its way to the tasks."""
 
     options: Options
     columns: Sequence[str]
     overwrite: bool
     group: GroupWriter | None = None
 
+    def check(self) -> None:
+        """Refuse what `begin` would.
+
+        Raises:
+            TableNotFound: there is none.
+            InvalidInput: the rows cannot be written to it.
+        """
+        table = self.options.open()
+        self._check(table.config(), table.schema(table.timeline()))
+
     def begin(self) -> Transaction | None:
-        """Take an instant, unless there is one."""
+        """Take an instant, unless there is one.
+
+        Raises:
+            TableNotFound, InvalidInput: see `check`.
+        """
         if self.group is not None:
             return None
         table = self.options.open()
         txn = Transaction(table)
         schema = table.schema(txn.timeline)
-        if txn.config.bucket_index is not None:
-            raise InvalidInput(
-                "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
-                "append, upsert or insert_overwrite of lockprovider.table.engines.spark (foreachBatch for a stream)"
-            )
-        needed = {*txn.config.record_keys, *txn.config.partition_fields}
-        if missing := sorted(needed - set(self.columns)) or sorted(set(self.columns) - set(schema.names)):
-            raise InvalidInput(
-                f"columns {missing} are not on both sides: the table has {schema.names}, these rows others"
-            )
+        self._check(txn.config, schema)
         if self.overwrite:
             txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         self.group = for_tasks(txn, schema)
         return txn
+
+    def _check(self, config: TableConfig, schema: pa.Schema) -> None:
+        if config.bucket_index is not None:
+            raise InvalidInput(
+                "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
+                "append, upsert or insert_overwrite of lockprovider.table.engines.spark (foreachBatch for a stream)"
+            )
+        needed = {*config.record_keys, *config.partition_fields}
+        if missing := sorted(needed - set(self.columns)) or sorted(set(self.columns) - set(schema.names)):
+            raise InvalidInput(
+                f"columns {missing} are not on both sides: the table has {schema.names}, these rows others"
+            )
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """In a task: write its rows."""
@@ -121,28 +141,24 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, shipment: Shipment) -> None:
         self.shipment = shipment
 
+    @in_one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """In a task."""
         return self.shipment.write(iterator)
 
+    @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of its own, after all tasks."""
         group = self.shipment.group
         if group is not None:
             self.shipment.commit(group.begin, _stats(messages))
 
+    @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of its own, after a failure; tasks may still be running, and remove what they write after it."""
         del messages
         if self.shipment.group is not None:
             self.shipment.abort(self.shipment.group.begin)
-
-    def __getstate__(self) -> Shipment:
-        self.shipment.begin()
-        return self.shipment
-
-    def __setstate__(self, state: Shipment) -> None:
-        self.shipment = state
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -151,10 +167,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, shipment: Shipment) -> None:
         self.shipment = shipment
 
+    @in_one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """In a task."""
         return self.shipment.write(iterator)
 
+    @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """In a process of its own, after all tasks of a batch."""
         written = _written(messages)
@@ -168,6 +186,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         except AlreadyCommitted:
             return  # by the run before, which died before Spark noted it
 
+    @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """In a process of its own, after a failure. Of a batch that no task finished the next writer cleans up."""
         del batchId

@@ -2,9 +2,9 @@
 
     python -m benchmarks.contention                # a table; --seeds, --json
 
-The decisions are the real ones (`lockprovider.lease.step`, `lockprovider.waiting`); the store, its delays, the clocks
-and the processes are simulated, so a seed gives the same figures on every machine. What it cannot show is what the
-processes themselves cost: `benchmarks.lock` runs real ones.
+The decisions are the real ones (`lockprovider.lease.machine`, `lockprovider.acquire.polling`); the store, its delays,
+the clocks and the processes are simulated, so a seed gives the same figures on every machine. What it cannot show is
+what the processes themselves cost: `benchmarks.lock` runs real ones.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from statistics import median, quantiles
 from typing import Any
 
 from fsspec_cas import ABSENT, Version
-from fsspec_cas.retry import delay_s
-from lockprovider.lease import ahead_of, hands_over, joined, not_there, step
-from lockprovider.moves import (
+from fsspec_cas.send.retry import delay_s
+from lockprovider.acquire.polling import Join, Sight, Waiter, comes_again, join_failed, looked, passing
+from lockprovider.lease.machine import ahead_of, hands_over, joined, not_there, step
+from lockprovider.lease.states import (
     EVERYONE,
     Apply,
     Busy,
@@ -50,10 +51,9 @@ from lockprovider.moves import (
     TryLock,
     Writing,
 )
-from lockprovider.pending import Pending
-from lockprovider.record import LockRecord
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
-from lockprovider.waiting import Join, Sight, Waiter, comes_again, join_failed, looked, passing
 
 Task = Generator[Any, Any, Any]
 SETTINGS = LockSettings()

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fsspec_cas.probe import Report, probe
+from fsspec_cas.probe.probe import Report, probe
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 COLUMNS = {

@@ -30,7 +30,7 @@ from fsspec_cas.errors import (
 )
 from fsspec_cas.naming import check_path, check_url
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
-from fsspec_cas.proof import require_safe_for_locks
+from fsspec_cas.probe.proof import require_safe_for_locks
 from fsspec_cas.store import AsyncStore, Content, Info, Store
 from fsspec_cas.version import ABSENT, Absent, Condition, Version
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from fsspec_cas.backends import backend_for, split_url
-from fsspec_cas.bench import Finding
 from fsspec_cas.command import (
     DONE,
     OPTIONS_HELP,
@@ -23,7 +22,8 @@ from fsspec_cas.command import (
 )
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
-from fsspec_cas.probe import RACERS, Report, probe
+from fsspec_cas.probe.bench import Finding
+from fsspec_cas.probe.probe import RACERS, Report, probe
 from fsspec_cas.store import Store
 from fsspec_cas.version import ABSENT, Version
 

@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeVar
 from fsspec_cas.answer import Denied, FinishAnswer, NoAnswer, NotNow, Upload
 from fsspec_cas.backends.base import Uploads
 from fsspec_cas.content import Bytes, check_buffer
-from fsspec_cas.drive import Drive
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import Lost, Outcome, Won, Write
+from fsspec_cas.send.drive import Drive
 from fsspec_cas.version import Condition
 
 T = TypeVar("T")

@@ -37,11 +37,9 @@ from fsspec_cas.answer import (
     throttled,
 )
 from fsspec_cas.backends import Backend, backend_for, off_thread, place_of, split_url
-from fsspec_cas.begun import begun, done
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.content import Bytes, check_bytes
-from fsspec_cas.drive import Inline, OnLoop, OwnLoop
 from fsspec_cas.errors import (
     InvalidInput,
     InvalidVersion,
@@ -55,7 +53,9 @@ from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive, Exclusive, Sends
 from fsspec_cas.given import seconds
 from fsspec_cas.naming import check_path, check_root
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won, Write
-from fsspec_cas.resolve import (
+from fsspec_cas.send.begun import begun, done
+from fsspec_cas.send.drive import Inline, OnLoop, OwnLoop
+from fsspec_cas.send.resolve import (
     Adapt,
     Attempt,
     Contradicts,
@@ -67,8 +67,8 @@ from fsspec_cas.resolve import (
     on_look_answer,
     on_write_answer,
 )
-from fsspec_cas.retry import delay_s
-from fsspec_cas.tries import Tries
+from fsspec_cas.send.retry import delay_s
+from fsspec_cas.send.tries import Tries
 from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
 T = TypeVar("T")

@@ -13,7 +13,10 @@ from functools import partial
 from typing import Any
 
 from lockprovider.aio import Acquiring, AsyncLease, AsyncLock
-from lockprovider.audit_log import AuditLog
+from lockprovider.client.lease import Lease, OnLost
+from lockprovider.client.lock import Lock
+from lockprovider.client.provider import LockProvider, locate, open_lock
+from lockprovider.client.turn import FreeLock
 from lockprovider.errors import (
     InvalidSettings,
     LeaseLost,
@@ -25,17 +28,14 @@ from lockprovider.errors import (
     PublishUnknown,
     Unappliable,
 )
-from lockprovider.free import FreeLock
-from lockprovider.holding import Lease, OnLost
-from lockprovider.lock import Lock
-from lockprovider.log import Entry as LogEntry
-from lockprovider.log import Log
-from lockprovider.metrics import Counters, Measure, OnMetric
-from lockprovider.pending import Pending
-from lockprovider.provider import LockProvider, locate, open_lock
-from lockprovider.record import HUDI_LOCK_PATH, Holder, LockRecord
+from lockprovider.observe.audit_log import AuditLog
+from lockprovider.observe.metrics import Counters, Measure, OnMetric
+from lockprovider.observe.status import JVM_HOLDS
+from lockprovider.record.commit_log import Entry as LogEntry
+from lockprovider.record.commit_log import Log
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import HUDI_LOCK_PATH, Holder, LockRecord
 from lockprovider.settings import LockSettings
-from lockprovider.sight import JVM_HOLDS
 
 __all__ = [
     "HUDI_LOCK_PATH",
@@ -83,8 +83,8 @@ def lock(
     """Take the lock of the table (or any folder) at `url`; use it as `with lockprovider.lock(url) as lease:`.
 
     `on` is the lock object's path below `url`; the default is Hudi's, so JVM Hudi writers and this one exclude each
-    other. `on_lost` is called from the heartbeat's thread; `on_metric` gets what `lockprovider.metrics` lists. Options
-    may stand behind the URL: see `open_lock`.
+    other. `on_lost` is called from the heartbeat's thread; `on_metric` gets what
+    `lockprovider.observe.metrics` lists. Options may stand behind the URL: see `open_lock`.
 
     Raises:
         NotAcquired: it was held by others for `timeout_s` seconds (default 60).

@@ -19,47 +19,6 @@ MODULES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 
-# Decisions: they take time, randomness and ids as arguments and touch nothing.
-PURE = {
-    "fsspec_cas.version": set(),
-    "fsspec_cas.errors": set(),
-    "fsspec_cas.outcome": set(),
-    "fsspec_cas.answer": set(),
-    "fsspec_cas.capability": set(),
-    "fsspec_cas.resolve": set(),
-    "fsspec_cas.retry": set(),
-    "lockprovider.errors": set(),
-    "lockprovider.pending": set(),
-    "lockprovider.log": set(),
-    "lockprovider.record": set(),
-    "lockprovider.hudi_keys": set(),
-    "lockprovider.settings": set(),
-    "lockprovider.phrases": set(),
-    "lockprovider.drawing": set(),
-    "lockprovider.sight": {"fsspec_cas"},
-    "lockprovider.audit": set(),
-    "lockprovider.audit_picture": set(),
-    "lockprovider.moves": {"fsspec_cas"},
-    "lockprovider.lease": {"fsspec_cas"},
-    "lockprovider.waiting": {"fsspec_cas"},
-    "lockprovider.table.errors": set(),
-    "lockprovider.table.events": set(),
-    "lockprovider.table.instant": set(),
-    "lockprovider.table.layout": set(),
-    "lockprovider.table.timeline": set(),
-    "lockprovider.table.view": {"fsspec_cas"},
-    "lockprovider.table.schema": {"pyarrow"},
-    "lockprovider.table.incremental": {"pyarrow"},
-    "lockprovider.table.bucket": {"numpy", "pyarrow"},
-    "lockprovider.table.conflict": set(),
-    "lockprovider.table.draft": set(),
-    "lockprovider.table.liveness": set(),
-    "lockprovider.table.retention": set(),
-    "lockprovider.table.archival": set(),
-    "lockprovider.table.streams": set(),
-    "lockprovider.table.lsm": {"pyarrow"},
-    "lockprovider.commands.table.picture": set(),
-}
 # What is slept through in tests, besides by `patience`: a time is meant there, not something that happens meanwhile.
 SLEEPS = {
     "tests/patience.py": "waits for conditions, for all others",
@@ -79,71 +38,6 @@ SLEEPS = {
     "tests/table/test_histories.py": "writers think, so that others commit meanwhile",
     "tests/table/test_table_cli.py": "so long is the wait that is drawn",
 }
-IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
-
-
-def imports(path: Path, *, at_run_time_only: bool = False) -> set[str]:
-    """The absolute names of what a module imports."""
-    tree = ast.parse(path.read_text())
-    skipped = {id(node) for block in ast.walk(tree) if _types_only(block) for node in ast.walk(block)}
-    nodes = [node for node in ast.walk(tree) if not (at_run_time_only and id(node) in skipped)]
-    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def _types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-
-
-def layer(module: str) -> int:
-    if module.startswith(("lockprovider.demo", "lockprovider.commands")) or module == "lockprovider.cli":
-        return 4
-    if module.startswith("lockprovider.table"):
-        return 3
-    return 2 if module.startswith("lockprovider") else 1
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_down(module: str) -> None:
-    for name in imports(MODULES[module]):
-        if name.split(".")[0] in PACKAGES and name in MODULES:
-            assert layer(name) <= layer(module), f"{module} imports {name}, which is above it"
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if layer(m) == 3])
-def test_tables_use_the_lock_through_its_public_names_only(module: str) -> None:
-    used = {name for name in imports(MODULES[module]) if name.startswith("lockprovider") and layer(name) == 2}
-    deep = {name for name in used if name in MODULES and name != "lockprovider"}
-    assert deep == set(), f"{module} reaches into {deep}"
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if layer(m) == 2 and m != "lockprovider"])
-def test_the_lock_uses_conditional_writes_through_their_public_names_only(module: str) -> None:
-    deep = {name for name in imports(MODULES[module]) if name in MODULES and name.startswith("fsspec_cas.")}
-    assert deep == set(), f"{module} reaches into {deep}"
-
-
-@pytest.mark.parametrize("module", PURE)
-def test_pure_modules_touch_nothing(module: str) -> None:
-    found = imports(MODULES[module], at_run_time_only=True)
-    root = module.partition(".")[0]
-    roots = {name.partition(".")[0] for name in found} - {"__future__"}
-    foreign = roots - set(sys.stdlib_module_names) - {root} - PURE[module]
-    assert foreign == set(), f"{module} imports {foreign}"
-    assert roots & IMPURE == set(), f"{module} imports {roots & IMPURE}"
-    own = {name for name in found if name in MODULES and name.partition(".")[0] == root}
-    # metadata and schema are codecs: bytes in, nouns out
-    assert own <= {*PURE, "lockprovider.table.metadata"}, f"{module} imports {own - set(PURE)}"
-
-
-def test_only_the_clock_asks_the_machine_for_time_randomness_and_ids() -> None:
-    askers = {m for m, path in MODULES.items() if imports(path) & {"time", "random", "uuid"}}
-    assert askers == {"fsspec_cas.clock"}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, REFUSED
-from lockprovider.audit import Audit, Flag, Spell, analyse, fields, places
-from lockprovider.audit_log import is_enabled, read_files, set_enabled
-from lockprovider.audit_picture import draw
 from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
-from lockprovider.phrases import count, moment, span
+from lockprovider.observe.audit import Audit, Flag, Spell, analyse, fields, places
+from lockprovider.observe.audit_log import is_enabled, read_files, set_enabled
+from lockprovider.observe.audit_picture import draw
+from lockprovider.observe.words import count, moment, span
 
 _MORE = """It reads the records of all writers, JVM Hudi's too. They are written only while they are wanted, which
 --enable and --disable say for all writers: one of ours learns it at an acquisition, a minute late at most; JVM Hudi

@@ -7,9 +7,9 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Lost, Machine, Unknown, Won
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain
+from lockprovider.client.inspect import Broken, break_lock, look
 from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
-from lockprovider.inspect import Broken, break_lock, look
-from lockprovider.sight import Sight, fields, lines
+from lockprovider.observe.status import Sight, fields, lines
 
 _MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the holder
 renewed it in between, or somebody else took it, nothing is written.

@@ -11,7 +11,7 @@ from typing import Any
 from fsspec_cas import Store
 from fsspec_cas.command import OPTIONS_HELP, add_storage_options, storage_options
 from lockprovider import HUDI_LOCK_PATH, LockSettings
-from lockprovider.provider import locate
+from lockprovider.client.provider import locate
 from lockprovider.settings import from_url
 
 Commands = Any  # argparse's own type for it is private

@@ -16,10 +16,10 @@ from types import FrameType
 from fsspec_cas import CasError, InvalidInput, Machine, ObjectNotFound, Unavailable
 from fsspec_cas.command import OPTIONS_HELP, complain
 from lockprovider import Lease, LeaseLost, Lock, LockError, LockSettings, NotAcquired
-from lockprovider.audit_log import AuditLog
-from lockprovider.child import Child
+from lockprovider.client.inspect import look
+from lockprovider.commands.child import Child
 from lockprovider.commands.place import Commands, Place, add_command, place
-from lockprovider.inspect import look
+from lockprovider.observe.audit_log import AuditLog
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
 FORM = "write -- between the options and the command: lockprovider run URL [options] -- COMMAND [ARGUMENT ...]"

@@ -6,9 +6,9 @@ from typing import Any
 
 from fsspec_cas import Machine
 from fsspec_cas.command import DONE
+from lockprovider.client.inspect import look
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.inspect import look
-from lockprovider.sight import fields, lines
+from lockprovider.observe.status import fields, lines
 
 
 def add(commands: Commands) -> None:

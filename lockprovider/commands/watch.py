@@ -7,9 +7,9 @@ from typing import Any
 from fsspec_cas import Content, Machine, ObjectNotFound, Store, Unavailable, World
 from fsspec_cas.command import DONE, complain
 from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
-from lockprovider.phrases import moment
-from lockprovider.record import LockRecord
-from lockprovider.sight import Change, changes, record_fields, state_at, told
+from lockprovider.observe.status import Change, changes, record_fields, state_at, told
+from lockprovider.observe.words import moment
+from lockprovider.record.record import LockRecord
 
 _MORE = """It looks every --every seconds; while nothing changes, no body is moved (304). What came and went between two
 looks is not seen. It ends by Ctrl-C, or after --for seconds."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from lockprovider.demo.attempts import Attempt, Spell, attempts, spells
 from lockprovider.demo.lines import ROLES
 from lockprovider.demo.tally import add_all
-from lockprovider.drawing import FAINT, INK, RED, WIDTH, Scale, heading, rule, sheet, text, tick
-from lockprovider.phrases import count
+from lockprovider.observe.svg import FAINT, INK, RED, WIDTH, Scale, heading, rule, sheet, text, tick
+from lockprovider.observe.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -26,16 +26,16 @@ from lockprovider.demo.settings import table_settings, table_spec
 from lockprovider.table import Table
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.java import spark_session
-from lockprovider.table.files import conform
+from lockprovider.table.files.base_file import conform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from lockprovider.table.events import Event
-    from lockprovider.table.timeline import Timeline
-    from lockprovider.table.transaction import Transaction
+    from lockprovider.table.state.events import Event
+    from lockprovider.table.timeline.timeline import Timeline
+    from lockprovider.table.transaction.transaction import Transaction
 
 POLL_S = 0.3
 RETRIES = 30

@@ -6,7 +6,6 @@
 Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` runs them as transactions.
 """
 
-from lockprovider.table.archival import KeepActive
 from lockprovider.table.errors import (
     Aborted,
     Corrupt,
@@ -19,17 +18,18 @@ from lockprovider.table.errors import (
     UnsupportedTable,
     WriteConflict,
 )
-from lockprovider.table.events import Event, Watcher
-from lockprovider.table.history import Changes
-from lockprovider.table.incremental import Order
-from lockprovider.table.liveness import HeartbeatSettings
-from lockprovider.table.manager import Table
-from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
+from lockprovider.table.read.changes import Changes
+from lockprovider.table.read.consistent import Commit
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
-from lockprovider.table.steady import Commit
-from lockprovider.table.transaction import CommitResult, Transaction
-from lockprovider.table.view import AsOf, FileSlice, Snapshot
+from lockprovider.table.state.events import Event, Watcher
+from lockprovider.table.table import Table
+from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.incremental import Order
+from lockprovider.table.timeline.liveness import HeartbeatSettings
+from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
+from lockprovider.table.timeline.view import AsOf, FileSlice, Snapshot
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 __all__ = [
     "Aborted",

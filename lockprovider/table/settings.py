@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lockprovider import InvalidSettings, LockSettings
-from lockprovider.table.archival import KeepActive
-from lockprovider.table.conflict import Resolution, by_file_group, by_partition, prefer_writer
-from lockprovider.table.liveness import HeartbeatSettings
-from lockprovider.table.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
-from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy
+from lockprovider.table.format.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
+from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.conflict import Resolution, by_file_group, by_partition, prefer_writer
+from lockprovider.table.timeline.liveness import HeartbeatSettings
+from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
 MODE_KEY = "hoodie.write.concurrency.mode"
 FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
@@ -136,7 +136,9 @@ class TableSettings:
             if not isinstance(getattr(self, name), kind):
                 raise InvalidSettings(f"{name}={getattr(self, name)!r} must be {_article(kind)}")
         if not callable(self.resolution):
-            raise InvalidSettings(f"resolution={self.resolution!r} must be a function of lockprovider.table.conflict")
+            raise InvalidSettings(
+                f"resolution={self.resolution!r} must be a function of lockprovider.table.timeline.conflict"
+            )
         check_retention(self.retention)
         _check_heartbeat(self.heartbeat)
         if self.mode is Mode.OPTIMISTIC and self.failed_writes is FailedWrites.EAGER:

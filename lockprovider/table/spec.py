@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from lockprovider.table import schema as hudi_schema
-from lockprovider.table.bucket import BucketIndex
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.properties import BUCKET, DEFAULT_BUCKETS, TableConfig
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.bucket import BucketIndex
+from lockprovider.table.format.properties import BUCKET, DEFAULT_BUCKETS, TableConfig
 from lockprovider.table.settings import IndexSettings
 
 

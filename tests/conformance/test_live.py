@@ -12,7 +12,7 @@ import pytest
 
 from conformance.suite import AmongProcesses, Conformance, Target
 from fsspec_cas import Store
-from fsspec_cas.probe import probe
+from fsspec_cas.probe.probe import probe
 
 
 @pytest.mark.live

@@ -12,7 +12,7 @@ from fsspec_cas import ABSENT, Lost, Store, Unavailable, Unknown, Won
 from fsspec_cas.answer import Denied, Gone, Missing, NoAnswer, NotNow, Seen
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import Write
-from fsspec_cas.resolve import Attempt, Inconclusive, Look, Send, on_look_answer, on_write_answer
+from fsspec_cas.send.resolve import Attempt, Inconclusive, Look, Send, on_look_answer, on_write_answer
 from fsspec_cas.testing import (
     DeliverLate,
     DeliverTwice,

@@ -20,7 +20,7 @@ from fsspec_cas import ABSENT, Lost, ObjectNotFound, OutcomeUnknown, Store, Unav
 from fsspec_cas import store as store_module
 from fsspec_cas.answer import Applied, Denied, Missing
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.resolve import Send
+from fsspec_cas.send.resolve import Send
 from fsspec_cas.testing import (
     Delay,
     DeliverLate,

@@ -14,7 +14,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, rows, upsert
 
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.retention import KeepVersions
+from lockprovider.table.timeline.retention import KeepVersions
 
 Open = Callable[[TableSpec], Table]
 TYPES = pa.schema(

@@ -11,12 +11,13 @@ from table.tables import content, rows, upsert
 
 from jvm.shared_table import DDL, OPTIONS, SETTINGS, new_table, theirs
 from jvm.spark import HudiSpark
-from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, archived
-from lockprovider.table.doctor import diagnose
+from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table
+from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
-from lockprovider.table.lsm import parse_file
-from lockprovider.table.once import Once
+from lockprovider.table.format.lsm import parse_file
+from lockprovider.table.state import archive_index
+from lockprovider.table.transaction.exactly_once import Once
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
@@ -43,7 +44,7 @@ def completed(table: Table) -> dict[str, bytes]:
 
 
 def levels(table: Table) -> set[int]:
-    return {span.level for name in archived.look(table.archived).files if (span := parse_file(name)) is not None}
+    return {span.level for name in archive_index.look(table.archived).files if (span := parse_file(name)) is not None}
 
 
 def healthy(table: Table) -> None:
@@ -118,7 +119,7 @@ def test_a_table_that_nobody_has_archived_for_long_is_read_equal_by_all(hudi: Hu
     before = content(table)
     assert len(table.archive().instants) > 20
     assert theirs(hudi, table) == content(table) == before
-    assert len(hudi.archived(table.url)) == len(archived.instants_since(table.archived, "0"))
+    assert len(hudi.archived(table.url)) == len(archive_index.instants_since(table.archived, "0"))
 
 
 @pytest.mark.parametrize("step", ["_point", "remove"])

@@ -10,8 +10,8 @@ import pytest
 from fsspec_cas import Machine, Store
 from jvm.test_lock_provider import until
 from lockprovider import HUDI_LOCK_PATH, Lock, LockSettings
-from lockprovider.audit import Audit, AuditRecord, analyse, places
-from lockprovider.audit_log import AuditLog, read_files, set_enabled
+from lockprovider.observe.audit import Audit, AuditRecord, analyse, places
+from lockprovider.observe.audit_log import AuditLog, read_files, set_enabled
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS

@@ -9,8 +9,9 @@ from table.tables import SCHEMA, content, rows, upsert
 
 from jvm.shared_table import DDL, OPTIONS, SETTINGS, Triple, new_table, theirs
 from jvm.spark import HudiSpark
-from lockprovider.table import Table, UnsupportedTable, WriteConflict, bloom
+from lockprovider.table import Table, UnsupportedTable, WriteConflict
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format import bloom
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS

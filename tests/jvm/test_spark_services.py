@@ -12,9 +12,9 @@ from table.tables import SCHEMA, SPEC, content, upsert
 from jvm.spark import SHARED, HudiSpark
 from lockprovider import LockSettings
 from lockprovider.table import HistoryGone, KeepCommits, KeepVersions, Table, TableSettings
-from lockprovider.table import clean as cleaner
-from lockprovider.table.doctor import diagnose
-from lockprovider.table.instant import Action
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.format.instant import Action
+from lockprovider.table.services import clean as cleaner
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS

@@ -12,8 +12,9 @@ from table.tables import content, rows, upsert
 
 from jvm.shared_table import BEAT_S, DDL, MISSES, OPTIONS, PATIENCE_S, Triple, new_table, theirs, until
 from jvm.spark import HudiError, HudiSpark
-from lockprovider.table import Aborted, Table, WriteConflict, rollback
+from lockprovider.table import Aborted, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.services import rollback
 
 if TYPE_CHECKING:
     from collections.abc import Callable

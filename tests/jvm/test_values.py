@@ -11,8 +11,9 @@ import pytest
 from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, rows
 
 from jvm.spark import SHARED, HudiError, HudiSpark
-from lockprovider.table import InvalidRecords, Table, TableSpec, writing
-from lockprovider.table.files import SPARK_KEY
+from lockprovider.table import InvalidRecords, Table, TableSpec
+from lockprovider.table.files import write_base_file
+from lockprovider.table.files.base_file import SPARK_KEY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,9 +126,11 @@ def test_jvm_hudi_reads_ancient_dates_as_they_were_written_also_after_an_upsert(
 def test_without_the_mark_in_the_footer_it_would_refuse_them(
     hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_mark = writing._footer
+    with_mark = write_base_file._footer
     monkeypatch.setattr(
-        writing, "_footer", lambda *told: {key: text for key, text in with_mark(*told).items() if key != SPARK_KEY}
+        write_base_file,
+        "_footer",
+        lambda *told: {key: text for key, text in with_mark(*told).items() if key != SPARK_KEY},
     )
     with pytest.raises(HudiError, match="SparkUpgradeException"):
         hudi.read(ancient(tmp_path).url, AS_TEXT)

@@ -27,9 +27,10 @@ from fsspec_cas.answer import Applied, ReadAnswer, Seen, Unchanged, WriteAnswer
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from fsspec_cas.version import Condition, Version
-from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, LossReason, NotAcquired, asking
-from lockprovider.heartbeat import Heartbeat
-from lockprovider.waiting import Pause
+from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, LossReason, NotAcquired
+from lockprovider.acquire import acquire
+from lockprovider.acquire.polling import Pause
+from lockprovider.lease.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from faults.actions import Hop, Outcome
@@ -542,7 +543,9 @@ def test_t76_a_heartbeat_that_dies_of_a_defect_takes_the_lease_with_it(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hudi's heartbeat may die or only log; the holder goes on."""
-    monkeypatch.setattr(import_module("lockprovider.holding"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005))
+    monkeypatch.setattr(
+        import_module("lockprovider.client.lease"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005)
+    )
     told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)
     beats: list[str] = []
@@ -567,7 +570,7 @@ def test_t77_a_hundred_contenders_do_not_march_in_step(steady: bool, monkeypatch
     crew = Crew()
     scheduler = Scheduler(7, crew)
     if steady:
-        monkeypatch.setattr(asking, "looked", lambda waiter, *_: (waiter, Pause(1.0)))
+        monkeypatch.setattr(acquire, "looked", lambda waiter, *_: (waiter, Pause(1.0)))
     looks: list[float] = []
     writes: list[str] = []
 

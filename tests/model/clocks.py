@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
-from lockprovider.lease import belief, joined
-from lockprovider.moves import (
+from lockprovider.lease.machine import belief, joined
+from lockprovider.lease.states import (
     EVERYONE,
     Checking,
     Ended,
@@ -39,7 +39,7 @@ from lockprovider.moves import (
     TryLock,
     Writing,
 )
-from lockprovider.record import LockRecord
+from lockprovider.record.record import LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings
 from model.search import BrokenPromise
 from model.twins import Timed, plainly

@@ -35,8 +35,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
-from lockprovider import lease as real
-from lockprovider.moves import (
+from lockprovider.lease import machine as real
+from lockprovider.lease.states import (
     EVERYONE,
     AppliedPending,
     Apply,
@@ -66,8 +66,8 @@ from lockprovider.moves import (
     Told,
     TryLock,
 )
-from lockprovider.pending import Pending
-from lockprovider.record import LockRecord
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
 from model.search import BrokenPromise
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from fsspec_cas import ABSENT
-from lockprovider import lease as real
-from lockprovider.moves import (
+from lockprovider.lease import machine as real
+from lockprovider.lease.states import (
     AppliedPending,
     Apply,
     Busy,
@@ -33,8 +33,8 @@ from lockprovider.moves import (
     TryLock,
     Writing,
 )
-from lockprovider.pending import Pending
-from lockprovider.record import LockRecord
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import LockRecord
 from lockprovider.settings import GRACE_MS
 from model.publishing import ANY, Budget, Publishing, Rules
 

@@ -23,8 +23,8 @@ from fsspec_cas import (
 )
 from fsspec_cas.answer import Applied, Denied
 from fsspec_cas.backends.memory import MemoryBackend
-from fsspec_cas.checks import CHECKS
-from fsspec_cas.probe import async_probe, probe, require_safe_for_locks
+from fsspec_cas.probe.checks import CHECKS
+from fsspec_cas.probe.probe import async_probe, probe, require_safe_for_locks
 
 ALL = {check.name for check in CHECKS}
 FACTS = {"match form", "equal bytes", "a-b-a"}

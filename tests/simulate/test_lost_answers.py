@@ -28,7 +28,7 @@ from lockprovider import (
     NotAcquired,
     PublishUnknown,
 )
-from lockprovider.heartbeat import Heartbeat
+from lockprovider.lease.heartbeat import Heartbeat
 from simulate.town import FOR_LONG, SETTINGS, SOON_S, Town
 
 # -- lost answers ------------------------------------------------------------------------------------------------------
@@ -170,7 +170,9 @@ def test_leaving_a_with_block_after_a_release_by_hand_is_fine(town: Town) -> Non
 def test_after_a_thread_died_with_the_lock_the_other_threads_of_its_client_get_their_turn(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("lockprovider.holding"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005))
+    monkeypatch.setattr(
+        import_module("lockprovider.client.lease"), "Heartbeat", lambda lease, *_: Heartbeat(lease, 0.005)
+    )
     told: list[LeaseLost] = []
     client = town.client(on_lost=told.append)
     taken: list[Lease] = []

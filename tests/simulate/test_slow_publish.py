@@ -12,8 +12,9 @@ import pytest
 
 from fsspec_cas import CasError, Store
 from fsspec_cas.testing import LoseAnswer
-from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, NotAcquired, PublishUnknown, publish
-from lockprovider.publisher import Publisher
+from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, NotAcquired, PublishUnknown
+from lockprovider.publish import steps
+from lockprovider.publish.publisher import Publisher
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
 
 JVM = {"expired": False, "owner": "11111111-2222-3333-4444-555555555555"}
@@ -205,7 +206,7 @@ def test_nothing_is_written_once_the_lease_has_ended(town: Town, left_s: float) 
     store = Store(client.way, town.store.root, world=client.clock)
     for data in (None, b"data"):
         with pytest.raises(CasError, match="the lease has ended"):
-            publish.apply(store, pending, data, lambda: left_s)
+            steps.apply(store, pending, data, lambda: left_s)
     assert "put" not in asked
 
 

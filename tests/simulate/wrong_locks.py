@@ -13,12 +13,12 @@ from model.twins import CLOCKS, PUBLISHING
 
 from fsspec_cas import OutcomeUnknown
 from lockprovider import Lease, Lock, PublishUnknown
-from lockprovider import lease as machine
+from lockprovider.lease import machine
 from simulate.histories import START_S, History
 from simulate.network import Network
 
 Wrong = contextlib.AbstractContextManager[Any]
-_DRIVING = import_module("lockprovider.driving")
+_DRIVING = import_module("lockprovider.lease.driver")
 
 
 def _step(twin: Callable[..., Any]) -> Callable[[], Wrong]:

@@ -29,7 +29,7 @@ from table.test_histories import History
 from fsspec_cas import Machine
 from lockprovider import LockSettings
 from lockprovider.table import Aborted, HeartbeatSettings, Table, TableSettings, TableSpec
-from lockprovider.table.engines import hudi_cas
+from lockprovider.table.engines.spark import data_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ class Market:
         self._names = itertools.count(1)
         self._guard = threading.Lock()
         self.table = Table.create(self.url, spec, storage_options=self.options, settings=SETTINGS, watcher=metrics)
-        hudi_cas.register(spark)
+        data_source.register(spark)
         first = [(name, name, 0, "") for name in LISTS] + [(name, "rated", 0, "") for name in RATED]
         self.table.upsert(rows(*first))
 

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from lockprovider.demo import proof
 from lockprovider.table import KeepVersions, Table
-from lockprovider.table import rollback as rollbacks
-from lockprovider.table.doctor import diagnose
-from lockprovider.table.instant import Action
-from lockprovider.table.layout import parse_base_file
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import parse_base_file
+from lockprovider.table.services import rollback as rollbacks
 from soak.market import BEAT_S, MISSES, lists
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockprovider.table.events import Event
+    from lockprovider.table.state.events import Event
 
 # What is measured, from which event of an instant to which.
 SPANS = {

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 
 from lockprovider.demo import proof
 from lockprovider.table import HistoryGone, Table
-from lockprovider.table.engines import hudi_cas
-from lockprovider.table.overtaken import misses_file
+from lockprovider.table.engines.spark import data_source
+from lockprovider.table.state.stale import misses_file
 from soak.market import LISTS, Market, lists
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def read_by_sql(market: Market, table: Table, dice: random.Random) -> None:
     market.over.wait(dice.uniform(0, 2 * READS_EVERY_S))
     view = f"market_{market.name()}"
     options = market.source_options()
-    market.spark.read.format(hudi_cas.NAME).options(**options).load(market.url).createOrReplaceTempView(view)
+    market.spark.read.format(data_source.NAME).options(**options).load(market.url).createOrReplaceTempView(view)
     query = f"select part, count(*) n, count(distinct id) d from {view} group by part"  # noqa: S608 - the view is ours
     try:
         counted = market.spark.sql(query).collect()

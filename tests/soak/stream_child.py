@@ -11,10 +11,10 @@ import sys
 from typing import Any
 
 from lockprovider.table import Table
-from lockprovider.table.engines import hudi_cas
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.java import spark_session
-from lockprovider.table.engines.spark_stream import batches
+from lockprovider.table.engines.spark import data_source
+from lockprovider.table.engines.spark.stream import batches
 from soak.market import HUDI, SETTINGS
 
 PAUSE = "2 seconds"
@@ -30,9 +30,9 @@ def main() -> None:
     config, finish = json.loads(sys.argv[1]), sys.argv[2:] == ["finish"]
     trigger: dict[str, Any] = {"availableNow": True} if finish else {"processingTime": PAUSE}
     spark = spark_session("streams", cores=2)
-    hudi_cas.register(spark)
+    data_source.register(spark)
     options = {"storage_options": json.dumps(config["options"])}
-    source = spark.readStream.format(hudi_cas.NAME).options(**options)
+    source = spark.readStream.format(data_source.NAME).options(**options)
     mirror = Table.open(config["mirror"], storage_options=config["options"], settings=SETTINGS)
 
     def start(rows: Any, name: str) -> Any:
@@ -40,11 +40,11 @@ def main() -> None:
 
     mirrored = start(source.option("changes", "true").load(config["url"]), "mirror")
     copied = start(
-        spark.readStream.format(hudi_cas.NAME).options(**options, partitions="log").load(config["url"]), "copy"
+        spark.readStream.format(data_source.NAME).options(**options, partitions="log").load(config["url"]), "copy"
     )
     queries = [
         mirrored.foreachBatch(batches(mirror, change)).start(),
-        copied.format(hudi_cas.NAME).options(**options, **HUDI).outputMode("append").start(config["copy"]),
+        copied.format(data_source.NAME).options(**options, **HUDI).outputMode("append").start(config["copy"]),
     ]
     for query in queries:
         query.awaitTermination()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockprovider.table.events import Event, Kind
+from lockprovider.table.state.events import Event, Kind
 from soak.market import FOUNDED, LISTS, Row, lists, rows
 from soak.market_audit import differ, once, ordering
 from soak.metrics import Metrics

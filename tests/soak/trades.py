@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lockprovider.table import HistoryGone, KeepHours, Table, Transaction
-from lockprovider.table import rollback as rollbacks
-from lockprovider.table.engines import arrow, hudi_cas
+from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines.spark import data_source
+from lockprovider.table.services import rollback as rollbacks
 from soak.market import DDL, FOUNDED, HUDI, LISTS, RATED, Market, Row, lists, rows
 
 if TYPE_CHECKING:
@@ -113,10 +114,10 @@ def log(market: Market, table: Table, dice: random.Random) -> None:
     elif how == "function":
         engine.append(table, market.spark.createDataFrame(found, DDL), retries=TRIES)
     elif how == "data source":
-        hudi_cas.activate(market.spark)
+        data_source.activate(market.spark)
         options = market.source_options(**HUDI)
         frame = market.spark.createDataFrame(found, DDL)
-        frame.write.format(hudi_cas.NAME).options(**options).mode("append").save(market.url)
+        frame.write.format(data_source.NAME).options(**options).mode("append").save(market.url)
     else:
         _insert_into(market, found)
     market.note(f"log by {how}", lambda: market.log.update(names))
@@ -124,10 +125,10 @@ def log(market: Market, table: Table, dice: random.Random) -> None:
 
 
 def _insert_into(market: Market, found: list[Row]) -> None:
-    hudi_cas.activate(market.spark)
+    data_source.activate(market.spark)
     options = market.source_options(path=market.url, **HUDI)
     said = ", ".join(f"{key} {_quoted(value)}" for key, value in _dotted(options).items())
-    market.spark.sql(f"create or replace temporary view market using {hudi_cas.NAME} options ({said})")
+    market.spark.sql(f"create or replace temporary view market using {data_source.NAME} options ({said})")
     values = ", ".join(str(row) for row in found)
     market.spark.sql(f"insert into market values {values}")  # noqa: S608 - nothing of it comes from outside
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from table import tables
 
 from lockprovider.table import Table
-from lockprovider.table.bucket import BucketIndex, bucket_of
+from lockprovider.table.format.bucket import BucketIndex, bucket_of
 
 SPEC = replace(tables.SPEC, buckets=4)
 

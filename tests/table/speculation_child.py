@@ -16,8 +16,8 @@ from table.own_process import tell
 
 from lockprovider.table import Table, Transaction
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines import spark_jobs as jobs
 from lockprovider.table.engines.java import find_java
+from lockprovider.table.engines.spark import jobs
 
 PATIENCE_S = 150.0
 SETTINGS = {

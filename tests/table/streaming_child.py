@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lockprovider.table import Table
-from lockprovider.table.engines.hudi_cas import HudiCas
 from lockprovider.table.engines.java import spark_session
-from lockprovider.table.engines.spark_stream import upserts
-from lockprovider.table.engines.spark_writer import StreamWriter
+from lockprovider.table.engines.spark.data_source import HudiCas
+from lockprovider.table.engines.spark.stream import upserts
+from lockprovider.table.engines.spark.writer import StreamWriter
 
 FOLDER, SINK, KILLS = Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["kill"]
 GROUP = os.getpgrp()  # this process and its JVM

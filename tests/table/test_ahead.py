@@ -15,9 +15,9 @@ from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import Lock, LockRecord
 from lockprovider.table import Table, WriteConflict
-from lockprovider.table.ahead import at_once
-from lockprovider.table.committing import Committing
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.state.prefetch import at_once
+from lockprovider.table.transaction.commit import Committing
 
 
 class Held(LocalBackend):

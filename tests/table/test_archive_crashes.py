@@ -17,11 +17,13 @@ from table.test_crash_at_every_step import Died, DiesAtStep, let_time_pass
 
 from fsspec_cas import Store, Unavailable
 from lockprovider import Lease, LeaseLost
-from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings, archived, history_files
-from lockprovider.table.archival import Archivable
-from lockprovider.table.doctor import diagnose
-from lockprovider.table.instant import parse
-from lockprovider.table.layout import TIMELINE
+from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.format.instant import parse
+from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.services import archive_files
+from lockprovider.table.state import archive_index
+from lockprovider.table.timeline.archival import Archivable
 
 KEEP = KeepActive(2, 3)
 FEW = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(1), archival=KEEP)
@@ -40,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.clean()
     for number in range(3):
         upsert(table, (number, "a", 10 + number))
-    assert len(archived.look(table.archived).files) == 3
+    assert len(archive_index.look(table.archived).files) == 3
     return folder
 
 
@@ -56,7 +58,9 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
 
 def names_in_archive(folder: Path, table: Table) -> set[str]:
     history = folder / ".hoodie" / "timeline" / "history"
-    rows = [row for name in archived.look(table.archived).files for row in pq.read_table(history / name).to_pylist()]
+    rows = [
+        row for name in archive_index.look(table.archived).files for row in pq.read_table(history / name).to_pylist()
+    ]
     return {f"{row['instantTime']}_{row['completionTime']}.{row['action']}" for row in rows}
 
 
@@ -113,7 +117,7 @@ def test_whatever_the_last_request_was_readers_see_the_same_and_the_next_archiva
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the process dies, the machine does not
-    monkeypatch.setattr("lockprovider.table.history_files._MERGED", 3)
+    monkeypatch.setattr("lockprovider.table.services.archive_files._MERGED", 3)
     assert die_at_every_step(tmp_path, made, applied=applied) > 40
 
 
@@ -126,7 +130,7 @@ def test_an_archiver_that_removes_completed_files_first_is_caught(
                 table.store.delete(f"{TIMELINE}/{instant.file_name}")
 
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    monkeypatch.setattr("lockprovider.table.leaving.remove", remove)
+    monkeypatch.setattr("lockprovider.table.services.archive_removal.remove", remove)
     with pytest.raises(AssertionError, match="looks pending after"):
         die_at_every_step(tmp_path, made, applied=False)
 
@@ -142,7 +146,7 @@ def test_a_decided_archival_is_finished_by_a_restore(
     def die(*_: object) -> None:
         raise Died
 
-    monkeypatch.setattr("lockprovider.table.history_files._point", die)
+    monkeypatch.setattr("lockprovider.table.services.archive_files._point", die)
     with pytest.raises(Died):
         table.archive()
     monkeypatch.undo()
@@ -161,7 +165,7 @@ def test_an_archiver_that_was_paused_before_it_decided_does_nothing_more(
     folder = tmp_path / "t"
     shutil.copytree(made, folder)
     paused, other = (Table.open(str(folder), settings=FEW) for _ in range(2))
-    plain, target = history_files._decide, paused.timeline().writes[1]
+    plain, target = archive_files._decide, paused.timeline().writes[1]
 
     def pause(table: Table, *more: Any) -> None:
         if table is paused:
@@ -170,7 +174,7 @@ def test_an_archiver_that_was_paused_before_it_decided_does_nothing_more(
             upsert(other, (50, "b", 5))
         plain(table, *more)
 
-    monkeypatch.setattr(history_files, "_decide", pause)
+    monkeypatch.setattr(archive_files, "_decide", pause)
     with pytest.raises(LeaseLost):
         paused.archive()
     seen = Table.open(str(folder), settings=FEW)
@@ -186,7 +190,7 @@ def test_an_archiver_that_was_paused_after_it_decided_finds_that_others_have_gon
     folder = tmp_path / "t"
     shutil.copytree(made, folder)
     paused, other = (Table.open(str(folder), settings=FEW) for _ in range(2))
-    plain = history_files._point
+    plain = archive_files._point
 
     def pause(table: Table, *more: Any) -> None:
         if table is paused:
@@ -196,10 +200,10 @@ def test_an_archiver_that_was_paused_after_it_decided_finds_that_others_have_gon
             other.archive()
         plain(table, *more)
 
-    monkeypatch.setattr(history_files, "_point", pause)
+    monkeypatch.setattr(archive_files, "_point", pause)
     with pytest.raises(Exception, match="_version_"):
         paused.archive()
     seen = Table.open(str(folder), settings=FEW)
-    assert archived.look(seen.archived).number == 5
+    assert archive_index.look(seen.archived).number == 5
     assert content(seen) == by_hudi_rs(str(folder))
     assert not completed(folder) & names_in_archive(folder, seen)

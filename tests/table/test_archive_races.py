@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
-from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings, Transaction, archived
+from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings, Transaction
 from lockprovider.table.engines import arrow
+from lockprovider.table.state import archive_index
 
 FEW = TableSettings(
     lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(1), archival=KeepActive(1, 2)
@@ -82,7 +83,7 @@ def test_no_update_is_lost_and_no_row_comes_or_goes(request: pytest.FixtureReque
     if server is None:
         assert by_hudi_rs(url) == content(table)
     table.archive()
-    names = [i.file_name for i in archived.instants_since(table.archived, "0") if i.changes_rows]
+    names = [i.file_name for i in archive_index.instants_since(table.archived, "0") if i.changes_rows]
     assert len(names) == len(set(names))
     assert len(names) + len(table.timeline().writes) == 2 + KEYS * INCREMENTS
     assert min(counts) > 0

@@ -13,8 +13,8 @@ from table.tables import SETTINGS, by_hudi_rs, content, rows
 
 from lockprovider.table import InvalidRecords, Table, TableSpec, WriteConflict
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines.hudi_cas import register
-from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
+from lockprovider.table.engines.spark.data_source import register
+from lockprovider.table.engines.spark.merge_into import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from lockprovider.table import (
     UnsupportedTable,
     WriteConflict,
 )
-from lockprovider.table.bucket import BucketIndex
-from lockprovider.table.conflict import by_file_group, by_partition
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.bucket import BucketIndex
+from lockprovider.table.timeline.conflict import by_file_group, by_partition
 
 NAMED = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
 
@@ -105,7 +105,7 @@ def test_without_buckets_the_same_race_leaves_the_key_twice(tmp_path: Path) -> N
 
 
 def test_a_conflict_by_file_id_alone_would_miss_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.draft.by_bucket", lambda resolution: resolution)
+    monkeypatch.setattr("lockprovider.table.transaction.proposal.by_bucket", lambda resolution: resolution)
     writers = [table.transaction(), table.transaction()]
     for number, txn in enumerate(writers):
         engine.write(txn, upserts=rows((1, "a", number)))

@@ -18,11 +18,12 @@ from fsspec_cas import Store, Unavailable
 from fsspec_cas.answer import Page
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import LockSettings, PublishUnknown
-from lockprovider.table import Table, Transaction, committing
+from lockprovider.table import Table, Transaction
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import AlreadyCommitted, WriteConflict
-from lockprovider.table.events import Event
-from lockprovider.table.once import Once
+from lockprovider.table.state.events import Event
+from lockprovider.table.transaction import commit
+from lockprovider.table.transaction.exactly_once import Once
 
 BATCH = Once("a stream", 5)
 
@@ -88,7 +89,7 @@ def die_in_the_batch(table: Table) -> None:
 def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committing, "_LEASES", 1)
+    monkeypatch.setattr(commit, "_LEASES", 1)
     for row in ((1, "a", 11), (2, "b", 11)):
         backend = Down()
         txn = over(table, backend).transaction()
@@ -137,7 +138,7 @@ def test_a_batch_is_said_to_be_committed_only_when_it_is_there(table: Table) -> 
 def test_a_commit_that_was_decided_before_returns_only_when_it_is_there(
     table: Table, monkeypatch: pytest.MonkeyPatch, resumed: bool
 ) -> None:
-    monkeypatch.setattr(committing, "_LEASES", 1)
+    monkeypatch.setattr(commit, "_LEASES", 1)
     backend = Down()
     txn = over(table, backend).transaction()
     engine.write(txn, upserts=rows((3, "c", 1)))
@@ -159,7 +160,7 @@ def test_a_commit_that_was_decided_before_returns_only_when_it_is_there(
 def test_what_may_be_decided_is_not_said_to_be_aborted_and_comes_to_be(
     table: Table, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(committing, "_LEASES", 1)
+    monkeypatch.setattr(commit, "_LEASES", 1)
     backend = Down()
     txn = over(table, backend).transaction()
     txn.extra.update(extra)

@@ -12,7 +12,7 @@ import pytest
 from table.tables import SETTINGS
 
 from lockprovider.table import Table, TableSpec, UnsupportedTable
-from lockprovider.table.files import LEGACY_KEY, SPARK_KEY
+from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
 
 COLUMNS = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
 UTC = dt.timezone.utc

@@ -25,9 +25,9 @@ from table.bucket_tables import bucket, groups, in_their_buckets
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from lockprovider.table import HistoryGone, KeepVersions, Table, TableSpec, Transaction, WriteConflict
-from lockprovider.table import clean as cleaner
-from lockprovider.table.conflict import by_partition
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.services import clean as cleaner
+from lockprovider.table.timeline.conflict import by_partition
 
 Rows = set[tuple[int, str, int]]
 SERVICES = ("clean", "rollback", "savepoint")

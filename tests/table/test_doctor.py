@@ -15,12 +15,13 @@ from table.services import overwrite
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Store
-from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound, archived
-from lockprovider.table.doctor import diagnose
+from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound
+from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.instant import format_ms, to_ms
-from lockprovider.table.layout import parse_base_file
-from lockprovider.table.metadata import CommitMetadata, encode_commit
+from lockprovider.table.format.instant import format_ms, to_ms
+from lockprovider.table.format.layout import parse_base_file
+from lockprovider.table.format.metadata import CommitMetadata, encode_commit
+from lockprovider.table.state import archive_index
 
 DATA = Path(__file__).parent / "data"
 
@@ -310,10 +311,10 @@ def test_an_archival_that_was_not_finished_and_a_long_timeline_are_noted(
 ) -> None:
     folder = archived_table(tmp_path)
     table = Table.open(str(folder), settings=SETTINGS)
-    (name,) = sorted(archived.instants_since(table.archived, "0"), key=lambda one: one.begin)[-1:]
+    (name,) = sorted(archive_index.instants_since(table.archived, "0"), key=lambda one: one.begin)[-1:]
     shutil.copy(last_commit(folder), folder / ".hoodie" / "timeline" / name.file_name)
     assert findings(folder) == []
     ((rule, what),) = findings(folder, "note")
     assert (rule, "1 archived instants are still on the timeline" in what) == ("archive", True)
-    monkeypatch.setattr("lockprovider.table.health._MANY", 2)
+    monkeypatch.setattr("lockprovider.table.doctor.checks._MANY", 2)
     assert any("there are 3 commits on the timeline" in what for _, what in findings(folder, "note"))

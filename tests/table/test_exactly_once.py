@@ -14,10 +14,10 @@ from lockprovider.table import HeartbeatSettings, Table, Transaction
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import Aborted, AlreadyCommitted
-from lockprovider.table.heartbeat import WriterHeartbeat, claim
-from lockprovider.table.layout import heartbeat_path
-from lockprovider.table.once import Once
-from lockprovider.table.streams import SINK_KEY, batches
+from lockprovider.table.format.layout import heartbeat_path
+from lockprovider.table.format.streams import SINK_KEY, batches
+from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
+from lockprovider.table.transaction.exactly_once import Once
 
 
 @pytest.fixture

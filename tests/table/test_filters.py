@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from table.tables import SETTINGS
 
 from fsspec_cas import InvalidInput
-from lockprovider.table import Table, TableSpec, reading, writing
-from lockprovider.table.layout import BaseFile
-from lockprovider.table.place import Place
-from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import FileSlice, Snapshot
+from lockprovider.table import Table, TableSpec
+from lockprovider.table.files import write_base_file
+from lockprovider.table.files.place import Place
+from lockprovider.table.format.layout import BaseFile
+from lockprovider.table.read import scan as reading
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 INNER = pa.struct([("y", pa.float64())])
 SCHEMA = pa.schema(
@@ -101,8 +103,8 @@ def by_us(rows: pa.Table, size: int) -> bytes:
     keys = rows["id"].cast(pa.string()).combine_chunks()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockprovider.table.files.ROW_GROUP_ROWS", size)
-        return writing.write_base_file(
-            writing.all_fresh(rows, BASE), SCHEMA, keys=keys, partition="p", base_file=BASE, table_name="t"
+        return write_base_file.write_base_file(
+            write_base_file.all_fresh(rows, BASE), SCHEMA, keys=keys, partition="p", base_file=BASE, table_name="t"
         )
 
 

@@ -21,8 +21,9 @@ import pytest
 from hudi import HudiTableBuilder
 
 from lockprovider import LockSettings
-from lockprovider.table import CommitResult, HeartbeatSettings, Table, TableSettings, TableSpec, judging
+from lockprovider.table import CommitResult, HeartbeatSettings, Table, TableSettings, TableSpec
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.transaction import validate
 
 SCHEMA = pa.schema([("name", pa.string()), ("part", pa.string()), ("entries", pa.string())])
 SPEC = TableSpec("lists", SCHEMA, record_keys=("name",), partition_by=("part",))
@@ -163,7 +164,7 @@ def test_overlapping_writers_again_and_again(url: str, seed: int, round_: int) -
 def test_without_the_conflict_check_the_histories_are_wrong(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "_check_conflicts", lambda *_: None)
+    monkeypatch.setattr(validate, "_check_conflicts", lambda *_: None)
     problems, _ = play(str(tmp_path / "t"), writers=4, commits=8, seed=seed)
     assert any("and the commits in their order" in problem for problem in problems), "a lost update was not seen"
 

@@ -14,9 +14,9 @@ from table.services import overwrite
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from lockprovider.table import InvalidRecords, Table, TableSettings, TableSpec, WriteConflict
-from lockprovider.table.bloom import BloomFilter, encode
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.keys import KeyFile
+from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.format.bloom import BloomFilter, encode
 
 CHECKED = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, check_keys=True)
 

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, orphans, rows
 
-from lockprovider.table import InvalidRecords, Table, TableSpec, files
-from lockprovider.table.layout import PartitionStyle
+from lockprovider.table import InvalidRecords, Table, TableSpec
+from lockprovider.table.files import base_file
+from lockprovider.table.format.layout import PartitionStyle
 
 Triple = tuple[int, str | None, int]
 # Texts as they come, and those made of what paths, URLs and Hudi have a use for.
@@ -157,7 +158,7 @@ def test_without_the_refusal_rows_would_be_lost_or_twice(
 def test_without_the_refusal_one_of_two_rows_with_one_key_would_be_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_refuse_ambiguous", lambda *_: None)
+    monkeypatch.setattr(base_file, "_refuse_ambiguous", lambda *_: None)
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
     table = Table.create(str(tmp_path / "t"), TableSpec("t", schema, ("a", "b")), settings=SETTINGS)
     table.upsert(pa.table([["x", "x,b:y"], ["y,b:z", "z"]], schema=schema))

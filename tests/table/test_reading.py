@@ -19,9 +19,10 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upse
 
 from fsspec_cas import InvalidInput, Store, Version
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import AsOf, Corrupt, HistoryGone, KeepVersions, Table, TableSpec, reading
+from lockprovider.table import AsOf, Corrupt, HistoryGone, KeepVersions, Table, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.layout import PartitionStyle
+from lockprovider.table.format.layout import PartitionStyle
+from lockprovider.table.read import scan as reading
 
 Triples = set[tuple[int, str, int]]
 
@@ -192,7 +193,7 @@ def test_a_scan_opens_a_file_when_it_is_reached(table: Table) -> None:
 
 
 def test_a_large_file_in_an_object_store_is_read_in_ranges(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.place.WHOLE_BYTES", 0)
+    monkeypatch.setattr("lockprovider.table.files.place.WHOLE_BYTES", 0)
     url, options = f"{seaweedfs.new_prefix()}/t", seaweedfs.storage_options
     table = Table.create(url, SPEC, storage_options=options, settings=SETTINGS)
     upsert(table, (1, "a", 10), (2, "b", 20))

@@ -19,11 +19,11 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upse
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import HUDI_LOCK_PATH, LockRecord
-from lockprovider.publisher import Publisher
+from lockprovider.publish.publisher import Publisher
 from lockprovider.table import HeartbeatSettings, Table, TableSpec, WriteConflict
-from lockprovider.table.conflict import prefer_writer
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.view import Snapshot
+from lockprovider.table.timeline.conflict import prefer_writer
+from lockprovider.table.timeline.view import Snapshot
 
 SELDOM = replace(SETTINGS, heartbeat=HeartbeatSettings(interval_s=6000))  # looks for dead writers once, at the first
 NOISE = {"note": random.Random(1).randbytes(20_000).hex()}  # so much does not go along in the lock record

@@ -14,8 +14,8 @@ from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import Aborted, HeartbeatSettings, Table
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.layout import TIMELINE, heartbeat_path
-from lockprovider.table.metadata import RollbackPlan, encode_rollback_plan
+from lockprovider.table.format.layout import TIMELINE, heartbeat_path
+from lockprovider.table.format.metadata import RollbackPlan, encode_rollback_plan
 
 
 def plan_as_they_do(table: Table, victim: str) -> str:

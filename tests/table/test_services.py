@@ -29,15 +29,14 @@ from lockprovider.table import (
     Transaction,
     UnsupportedTable,
     WriteConflict,
-    recover,
-    rollback,
 )
-from lockprovider.table.clean import would_clean
-from lockprovider.table.conflict import prefer_writer
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.instant import Action, after
-from lockprovider.table.metadata import decode_commit, one_record, read_one
-from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
+from lockprovider.table.format.instant import Action, after
+from lockprovider.table.format.metadata import decode_commit, one_record, read_one
+from lockprovider.table.services import recover, rollback
+from lockprovider.table.services.clean import would_clean
+from lockprovider.table.timeline.conflict import prefer_writer
+from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
 
 
 @pytest.fixture

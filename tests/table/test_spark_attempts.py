@@ -13,10 +13,9 @@ from table.spark_tables import TRIPLE
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, upsert
 
 from lockprovider.table import Aborted, Table, Transaction
-from lockprovider.table.engines import spark_jobs as jobs
-from lockprovider.table.engines import spark_tasks as tasks
+from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.writer import for_tasks
-from lockprovider.table.metadata import WriteStat
+from lockprovider.table.format.metadata import WriteStat
 
 
 @pytest.fixture

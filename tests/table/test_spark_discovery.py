@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE, PLACE = "lockprovider/table/engines/pyspark_hudi_cas.py", "pyspark_hudi_cas.py"
+SOURCE, PLACE = "lockprovider/table/engines/spark/pyspark_hudi_cas.py", "pyspark_hudi_cas.py"
 
 
 def run(folder: Path, code: str) -> str:

@@ -12,8 +12,8 @@ from table.tables import SCHEMA, SPEC, by_hudi_rs, content, data_files
 
 from lockprovider.table import InvalidRecords, Table
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines import spark_jobs as jobs
-from lockprovider.table.engines.spark_merge import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
+from lockprovider.table.engines.spark import jobs
+from lockprovider.table.engines.spark.merge_into import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, ups
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines.hudi_cas import register
-from lockprovider.table.engines.spark_stream import batches
-from lockprovider.table.streams import SINK_KEY
+from lockprovider.table.engines.spark.data_source import register
+from lockprovider.table.engines.spark.stream import batches
+from lockprovider.table.format.streams import SINK_KEY
 
 RUN_S = 300
 SCRIPT = Path(__file__).with_name("streaming_child.py")

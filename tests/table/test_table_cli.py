@@ -17,11 +17,11 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files
 
 from fsspec_cas import Store
 from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
-from lockprovider.audit import Spell, places
-from lockprovider.audit_log import set_enabled
 from lockprovider.cli import main
 from lockprovider.commands.table.bars import with_lock
 from lockprovider.commands.table.picture import Bar, draw, lanes
+from lockprovider.observe.audit import Spell, places
+from lockprovider.observe.audit_log import set_enabled
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 

@@ -27,7 +27,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_tasks
-from lockprovider.table.heartbeat import WriterHeartbeat
+from lockprovider.table.state.heartbeat import WriterHeartbeat
 
 
 @pytest.fixture(params=["memory", "local"])

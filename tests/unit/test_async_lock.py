@@ -32,7 +32,7 @@ from lockprovider import (
     LockSettings,
     NotAcquired,
 )
-from lockprovider.turn import Turn
+from lockprovider.aio.queue import Turn
 
 LONG = LockSettings(validity_s=300, renew_s=30, timeout_s=20, poll_s=0.05, check_store=False)
 SOON_S = PATIENCE_S

@@ -25,18 +25,10 @@ from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Holder, Lock, LockRecord, LockSettings
-from lockprovider.audit import (
-    Audit,
-    AuditRecord,
-    analyse,
-    decode_switch,
-    encode_switch,
-    fields,
-    places,
-)
-from lockprovider.audit_log import AuditLog, read_files, set_enabled
-from lockprovider.audit_picture import LANES, draw
-from lockprovider.inspect import break_lock, look
+from lockprovider.client.inspect import break_lock, look
+from lockprovider.observe.audit import Audit, AuditRecord, analyse, decode_switch, encode_switch, fields, places
+from lockprovider.observe.audit_log import AuditLog, read_files, set_enabled
+from lockprovider.observe.audit_picture import LANES, draw
 from lockprovider.table import Table, TableSpec
 
 FOLDER, SWITCH = ".hoodie/.locks/audit", ".hoodie/.locks/audit_enabled.json"
@@ -530,7 +522,7 @@ def test_the_last_record_of_a_process_is_written(tmp_path: Path, ending: str) ->
 import sys
 from fsspec_cas import Store
 from lockprovider import Lock
-from lockprovider.audit_log import AuditLog
+from lockprovider.observe.audit_log import AuditLog
 store = Store.from_url(sys.argv[1])
 lease = Lock(store, audit=AuditLog(store, exit_s=100)).acquire()
 {ending}
@@ -547,7 +539,7 @@ def test_a_forked_process_keeps_an_audit_of_its_own(tmp_path: Path) -> None:
 import os, sys
 from fsspec_cas import Store
 from lockprovider import Lock
-from lockprovider.audit_log import AuditLog
+from lockprovider.observe.audit_log import AuditLog
 store = Store.from_url(sys.argv[1])
 lock = Lock(store, audit=AuditLog(store, exit_s=100))
 lock.acquire().release()

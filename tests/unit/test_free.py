@@ -18,7 +18,7 @@ from unit.noting import RECORD, SETTINGS, Told, record, rewritten
 from fsspec_cas import Machine, Store, World
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockSettings, NotAcquired, PublishUnknown
-from lockprovider.party import Party
+from lockprovider.acquire.process_queue import Party
 
 MACHINE = Machine()
 SOON_S = 60

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fsspec_cas import Unavailable
-from lockprovider.heartbeat import Heartbeat, Pulse
+from lockprovider.lease.heartbeat import Heartbeat, Pulse
 
 SOON_S = 5.0  # the longest that a condition is waited for; reached only by a failure
 

@@ -22,9 +22,9 @@ from lockprovider import (
     MalformedRecord,
     Pending,
 )
-from lockprovider.inspect import break_lock, look
-from lockprovider.phrases import count, moment, span
-from lockprovider.sight import Sight, changes, fields, lines, state_at, told
+from lockprovider.client.inspect import break_lock, look
+from lockprovider.observe.status import Sight, changes, fields, lines, state_at, told
+from lockprovider.observe.words import count, moment, span
 
 SHORT = LockSettings(validity_s=10, renew_s=1, timeout_s=0.3, poll_s=0.05)
 HELD = LockRecord("o1", 20_000, expired=False, epoch=7, nonce="n1", holder=Holder("ship", 42, 1_000))

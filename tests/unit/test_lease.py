@@ -8,8 +8,8 @@ import pytest
 
 from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
-from lockprovider.lease import LONGEST_S, belief, hands_over, joined, rests_s, settle_commit, step
-from lockprovider.moves import (
+from lockprovider.lease.machine import LONGEST_S, belief, hands_over, joined, rests_s, settle_commit, step
+from lockprovider.lease.states import (
     EVERYONE,
     AppliedPending,
     Apply,

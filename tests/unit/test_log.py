@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockprovider import Log, LogEntry, Pending
-from lockprovider.log import pack, unpack
-from lockprovider.pending import digest
+from lockprovider.record.commit_log import pack, unpack
+from lockprovider.record.pending import digest
 
 
 def publish(name: str, data: bytes) -> Pending:

@@ -34,9 +34,8 @@ from lockprovider import (
     MalformedRecord,
     Measure,
     NotAcquired,
-    metrics,
-    otel,
 )
+from lockprovider.observe import metrics, otel
 
 SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=5, poll_s=1)
 SILENCE = [LoseRequest()] * 500
@@ -385,10 +384,10 @@ def test_without_a_meter_the_global_one_is_used_and_does_no_harm(town: Town) -> 
 
 def test_opentelemetry_is_loaded_only_when_asked_for_and_its_absence_is_one_sentence() -> None:
     code = (
-        "import sys, lockprovider, lockprovider.otel\n"
+        "import sys, lockprovider, lockprovider.observe.otel\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
         "sys.modules['opentelemetry'] = None\n"
-        "try: lockprovider.otel.on_metric()\n"
+        "try: lockprovider.observe.otel.on_metric()\n"
         "except lockprovider.LockError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

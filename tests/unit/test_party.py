@@ -15,9 +15,9 @@ from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, FreeLock, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
-from lockprovider.fifo import Fifo
-from lockprovider.party import Party
-from lockprovider.waiting import FIRST_S
+from lockprovider.acquire.fifo import Fifo
+from lockprovider.acquire.polling import FIRST_S
+from lockprovider.acquire.process_queue import Party
 
 LAZY = LockSettings(timeout_s=900, poll_s=800)  # a look at the store while one of us holds it comes after 400 s
 SOON_S = PATIENCE_S

@@ -21,7 +21,7 @@ import pytest
 import lockprovider
 from fsspec_cas import CasError, InvalidUrl, NotSupported, Store
 from fsspec_cas.backends import Backend
-from fsspec_cas.proof import documented
+from fsspec_cas.probe.proof import documented
 from lockprovider import (
     HUDI_LOCK_PATH,
     AsyncLock,

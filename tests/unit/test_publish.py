@@ -11,8 +11,9 @@ import pytest
 from fsspec_cas import AlreadyExists, ObjectNotFound, Store
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, Faulty, LoseAnswer, ManualClock
-from lockprovider import LockError, Pending, publish
-from lockprovider.record import LockRecord
+from lockprovider import LockError, Pending
+from lockprovider.publish import steps
+from lockprovider.record.record import LockRecord
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def store(backend: Faulty, clock: ManualClock, request: pytest.FixtureRequest) -
 
 
 def staged(store: Store, data: bytes = b"data") -> Pending:
-    return publish.stage(store, "locks", "id-1", "state/7", data)
+    return steps.stage(store, "locks", "id-1", "state/7", data)
 
 
 def test_staging_writes_next_to_the_lock_and_not_at_the_path(store: Store) -> None:
@@ -44,12 +45,12 @@ def test_staging_writes_next_to_the_lock_and_not_at_the_path(store: Store) -> No
 
 def test_applying_again_changes_nothing(store: Store) -> None:
     pending = staged(store)
-    publish.apply(store, pending, None, publish.ample)
+    steps.apply(store, pending, None, steps.ample)
     version = store.head("state/7").version
-    publish.apply(store, pending, None, publish.ample)
-    publish.apply(store, pending, b"data", publish.ample)
-    publish.discard(store, pending)
-    publish.apply(store, pending, None, publish.ample)
+    steps.apply(store, pending, None, steps.ample)
+    steps.apply(store, pending, b"data", steps.ample)
+    steps.discard(store, pending)
+    steps.apply(store, pending, None, steps.ample)
     assert store.head("state/7").version == version
     assert store.read("state/7").data == b"data"
 
@@ -60,7 +61,7 @@ def test_applying_through_a_bad_network_ends_with_the_object_there_once(
 ) -> None:
     pending = staged(store)
     faulty = Faulty(backend.inner, {"put": [fault]}, world=clock)
-    publish.apply(Store(faulty, store.root, world=clock), pending, None, publish.ample)
+    steps.apply(Store(faulty, store.root, world=clock), pending, None, steps.ample)
     assert faulty.fired == [("put", fault)]
     assert store.read("state/7").data == b"data"
 
@@ -69,56 +70,56 @@ def test_a_foreign_object_at_the_path_is_an_error_that_says_so_and_stays(store: 
     pending = staged(store)
     store.put_if_absent("state/7", b"foreign").unwrap()
     with pytest.raises(LockError, match="an object with digest .* is there; somebody wrote or removed it"):
-        publish.apply(store, pending, None, publish.ample)
+        steps.apply(store, pending, None, steps.ample)
     with pytest.raises(AlreadyExists, match="state/7"):
-        publish.prepare(store, pending)
+        steps.prepare(store, pending)
     assert store.read("state/7").data == b"foreign"
 
 
 def test_when_neither_the_staged_copy_nor_the_object_is_there_that_is_an_error(store: Store) -> None:
     pending = staged(store)
-    publish.discard(store, pending)
+    steps.discard(store, pending)
     with pytest.raises(LockError, match="nothing is there"):
-        publish.apply(store, pending, None, publish.ample)
+        steps.apply(store, pending, None, steps.ample)
     with pytest.raises(LockError, match="nothing is staged at .*; stage it again"):
-        publish.prepare(store, pending)
+        steps.prepare(store, pending)
 
 
 def test_preparing_gives_the_bytes_also_when_the_object_is_there_already(store: Store) -> None:
     pending = staged(store)
-    assert publish.prepare(store, pending) == b"data"
-    publish.apply(store, pending, None, publish.ample)
-    publish.discard(store, pending)
-    assert publish.prepare(store, pending) == b"data"
+    assert steps.prepare(store, pending) == b"data"
+    steps.apply(store, pending, None, steps.ample)
+    steps.discard(store, pending)
+    assert steps.prepare(store, pending) == b"data"
 
 
 def test_staged_bytes_that_are_not_the_promised_ones_are_refused(store: Store) -> None:
-    pending = replace(staged(store), digest=publish.digest(b"other"))
+    pending = replace(staged(store), digest=steps.digest(b"other"))
     with pytest.raises(LockError, match="are not those of digest"):
-        publish.prepare(store, pending)
+        steps.prepare(store, pending)
 
 
 def test_what_is_small_goes_along_in_the_record_and_needs_no_other_object(store: Store) -> None:
-    pending = publish.enclose("state/7", b"data" * 1000)
+    pending = steps.enclose("state/7", b"data" * 1000)
     assert pending is not None
     record = LockRecord("me", 5, expired=False, nonce="n", pending=pending)
     read = LockRecord.decode(record.encode())
     assert read == record
     assert read.pending is not None
-    publish.apply(store, read.pending, None, publish.ample)
-    publish.discard(store, read.pending)
+    steps.apply(store, read.pending, None, steps.ample)
+    steps.discard(store, read.pending)
     assert store.read("state/7").data == b"data" * 1000
     assert [entry.path for entry in store.list("")] == ["state/7"]
-    assert publish.prepare(store, read.pending) == b"data" * 1000
+    assert steps.prepare(store, read.pending) == b"data" * 1000
 
 
 def test_what_is_large_is_not_enclosed() -> None:
-    assert publish.enclose("state/7", random.Random(1).randbytes(10_000)) is None
+    assert steps.enclose("state/7", random.Random(1).randbytes(10_000)) is None
 
 
 def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: Store) -> None:
-    pending = publish.enclose("state/7", b"data")
+    pending = steps.enclose("state/7", b"data")
     assert pending is not None
     with pytest.raises(LockError, match="enclosed for 'state/7' are not those of digest"):
-        publish.apply(store, replace(pending, data=b"other"), None, publish.ample)
+        steps.apply(store, replace(pending, data=b"other"), None, steps.ample)
     assert store.list("") == []

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsspec_cas.retry import BASE_S, CEILING_S, delay_s, enough_s
+from fsspec_cas.send.retry import BASE_S, CEILING_S, delay_s, enough_s
 
 draws = st.floats(0, 1, exclude_max=True)
 

@@ -12,7 +12,7 @@ from unit.noting import SETTINGS, Told, record, rewritten
 from fsspec_cas import AlreadyExists, Machine, Store, Won
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, Lock, LockError, Pending, PublishUnknown, Unappliable
-from lockprovider.inspect import Broken, break_lock, look
+from lockprovider.client.inspect import Broken, break_lock, look
 
 LARGE = bytes(range(256)) * 4096
 FOREIGN = b"foreign"

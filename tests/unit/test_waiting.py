@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fsspec_cas import Version
 from lockprovider import Holder, LockRecord
-from lockprovider.lease import LONGEST_S, ahead_of
-from lockprovider.moves import Busy, Passing
+from lockprovider.acquire.polling import FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
+from lockprovider.lease.machine import LONGEST_S, ahead_of
+from lockprovider.lease.states import Busy, Passing
 from lockprovider.settings import GRACE_MS
-from lockprovider.waiting import FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
 
 draws = st.floats(min_value=0, max_value=1, exclude_max=True)
 paces = st.floats(min_value=0.05, max_value=50)

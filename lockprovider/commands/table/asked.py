@@ -8,10 +8,10 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, add_storage_options, complain, storage_options
+from lockprovider.commands.table.output import Answer, show
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
-from lockprovider.table.manager import Table
 from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
-from lockprovider.table.show import Answer, show
+from lockprovider.table.table import Table
 
 Commands = Any  # argparse's own type for it is private
 Run = Callable[[Any], int]

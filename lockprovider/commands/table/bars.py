@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lockprovider.audit import Spell
 from lockprovider.commands.table.picture import Bar, Kind
+from lockprovider.observe.audit import Spell
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.instant import Action, Instant, to_ms
-from lockprovider.table.layout import TIMELINE
-from lockprovider.table.manager import Table
-from lockprovider.table.metadata import CommitMetadata, decode_rollback
-from lockprovider.table.timeline import Timeline
+from lockprovider.table.format.instant import Action, Instant, to_ms
+from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.metadata import CommitMetadata, decode_rollback
+from lockprovider.table.table import Table
+from lockprovider.table.timeline.timeline import Timeline
 
 _KINDS: dict[Action, Kind] = {
     Action.REPLACECOMMIT: "replace",

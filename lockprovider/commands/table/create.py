@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import storage_options
 from lockprovider.commands.table.asked import Commands, add_command, say, settings
-from lockprovider.table.manager import Table
-from lockprovider.table.show import Answer
+from lockprovider.commands.table.output import Answer
 from lockprovider.table.spec import TableSpec
+from lockprovider.table.table import Table
 
 
 def add(commands: Commands) -> None:

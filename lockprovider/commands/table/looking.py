@@ -9,14 +9,14 @@ from typing import Any
 from fsspec_cas import InvalidInput, Machine, Store
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
-from lockprovider.audit import Spell, analyse, places
-from lockprovider.audit_log import read_files
+from lockprovider.commands.table import answers
 from lockprovider.commands.table.asked import Commands, add_command, opened, say, settings
 from lockprovider.commands.table.bars import bars
+from lockprovider.commands.table.output import Answer
 from lockprovider.commands.table.picture import draw
-from lockprovider.table import told
-from lockprovider.table.manager import Table
-from lockprovider.table.show import Answer
+from lockprovider.observe.audit import Spell, analyse, places
+from lockprovider.observe.audit_log import read_files
+from lockprovider.table.table import Table
 
 _AUDIT_S = 30.0
 
@@ -53,17 +53,17 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(arguments: Any) -> int:
-    return say(arguments, told.info(opened(arguments)))
+    return say(arguments, answers.info(opened(arguments)))
 
 
 def _log(arguments: Any) -> int:
-    return say(arguments, told.log(opened(arguments), arguments.last))
+    return say(arguments, answers.log(opened(arguments), arguments.last))
 
 
 def _timeline(arguments: Any) -> int:
     table = opened(arguments)
     if arguments.svg is None:
-        return say(arguments, told.timeline(table, arguments.last))
+        return say(arguments, answers.timeline(table, arguments.last))
     spells = _spells(table)
     found = bars(table, spells)
     picture = draw(found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in spells])
@@ -80,19 +80,19 @@ def _spells(table: Table) -> tuple[Spell, ...]:
 
 
 def _files(arguments: Any) -> int:
-    return say(arguments, told.files(opened(arguments), arguments.partition, arguments.as_of))
+    return say(arguments, answers.files(opened(arguments), arguments.partition, arguments.as_of))
 
 
 def _read(arguments: Any) -> int:
     columns = None if arguments.columns is None else arguments.columns.split(",")
     if arguments.limit < 0:
         raise InvalidInput(f"--limit {arguments.limit} is below zero; 0 shows all rows")
-    answer = told.read(opened(arguments), columns, arguments.partition, arguments.as_of, arguments.limit)
+    answer = answers.read(opened(arguments), columns, arguments.partition, arguments.as_of, arguments.limit)
     return say(arguments, answer)
 
 
 def _doctor(arguments: Any) -> int:
     store = Store.from_url(arguments.url, storage_options(arguments))
-    answer, wrong = told.doctor(Table(store, arguments.url, settings=settings(arguments)))
+    answer, wrong = answers.doctor(Table(store, arguments.url, settings=settings(arguments)))
     say(arguments, answer)
     return REFUSED if wrong else DONE

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from lockprovider.drawing import FAINT, GRID, INK, RED, Scale, heading, sheet, text, tick
-from lockprovider.phrases import count, span
-from lockprovider.table.instant import format_ms
+from lockprovider.observe.svg import FAINT, GRID, INK, RED, Scale, heading, sheet, text, tick
+from lockprovider.observe.words import count, span
+from lockprovider.table.format.instant import format_ms
 
 Kind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 Holding = tuple[int, int, str]  # from, until, who

@@ -9,15 +9,16 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
+from lockprovider.commands.table import answers
 from lockprovider.commands.table.asked import INSTANT, Commands, add_command, opened, say
-from lockprovider.table import recover, rollback, told
-from lockprovider.table.archival import KeepActive
-from lockprovider.table.archive import would_archive
-from lockprovider.table.clean import finish_dead, would_clean
-from lockprovider.table.manager import Table
-from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy
-from lockprovider.table.service import beating, dead_among
-from lockprovider.table.show import Answer
+from lockprovider.commands.table.output import Answer
+from lockprovider.table.services import recover, rollback
+from lockprovider.table.services.archive import would_archive
+from lockprovider.table.services.clean import finish_dead, would_clean
+from lockprovider.table.services.plans import beating, dead_among
+from lockprovider.table.table import Table
+from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
 
 def add(commands: Commands) -> None:
@@ -99,7 +100,7 @@ def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> Answer:
 def _savepoint(arguments: Any) -> int:
     table = opened(arguments)
     if arguments.list:
-        return say(arguments, told.savepoints(table))
+        return say(arguments, answers.savepoints(table))
     if not arguments.delete:
         begin = table.savepoint(arguments.instant, user=getpass.getuser(), comment=arguments.comment)
         return say(arguments, Answer({"savepoint": begin}, f"savepoint {begin}: its files stay"))

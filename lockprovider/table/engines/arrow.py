@@ -22,19 +22,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas.begun import begun
-from lockprovider.table import merging, reading, steady
-from lockprovider.table.attempts import transact
-from lockprovider.table.context import TableContext
+from fsspec_cas.send.begun import begun
 from lockprovider.table.engines import bucketed
-from lockprovider.table.engines.base import GroupWriter, group_id
+from lockprovider.table.engines.rows import Rows, as_stream, as_table, check_columns
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.incoming import Rows, as_stream, as_table, check_columns
-from lockprovider.table.metadata import WriteStat
-from lockprovider.table.properties import TableConfig
-from lockprovider.table.transaction import CommitResult, Transaction
-from lockprovider.table.view import FileSlice
+from lockprovider.table.files import merge
+from lockprovider.table.files.group_writer import GroupWriter, group_id
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.read import consistent
+from lockprovider.table.read import scan as reading
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.view import FileSlice
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
 AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written at the same time
@@ -122,7 +124,7 @@ def read(
 ) -> pa.Table:
     """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
     if isinstance(source, TableContext):
-        return steady.rows(source, columns, filter, partitions)
+        return consistent.rows(source, columns, filter, partitions)
     table = source.table
     schema = table.schema(source.timeline)
     scan = reading.plan(source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions)
@@ -261,7 +263,7 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     Raises:
         InvalidRecords: naming it.
     """
-    if merging.are_unique(keys):
+    if merge.are_unique(keys):
         return
     counts = pc.value_counts(keys)
     twice = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
@@ -319,13 +321,13 @@ def rewrite_partition(
         yield from (stat for stat in at_once(jobs, limit) if stat is not None)
         return
     rows, keys = _unless_deleted(changes)
-    rows, keys = merging.dedupe(rows, keys, writer.config.ordering_field)
+    rows, keys = merge.dedupe(rows, keys, writer.config.ordering_field)
     rows = rows.combine_chunks()
     fresh = np.ones(len(keys), dtype=np.bool_)
 
     def rewrite(old: FileSlice) -> WriteStat | None:
         opened = writer.place.open(old.path)
-        found = merging.plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
+        found = merge.plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
         if found is None:
             return None
         fresh[found.met] = False  # each key's by one thread, or by two to the same end

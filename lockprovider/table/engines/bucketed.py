@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table import bucket as buckets
-from lockprovider.table.bucket_groups import groups, index_of, of_keys
-from lockprovider.table.engines.base import GroupWriter, group_id
-from lockprovider.table.metadata import WriteStat
-from lockprovider.table.view import FileSlice
+from lockprovider.table.files.bucket_groups import groups, index_of, of_keys
+from lockprovider.table.files.group_writer import GroupWriter, group_id
+from lockprovider.table.format import bucket as buckets
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.timeline.view import FileSlice
 
 
 def new_group(begin: str, bucket: int, *task: object) -> str:

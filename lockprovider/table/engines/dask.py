@@ -25,9 +25,6 @@ import pandas as pd
 import pyarrow as pa
 from dask.delayed import delayed
 
-from lockprovider.table import reading, steady
-from lockprovider.table.attempts import transact
-from lockprovider.table.context import TableContext
 from lockprovider.table.engines.arrow import (
     PartitionChanges,
     by_partition,
@@ -36,15 +33,19 @@ from lockprovider.table.engines.arrow import (
     insert_partition,
     rewrite_partition,
 )
-from lockprovider.table.engines.base import GroupWriter
 from lockprovider.table.engines.pandas import to_frame
+from lockprovider.table.engines.rows import as_table, check_columns
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.incoming import as_table, check_columns
-from lockprovider.table.metadata import WriteStat
-from lockprovider.table.place import Place
-from lockprovider.table.transaction import CommitResult, Transaction
-from lockprovider.table.view import AsOf, FileSlice
+from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.files.place import Place
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.read import consistent
+from lockprovider.table.read import scan as reading
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.view import AsOf, FileSlice
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 Frame = Any  # a dask.dataframe.DataFrame
 _Pieces = dict[str, PartitionChanges]
@@ -118,7 +119,7 @@ def read(
         HistoryGone: that moment cannot be read (any more); when it is computed: a file was cleaned meanwhile.
     """
     table = source.table if isinstance(source, Transaction) else source
-    seen = source.snapshot if isinstance(source, Transaction) else steady.snapshot(source, as_of)
+    seen = source.snapshot if isinstance(source, Transaction) else consistent.snapshot(source, as_of)
     schema = table.schema(seen.timeline)
     scan = reading.plan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
     empty = to_frame(scan.schema.empty_table())

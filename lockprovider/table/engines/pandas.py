@@ -3,8 +3,8 @@
     engine.append(table, frame)
     frame = engine.read(table, filter=pc.field("city") == "ulm")
 
-Rows come in as `lockprovider.table.incoming` says: the index is dropped, NaN is null. They go out with pandas' nullable
-types for integers and booleans, so that no integer turns into a float where one is missing.
+Rows come in as `engines.rows` says: the index is dropped, NaN is null. They go out with pandas'
+nullable types for integers and booleans, so that no integer turns into a float where one is missing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from lockprovider.table import reading
-from lockprovider.table.context import TableContext
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.arrow import append, delete, upsert
-from lockprovider.table.transaction import Transaction
+from lockprovider.table.read import scan
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.transaction.transaction import Transaction
 
 _NULLABLE = {
     pa.bool_(): pd.BooleanDtype(),
@@ -32,7 +32,7 @@ def read(
     source: TableContext | Transaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
-    filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+    filter: scan.Where = None,  # noqa: A002 - as pyarrow calls it
 ) -> pd.DataFrame:
     """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
     return to_frame(arrow.read(source, columns, partitions, filter))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lockprovider.table import schema as hudi_schema
-from lockprovider.table.bucket_groups import look_like_buckets
-from lockprovider.table.engines.base import GroupWriter, WritesHere
 from lockprovider.table.errors import InvalidRecords, UnsupportedTable
-from lockprovider.table.properties import BUCKET, BUCKETS, INDEX
-from lockprovider.table.transaction import Transaction
+from lockprovider.table.files.bucket_groups import look_like_buckets
+from lockprovider.table.files.group_writer import GroupWriter, WritesHere
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
+from lockprovider.table.transaction.transaction import Transaction
 
 
 def for_tasks(txn: Transaction, schema: pa.Schema) -> GroupWriter:

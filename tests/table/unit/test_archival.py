@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.archival import Facts, KeepActive, plan
-from lockprovider.table.instant import Action, Instant, State, format_ms
-from lockprovider.table.timeline import Timeline
+from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.timeline.archival import Facts, KeepActive, plan
+from lockprovider.table.timeline.timeline import Timeline
 
 ALL = 1000
 KEEP = KeepActive(2, 3)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.bucket import BucketIndex, bucket_of, file_id, hash_values, java_hashes, prefix
+from lockprovider.table.format.bucket import BucketIndex, bucket_of, file_id, hash_values, java_hashes, prefix
 
 # Hash fields, record key, and what BucketIdentifier.getBucketId said for 16, 1009 and 2147483647 buckets.
 JVM = [

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from lockprovider.table import Corrupt, UnsupportedTable
-from lockprovider.table.bucket import BucketIndex, file_id
-from lockprovider.table.bucket_groups import groups, look_like_buckets
-from lockprovider.table.conflict import Operation, by_bucket, by_file_group, by_partition, prefer_writer
-from lockprovider.table.instant import Action, Instant, State, format_ms
-from lockprovider.table.properties import TableConfig, check_readable, check_writable, encode, parse
-from lockprovider.table.view import FileSlice
+from lockprovider.table.files.bucket_groups import groups, look_like_buckets
+from lockprovider.table.format.bucket import BucketIndex, file_id
+from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.format.properties import TableConfig, check_readable, check_writable, encode, parse
+from lockprovider.table.timeline.conflict import Operation, by_bucket, by_file_group, by_partition, prefer_writer
+from lockprovider.table.timeline.view import FileSlice
 
 A, B = format_ms(1_000), format_ms(2_000)
 CONFIG = TableConfig("t", ("id", "day"), bucket_index=BucketIndex(8, ("id",)))

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from lockprovider import InvalidSettings
 from lockprovider.table import FailedWrites, Mode, TableSettings, WriteConflict
-from lockprovider.table.conflict import (
+from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.timeline.conflict import (
     Operation,
     archived_since,
     by_file_group,
@@ -17,11 +19,9 @@ from lockprovider.table.conflict import (
     prefer_writer,
     undone_since,
 )
-from lockprovider.table.instant import Action, Instant, State, format_ms
-from lockprovider.table.liveness import HeartbeatSettings, dead
-from lockprovider.table.metadata import CommitMetadata, WriteStat
-from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions
-from lockprovider.table.timeline import Timeline
+from lockprovider.table.timeline.liveness import HeartbeatSettings, dead
+from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
+from lockprovider.table.timeline.timeline import Timeline
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
 Groups = frozenset[tuple[str, str]]

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from lockprovider.table.bucket import BucketIndex, file_id
-from lockprovider.table.conflict import Operation, by_file_group, by_partition, prefer_writer
-from lockprovider.table.draft import Draft, operation_name
-from lockprovider.table.draft import by_partition as in_partitions
-from lockprovider.table.instant import Action, Instant, State, format_ms
-from lockprovider.table.metadata import CommitMetadata, WriteStat
-from lockprovider.table.properties import TableConfig
-from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import Snapshot
+from lockprovider.table.format.bucket import BucketIndex, file_id
+from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.timeline.conflict import Operation, by_file_group, by_partition, prefer_writer
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.transaction.proposal import Draft, operation_name
+from lockprovider.table.transaction.proposal import by_partition as in_partitions
 
 A, B = format_ms(1_000), format_ms(2_000)
 NEW = WriteStat("new", "p/new", "p", num_inserts=3)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jvm_written import base_files, contents
 
-from lockprovider.table import bloom, files
 from lockprovider.table.errors import Corrupt
+from lockprovider.table.files import base_file
+from lockprovider.table.format import bloom
 
 ROOM, BITS = 60_000, 2_587_966  # the JVM's
 LEAST, FEW_BITS = 16, 691  # for 16 keys
@@ -55,7 +56,7 @@ def found_bits(text: str) -> set[int]:
 def test_filters_are_the_jvms_byte_for_byte(table: str, path: str) -> None:
     data = contents(table)[path]
     theirs = pq.ParquetFile(io.BytesIO(data)).metadata.metadata[b"org.apache.hudi.bloomfilter"].decode()
-    keys = files.read_keys(data)
+    keys = base_file.read_keys(data)
     assert len(keys) >= 1
     assert bloom.encode(keys, room=ROOM) == theirs
     assert bloom.encode(keys.to_pylist(), room=ROOM) == theirs

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jvm_written import TABLES, base_files, contents
 
-from lockprovider.table import bloom, files, merging, schema, writing
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedSchema
-from lockprovider.table.layout import BaseFile, PartitionStyle, record_key
-from lockprovider.table.properties import parse
+from lockprovider.table.files import base_file, write_base_file
+from lockprovider.table.files import merge as merging
+from lockprovider.table.format import bloom, schema
+from lockprovider.table.format.layout import BaseFile, PartitionStyle, record_key
+from lockprovider.table.format.properties import parse
 
 BASE = BaseFile("f-0", "3-0-0", "20250713010535797")
 NEXT = BaseFile("f-0", "0-0-0", "20250713010536861")
@@ -23,8 +25,10 @@ keys_of = st.sampled_from("abcdef")
 
 
 def write(rows: pa.Table, start: int = 0) -> bytes:
-    parts, keys = writing.all_fresh(rows, BASE, start), files.record_keys(rows, ["id"])
-    return writing.write_base_file(parts, rows.schema, keys=keys, partition="p=1", base_file=BASE, table_name="t")
+    parts, keys = write_base_file.all_fresh(rows, BASE, start), base_file.record_keys(rows, ["id"])
+    return write_base_file.write_base_file(
+        parts, rows.schema, keys=keys, partition="p=1", base_file=BASE, table_name="t"
+    )
 
 
 # --- base files -----------------------------------------------------------------------------------------------------
@@ -32,7 +36,7 @@ def write(rows: pa.Table, start: int = 0) -> bytes:
 
 def test_a_base_file_has_hudis_columns_and_footer() -> None:
     data = write(ROWS, 7)
-    assert files.read_base_file(data).to_pydict() == {
+    assert base_file.read_base_file(data).to_pydict() == {
         "_hoodie_commit_time": [BASE.begin] * 2,
         "_hoodie_commit_seqno": [f"{BASE.begin}_3_7", f"{BASE.begin}_3_8"],
         "_hoodie_record_key": ["a", "b"],
@@ -64,12 +68,14 @@ def test_our_footer_has_every_hudi_key_of_the_jvms(table: str) -> None:
 @pytest.mark.parametrize(("table", "path"), base_files())
 def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
     config = parse(contents(table)[".hoodie/hoodie.properties"])
-    old = files.read_base_file(contents(table)[path])
+    old = base_file.read_base_file(contents(table)[path])
     target = schema.from_avro(config.schema_json or "")
-    rows = files.conform(old.select(target.names), target)
-    assert files.record_keys(rows, config.record_keys).to_pylist() == old["_hoodie_record_key"].to_pylist()
-    assert files.partition_paths(rows, config.partition_style).to_pylist() == old["_hoodie_partition_path"].to_pylist()
-    data = writing.write_base_file(
+    rows = base_file.conform(old.select(target.names), target)
+    assert base_file.record_keys(rows, config.record_keys).to_pylist() == old["_hoodie_record_key"].to_pylist()
+    assert (
+        base_file.partition_paths(rows, config.partition_style).to_pylist() == old["_hoodie_partition_path"].to_pylist()
+    )
+    data = write_base_file.write_base_file(
         [
             pa.table(
                 [old["_hoodie_commit_time"], old["_hoodie_commit_seqno"], *rows.columns],
@@ -77,30 +83,30 @@ def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
             )
         ],
         target,
-        keys=files.record_keys(rows, config.record_keys),
+        keys=base_file.record_keys(rows, config.record_keys),
         partition=path.rpartition("/")[0],
         base_file=BASE,
         table_name=config.name,
     )
-    again = files.read_base_file(data)
+    again = base_file.read_base_file(data)
     assert again["_hoodie_file_name"].unique().to_pylist() == [BASE.name]
     assert again.drop_columns("_hoodie_file_name").to_pylist() == old.drop_columns("_hoodie_file_name").to_pylist()
 
 
 def test_parts_of_a_file_are_read() -> None:
     data = write(ROWS)
-    assert files.read_keys(data).to_pylist() == ["a", "b"]
-    assert files.read_base_file(data, ["v"]).column_names == ["v"]
-    assert files.read_base_file(io.BytesIO(data), ["id"]).num_rows == 2
+    assert base_file.read_keys(data).to_pylist() == ["a", "b"]
+    assert base_file.read_base_file(data, ["v"]).column_names == ["v"]
+    assert base_file.read_base_file(io.BytesIO(data), ["id"]).num_rows == 2
 
 
 def test_an_empty_file_group_can_be_written() -> None:
-    assert files.read_keys(write(ROWS[:0])).to_pylist() == []
+    assert base_file.read_keys(write(ROWS[:0])).to_pylist() == []
 
 
 def test_a_torn_file_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="base file of 100 bytes"):
-        files.read_base_file(write(ROWS)[:100])
+        base_file.read_base_file(write(ROWS)[:100])
 
 
 # --- keys and partitions --------------------------------------------------------------------------------------------
@@ -131,9 +137,9 @@ def test_keys_of_many_rows_are_the_keys_of_each(rows: list[dict[str, object]], f
         wanted = [record_key([row[field] for field in fields], fields) for row in rows]
     except InvalidRecords:
         with pytest.raises(InvalidRecords, match="null or empty|would be one row"):
-            files.record_keys(table, fields)
+            base_file.record_keys(table, fields)
     else:
-        assert files.record_keys(table, fields).to_pylist() == wanted
+        assert base_file.record_keys(table, fields).to_pylist() == wanted
 
 
 @settings(max_examples=60)
@@ -149,30 +155,32 @@ def test_paths_of_many_rows_are_the_paths_of_each(
         wanted = [style.path_for([row[field] for field in fields]) for row in rows]
     except InvalidRecords:
         with pytest.raises(InvalidRecords, match="of partition column"):
-            files.partition_paths(pa.Table.from_pylist(rows, KINDS), style)
+            base_file.partition_paths(pa.Table.from_pylist(rows, KINDS), style)
     else:
-        assert files.partition_paths(pa.Table.from_pylist(rows, KINDS), style).to_pylist() == wanted
+        assert base_file.partition_paths(pa.Table.from_pylist(rows, KINDS), style).to_pylist() == wanted
 
 
 def test_a_null_key_is_refused_with_its_row() -> None:
     table = pa.table({"id": ["a", None, "", "d"]})
     with pytest.raises(InvalidRecords, match="in 2 rows, the first is row 1"):
-        files.record_keys(table, ["id"])
+        base_file.record_keys(table, ["id"])
 
 
 def test_a_missing_or_unfit_key_column_is_named() -> None:
     with pytest.raises(InvalidRecords, match="'id' is missing"):
-        files.record_keys(pa.table({"x": [1]}), ["id"])
+        base_file.record_keys(pa.table({"x": [1]}), ["id"])
     with pytest.raises(InvalidRecords, match="'x' of type double"):
-        files.record_keys(pa.table({"x": [1.5]}), ["x"])
+        base_file.record_keys(pa.table({"x": [1.5]}), ["x"])
 
 
 def test_a_single_key_can_carry_its_name() -> None:
-    assert files.record_keys(ROWS, ["id"], named=True).to_pylist() == ["id:a", "id:b"]
+    assert base_file.record_keys(ROWS, ["id"], named=True).to_pylist() == ["id:a", "id:b"]
 
 
 def test_a_categorical_key_is_its_value() -> None:
-    assert files.record_keys(pa.table({"id": pa.array(["b", "a", "b"]).dictionary_encode()}), ["id"]).to_pylist() == [
+    assert base_file.record_keys(
+        pa.table({"id": pa.array(["b", "a", "b"]).dictionary_encode()}), ["id"]
+    ).to_pylist() == [
         "b",
         "a",
         "b",
@@ -181,8 +189,8 @@ def test_a_categorical_key_is_its_value() -> None:
 
 def test_values_that_do_not_fit_are_named() -> None:
     with pytest.raises(InvalidRecords, match="'a' of type int64 does not fit int32"):
-        files.conform(pa.table({"a": [2**40]}), pa.schema([("a", pa.int32())]))
-    assert files.conform(pa.table({"a": [1]}), pa.schema([("b", pa.int8())])).to_pydict() == {"b": [None]}
+        base_file.conform(pa.table({"a": [2**40]}), pa.schema([("a", pa.int32())]))
+    assert base_file.conform(pa.table({"a": [1]}), pa.schema([("b", pa.int8())])).to_pydict() == {"b": [None]}
 
 
 # --- merging --------------------------------------------------------------------------------------------------------
@@ -233,14 +241,14 @@ class Merged:
 
     @property
     def file(self) -> pa.Table:
-        return files.read_base_file(self.data)
+        return base_file.read_base_file(self.data)
 
 
 def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str | None = None) -> Merged:
-    file, keys = files.open_encoded(old), upserts["id"].combine_chunks()
+    file, keys = base_file.open_encoded(old), upserts["id"].combine_chunks()
     plan = merging.plan(file, upserts, keys, deletes, ordering_field) or merging.untouched(file)
     plan = plan.with_new(keys, deletes)
-    data = writing.write_base_file(
+    data = write_base_file.write_base_file(
         merging.merged(file, plan, upserts, NEXT), upserts.schema, keys=plan.keys, partition="p=1", base_file=NEXT,
         table_name="t", known=None if plan.deletes else file,
     )  # fmt: skip
@@ -265,8 +273,8 @@ def test_a_merge_is_what_a_dict_would_do(
     with pytest.MonkeyPatch.context() as patched:  # parts and row groups of a few rows
         for module, name, size in (
             (merging, "BATCH_ROWS", rows),
-            (writing, "BATCH_ROWS", 2),
-            (files, "ROW_GROUP_ROWS", 2),
+            (write_base_file, "BATCH_ROWS", 2),
+            (base_file, "ROW_GROUP_ROWS", 2),
         ):
             patched.setattr(module, name, size)
         done = merge(old, new, deleted, ordered=ordered)
@@ -314,13 +322,13 @@ def test_a_merge_brings_new_columns_and_refuses_to_lose_any() -> None:
 def test_text_of_few_values_is_merged_as_dictionaries_and_keeps_no_entry_that_no_row_has() -> None:
     keys = [f"{number:03}" for number in range(300)]
     old = write(table_of([(key, None, "old" if key < "200" else "new") for key in keys]))
-    few = files.open_encoded(old).schema_arrow
+    few = base_file.open_encoded(old).schema_arrow
     assert [field.name for field in few if pa.types.is_dictionary(field.type)] == [
         "_hoodie_commit_time", "_hoodie_partition_path", "_hoodie_file_name", "v",
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(merging, "BATCH_ROWS", 64)
-        patched.setattr(files, "ROW_GROUP_ROWS", 150)
+        patched.setattr(base_file, "ROW_GROUP_ROWS", 150)
         changed = table_of([(key, None, "end") for key in keys[:100]] + [("300", 1, "end")])
         done = merged(old, changed, pa.array(keys[100:200]))
     assert done.file["v"].to_pylist() == ["end"] * 100 + ["new"] * 100 + ["end"]

@@ -25,7 +25,7 @@ def by_table(config: Mapping[str, str]) -> LockSettings:
 
 
 def by_data_source(config: Mapping[str, str]) -> LockSettings:
-    from lockprovider.table.engines.spark_options import Options
+    from lockprovider.table.engines.spark.options import Options
 
     return Options.of({"path": "memory://t/able", **config}).settings.lock
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jvm_written import TABLES, base_files, contents
 
-from lockprovider.table import layout
 from lockprovider.table.errors import InvalidRecords, WriteConflict
-from lockprovider.table.layout import BaseFile, Marker, MarkerKind, PartitionStyle
+from lockprovider.table.format import layout
+from lockprovider.table.format.layout import BaseFile, Marker, MarkerKind, PartitionStyle
 
 BEGIN = "20250713010535797"
 words = st.text("abcXYZ019-", min_size=1, max_size=8)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jvm_written import TABLES, contents, timeline
 
-from lockprovider.table import metadata
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.instant import Action, parse
-from lockprovider.table.metadata import (
+from lockprovider.table.format import metadata
+from lockprovider.table.format.instant import Action, parse
+from lockprovider.table.format.metadata import (
     CommitMetadata,
     RollbackMetadata,
     RollbackPlan,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jvm_written import TABLES, contents
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
-from lockprovider.table.java_properties import escape_key, escape_value, pairs
-from lockprovider.table.properties import TableConfig, check_readable, check_writable, checksum, encode, parse
+from lockprovider.table.format.java_properties import escape_key, escape_value, pairs
+from lockprovider.table.format.properties import TableConfig, check_readable, check_writable, checksum, encode, parse
 
 GOOD = TableConfig("t", ("id",), ("city",), ("ts",))
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)

@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lockprovider.table import files, layout, merging, metadata, properties, schema, writing
-from lockprovider.table.instant import Action, Instant, State
-from lockprovider.table.layout import BaseFile
-from lockprovider.table.metadata import CommitMetadata, WriteStat
-from lockprovider.table.properties import TableConfig
+from lockprovider.table.files import base_file, merge, write_base_file
+from lockprovider.table.format import layout, metadata, properties, schema
+from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.layout import BaseFile
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.format.properties import TableConfig
 
 hudi = pytest.importorskip("hudi")
 
@@ -55,8 +56,8 @@ class Handmade:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
 
-    def slice(self, partition: str, base: BaseFile, parts: Iterable[pa.Table], plan: merging.Plan) -> WriteStat:
-        data = writing.write_base_file(
+    def slice(self, partition: str, base: BaseFile, parts: Iterable[pa.Table], plan: merge.Plan) -> WriteStat:
+        data = write_base_file.write_base_file(
             parts, COLUMNS, keys=plan.keys, partition=partition, base_file=base, table_name=self.config.name
         )
         self.put(layout.join(partition, base.name), data)
@@ -69,7 +70,9 @@ class Handmade:
     def insert(self, partition: str, base: BaseFile, rows: list[dict[str, object]]) -> WriteStat:
         table, keys = inserted(rows)
         nothing, new = np.zeros(0, np.int64), np.arange(len(keys))
-        return self.slice(partition, base, writing.all_fresh(table, base), merging.Plan(keys, nothing, nothing, new))
+        return self.slice(
+            partition, base, write_base_file.all_fresh(table, base), merge.Plan(keys, nothing, nothing, new)
+        )
 
     def commit(self, begin: str, done: str, stats: list[WriteStat]) -> None:
         text = schema.to_avro(COLUMNS, self.config.name)
@@ -92,7 +95,7 @@ class Handmade:
 
 def inserted(rows: list[dict[str, object]]) -> tuple[pa.Table, pa.Array]:
     table = pa.Table.from_pylist(rows, COLUMNS)
-    return table, files.record_keys(table, ["id"])
+    return table, base_file.record_keys(table, ["id"])
 
 
 def data_of(rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -122,13 +125,13 @@ def test_hudi_rs_reads_an_insert_then_an_upsert_with_a_delete(
     assert data_of(table.read()) == [*before, *elsewhere]
 
     changed, keys = inserted([row(1, "oslo", 9), row(2, "oslo", 1), row(5, "oslo", 1)])
-    file, gone = files.open_base_file(str(tmp_path / layout.join(oslo, first.name))), pa.array(["3"])
+    file, gone = base_file.open_base_file(str(tmp_path / layout.join(oslo, first.name))), pa.array(["3"])
     base = BaseFile("aa-0", "0-0-0", SECOND)
-    plan = merging.plan(file, changed, keys, gone, "ts")
+    plan = merge.plan(file, changed, keys, gone, "ts")
     assert plan is not None
     plan = plan.with_new(keys, gone)
     assert (plan.inserts, plan.updates, plan.deletes) == (1, 1, 1)
-    stat = table.slice(oslo, base, merging.merged(file, plan, changed, base), plan)
+    stat = table.slice(oslo, base, merge.merged(file, plan, changed, base), plan)
     assert data_of(table.read()) == [*before, *elsewhere]  # written, but not committed
     table.commit(SECOND, SECOND_DONE, [replace(stat, prev_commit=FIRST, prev_base_file=first.name)])
     after = table.read()

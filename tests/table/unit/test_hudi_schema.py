@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jvm_written import TABLES, base_files, contents
 
-from lockprovider.table import schema
 from lockprovider.table.errors import Corrupt, UnsupportedSchema
-from lockprovider.table.properties import parse
+from lockprovider.table.format import schema
+from lockprovider.table.format.properties import parse
 
 UTC_US, LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.incremental import OPERATION, Order, changed_rows, latest, touched, window
-from lockprovider.table.instant import Action, Instant, State, format_ms
-from lockprovider.table.metadata import CommitMetadata, WriteStat
-from lockprovider.table.timeline import Timeline
+from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.timeline.incremental import OPERATION, Order, changed_rows, latest, touched, window
+from lockprovider.table.timeline.timeline import Timeline
 
 A, B, C, D, E, F = (format_ms(1_000 * number) for number in range(1, 7))
 

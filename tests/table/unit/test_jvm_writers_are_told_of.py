@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, LockRecord
-from lockprovider.inspect import look
-from lockprovider.sight import JVM_HOLDS, JVM_STARVES, lines
+from lockprovider.client.inspect import look
+from lockprovider.observe.status import JVM_HOLDS, JVM_STARVES, lines
 from lockprovider.table import Table, TableSpec
-from lockprovider.table.doctor import diagnose
+from lockprovider.table.doctor.diagnose import diagnose
 
 
 def made(folder: Path) -> Table:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsspec_cas import Entry
-from lockprovider.table.instant import Action, Instant, State, format_ms, to_ms
-from lockprovider.table.retention import KeepCommits, KeepHours, KeepVersions, Policy, Removable, removable
-from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import AsOf, FileSlice, rewound, snapshot
+from lockprovider.table.format.instant import Action, Instant, State, format_ms, to_ms
+from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy, Removable, removable
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import AsOf, FileSlice, rewound, snapshot
 
 HOUR_MS = 3_600_000
 

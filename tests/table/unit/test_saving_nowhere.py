@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", minversion="4.2")
 from pyspark.sql.types import StructType
 
 from lockprovider.table import TableNotFound
-from lockprovider.table.engines.hudi_cas import HudiCas
+from lockprovider.table.engines.spark.data_source import HudiCas
 
 
 @pytest.mark.parametrize("stream", [False, True])

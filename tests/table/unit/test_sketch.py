@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_hudi_bloom import murmur
 
-from lockprovider.table import bloom
-from lockprovider.table.engines.sketch import Sketch
+from lockprovider.table.engines.spark.key_sketch import Sketch
+from lockprovider.table.format import bloom
 
 texts = st.lists(st.text(min_size=1, max_size=12), max_size=30)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.conflict import archived_since, completed_since, undone_since
-from lockprovider.table.instant import Action, Instant, State, after, format_ms, parse
-from lockprovider.table.timeline import Timeline
+from lockprovider.table.format.instant import Action, Instant, State, after, format_ms, parse
+from lockprovider.table.timeline.conflict import archived_since, completed_since, undone_since
+from lockprovider.table.timeline.timeline import Timeline
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
 

@@ -5,10 +5,10 @@ from datetime import datetime, timezone
 import pytest
 
 from fsspec_cas import Entry, InvalidInput
-from lockprovider.table.instant import Instant, format_ms
-from lockprovider.table.metadata import CommitMetadata, WriteStat
-from lockprovider.table.timeline import Timeline
-from lockprovider.table.view import AsOf, lost, rewound, snapshot
+from lockprovider.table.format.instant import Instant, format_ms
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import AsOf, lost, rewound, snapshot
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
 

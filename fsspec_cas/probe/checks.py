@@ -1,0 +1,280 @@
+"""The list of what `probe` tries, in order. Each check is one function; what it says is what came back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fsspec_cas.answer import Applied, Denied, NoAnswer, Seen, Unchanged
+from fsspec_cas.errors import ObjectNotFound
+from fsspec_cas.outcome import Lost, Won
+from fsspec_cas.probe.bench import Bench, Check, Said, Use, begun, current, finish, flaw, patiently, refused, told
+from fsspec_cas.version import ABSENT, Version
+
+_ROUNDS = 3
+_UPLOAD_ROUNDS = 5
+_WRITES = 12  # during which others read
+_READERS = 3
+_READS = 300  # each, at most
+_BODY_BYTES = 64 * 1024
+
+
+async def _create(bench: Bench) -> Said:
+    body = bench.body()
+    version = await bench.made("create", body)
+    held = await bench.holds("create", body, version)
+    return ("yes", f"made, and read back at {version}") if held else ("no", "made, but something else is read back")
+
+
+async def _create_refused(bench: Bench) -> Said:
+    body = bench.body()
+    version = await bench.made("taken", body)
+    return await refused(bench, "taken", body, version, await bench.create("taken"))
+
+
+async def _create_after_delete(bench: Bench) -> Said:
+    await bench.made("again")
+    await bench.store.delete("again", timeout=bench.timeout)
+    outcome = await bench.create("again")
+    return ("yes", "made again") if isinstance(outcome, Won) else ("no", f"a deleted object is in the way: {outcome}")
+
+
+async def _create_race(bench: Bench) -> Said:
+    for n in range(_ROUNDS):
+        path, bodies = f"race-create-{n}", [bench.body() for _ in range(bench.racers)]
+        outcomes = await asyncio.gather(*(bench.create(path, body) for body in bodies))
+        if wrong := await flaw(bench, path, bodies, outcomes):
+            return "no", f"round {n + 1}: {wrong}"
+    return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
+
+
+async def _match(bench: Bench) -> Said:
+    body = bench.body()
+    first = await bench.made("match")
+    outcome = await bench.match("match", first, body)
+    if not isinstance(outcome, Won):
+        return "no", f"the right version was not accepted: {told(outcome)}"
+    held = await bench.holds("match", body, outcome.version)
+    return ("yes", "replaced") if held else ("no", "accepted, but something else is read back")
+
+
+async def _match_form(bench: Bench) -> Said:
+    version = await bench.made("form")
+    given = await bench.send("form", version)
+    if not bench.store.backend.adapt():
+        return ("known", "one form") if isinstance(given, Applied) else ("no", f"the right version: {given}")
+    other = await bench.send("form", current(given, version))
+    if isinstance(given, Applied):
+        bench.store.backend.adapt()  # back to the form that the store itself uses
+    accepts = [form for form, answer in (("quoted", given), ("unquoted", other)) if isinstance(answer, Applied)]
+    return ("known", f"accepted: {' and '.join(accepts)}") if accepts else ("no", "neither quoted nor unquoted")
+
+
+async def _match_stale(bench: Bench) -> Said:
+    body = bench.body()
+    first = await bench.made("stale")
+    second = (await bench.match("stale", first, body)).unwrap()
+    return await refused(bench, "stale", body, second, await bench.match("stale", first))
+
+
+async def _match_foreign(bench: Bench) -> Said:
+    body = bench.body()
+    foreign = await bench.made("foreign-1")
+    version = await bench.made("foreign-2", body)
+    return await refused(bench, "foreign-2", body, version, await bench.match("foreign-2", foreign))
+
+
+async def _match_absent(bench: Bench) -> Said:
+    foreign = await bench.made("not-absent")
+    outcome = await bench.match("absent", foreign)
+    if not isinstance(outcome, Lost):
+        return "no", f"an object was made that should have been replaced: {told(outcome)}"
+    try:
+        await bench.store.head("absent", timeout=bench.timeout)
+    except ObjectNotFound:
+        return "yes", "refused, and nothing is there"
+    return "no", "refused, but an object is there"
+
+
+async def _match_race(bench: Bench) -> Said:
+    for n in range(_ROUNDS):
+        path, bodies = f"race-match-{n}", [bench.body() for _ in range(bench.racers)]
+        version = await bench.made(path)
+        outcomes = await asyncio.gather(*(bench.match(path, version, body) for body in bodies))
+        if wrong := await flaw(bench, path, bodies, outcomes):
+            return "no", f"round {n + 1}: {wrong}"
+    return "yes", f"{_ROUNDS} rounds, {bench.racers} writers at once: one winner each time"
+
+
+async def _whole_reads(bench: Bench) -> Said:
+    """Bodies of one letter each: a mixture shows, and so does a version that belongs to other bytes."""
+    versions: dict[Version, int] = {}
+    seen: list[tuple[Version, bytes]] = []
+    version = await bench.made("whole", b"\0" * _BODY_BYTES)
+    versions[version] = 0
+    done = asyncio.Event()
+
+    async def write() -> None:
+        nonlocal version
+        try:
+            for letter in range(1, _WRITES):
+                version = (await bench.match("whole", version, bytes([letter]) * _BODY_BYTES)).unwrap()
+                versions[version] = letter
+        finally:
+            done.set()
+
+    async def read() -> None:
+        for _ in range(_READS):
+            if done.is_set():
+                return
+            content = await bench.store.read("whole", timeout=bench.timeout)
+            seen.append((content.version, content.data))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(write(), *(read() for _ in range(_READERS)))
+    wrong = [data for v, data in seen if data != bytes([versions.get(v, 255)]) * _BODY_BYTES]
+    evidence = f"{len(wrong)} of {len(seen)} reads during {_WRITES - 1} replacements were not what their version says"
+    return ("no" if wrong else "yes"), evidence
+
+
+async def _not_modified(bench: Bench) -> Said:
+    version = await bench.made("same")
+    answer = await bench.store.backend.get(f"{bench.store.root}/same", version, timeout_s=bench.timeout)
+    if isinstance(answer, Unchanged):
+        return "yes", "no body was sent"
+    return "no", "the whole body was sent again" if isinstance(answer, Seen) else f"answered {answer}"
+
+
+async def _modified(bench: Bench) -> Said:
+    body = bench.body()
+    first = await bench.made("newer")
+    await bench.match("newer", first, body)
+    content = await bench.store.read_if_changed("newer", first, timeout=bench.timeout)
+    if content is None:
+        return "no", "a change was kept from a reader who asked for it"
+    return ("yes", "the new bytes were sent") if content.data == body else ("no", "other bytes than the newest")
+
+
+async def _delete_refused(bench: Bench) -> Said:
+    body = bench.body()
+    first = await bench.made("kept")
+    second = (await bench.match("kept", first, body)).unwrap()
+    backend, full = bench.store.backend, f"{bench.store.root}/kept"  # `delete_if_match` looks, and would not ask
+    answer = await patiently(lambda: backend.delete(full, first, timeout_s=bench.timeout))
+    if isinstance(answer, Applied):
+        return "no", "it was deleted, though its version was another"
+    held = await bench.holds("kept", body, second)
+    return ("yes", "refused, and it is there") if held else ("no", "refused, but it is not there")
+
+
+async def _delete_match(bench: Bench) -> Said:
+    version = await bench.made("gone")
+    outcome = await bench.store.delete_if_match("gone", version, timeout=bench.timeout)
+    if not isinstance(outcome, Won):
+        return "no", f"the right version was not accepted: {told(outcome)}"
+    try:
+        await bench.store.head("gone", timeout=bench.timeout)
+    except ObjectNotFound:
+        return "yes", "deleted"
+    return "no", "accepted, but it is there"
+
+
+async def _identity(bench: Bench) -> Said:
+    if not bench.store.capabilities.keeps_write_id:
+        return "known", "not kept, and not needed: no answer is lost on the way to this store"
+    backend, full, write_id = bench.store.backend, f"{bench.store.root}/identity", bench.world.new_id()
+    await patiently(lambda: backend.put(full, bench.body(), ABSENT, write_id, timeout_s=bench.timeout))
+    kept = (await bench.store.head("identity", timeout=bench.timeout)).write_id
+    return ("yes", "kept with the object") if kept == write_id else ("no", f"lost: a look shows {kept!r}")
+
+
+async def _equal_bytes(bench: Bench) -> Said:
+    body = bench.body()
+    first = await bench.made("equal", body)
+    second = (await bench.match("equal", first, body)).unwrap()
+    if first != second:
+        return "known", "another version"
+    promised = bench.store.capabilities.unique_versions
+    return ("no", "the same version, against what is documented") if promised else ("known", "the same version")
+
+
+async def _aba(bench: Bench) -> Said:
+    body = bench.body()
+    first = await bench.made("aba", body)
+    second = (await bench.match("aba", first)).unwrap()
+    await bench.match("aba", second, body)
+    accepted = isinstance(await bench.match("aba", first), Won)
+    if accepted and bench.store.capabilities.unique_versions:
+        return "no", "the first version is accepted again, against what is documented"
+    return "known", f"the first version is {'accepted again' if accepted else 'refused'}"
+
+
+async def _listing(bench: Bench) -> Said:
+    await bench.made("list/a")
+    await bench.made("list/b")
+    shown = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
+    await bench.store.delete("list/a", timeout=bench.timeout)
+    left = [entry.path for entry in await bench.store.list("list/", timeout=bench.timeout)]
+    right = (shown, left) == (["list/a", "list/b"], ["list/b"])
+    return ("yes", "shows writes and deletes at once") if right else ("no", f"showed {shown}, then {left}")
+
+
+async def _upload(bench: Bench) -> Said:
+    body = bench.body()
+    answer = await finish(bench, await begun(bench, "upload", body), body)
+    if not isinstance(answer, Applied):
+        return "no", f"not made: {answer}"
+    data = (await bench.store.read("upload", timeout=bench.timeout)).data
+    return ("yes", "made") if data == body else ("no", "made, but something else is read back")
+
+
+async def _upload_refused(bench: Bench) -> Said:
+    body, mine = bench.body(), bench.body()
+    version = await bench.made("upload-taken", body)
+    opened = await begun(bench, "upload-taken", mine)
+    answer = await finish(bench, opened, mine)
+    if isinstance(answer, Applied):
+        return "no", "it overwrote what was there"
+    held = await bench.holds("upload-taken", body, version)
+    refused = isinstance(answer, Denied) and held
+    return ("yes", "refused, and nothing has changed") if refused else ("no", f"answered {answer}, unchanged: {held}")
+
+
+async def _upload_race(bench: Bench) -> Said:
+    for n in range(_UPLOAD_ROUNDS):
+        bodies = [bench.body() for _ in range(bench.racers)]
+        uploads = [await begun(bench, f"race-upload-{n}", body) for body in bodies]
+        answers = await asyncio.gather(*(finish(bench, *one) for one in zip(uploads, bodies, strict=True)))
+        won = sum(isinstance(answer, Applied) for answer in answers)
+        if won > 1 or (won == 0 and not any(isinstance(answer, NoAnswer) for answer in answers)):
+            return "no", f"round {n + 1}: {won} of {bench.racers} that finished at once were told that they won"
+    return "yes", f"{_UPLOAD_ROUNDS} rounds, {bench.racers} at once: one winner each time"
+
+
+_CREATE: tuple[Use, ...] = ("create",)
+_LOCKS: tuple[Use, ...] = ("locks",)
+_STREAMS: tuple[Use, ...] = ("streams",)
+
+CHECKS = (
+    Check("create", "a create is made where nothing is, and read back at its version", _create, _CREATE),
+    Check("create refused", "a create does not overwrite", _create_refused, _CREATE),
+    Check("create after delete", "a deleted object is absent", _create_after_delete, _CREATE, ("create",)),
+    Check("create race", "of many creates at once one wins", _create_race, _CREATE, ("create refused",)),
+    Check("match form", "which forms of a version are accepted", _match_form, (), ("create",)),
+    Check("match", "a write at the right version is made", _match, _LOCKS, ("create",)),
+    Check("match stale", "a write at an old version is refused", _match_stale, _LOCKS, ("match",)),
+    Check("match foreign", "a write at another object's version is refused", _match_foreign, _LOCKS, ("match",)),
+    Check("match absent", "a write at a version creates nothing", _match_absent, _LOCKS, ("match",)),
+    Check("match race", "of many writes at one version one wins", _match_race, _LOCKS, ("match stale",)),
+    Check("whole reads", "a read is of one state, and names its version", _whole_reads, _LOCKS, ("match stale",)),
+    Check("modified", "a reader who asks for changes gets them", _modified, _LOCKS, ("match",)),
+    Check("not modified", "an unchanged object is not sent again", _not_modified, (), ("create",)),
+    Check("identity", "an object keeps the identity of its write", _identity, (), ("create",)),
+    Check("delete refused", "a delete at an old version is refused", _delete_refused, (), ("match",)),
+    Check("delete match", "a delete at the right version is made", _delete_match, (), ("create",)),
+    Check("equal bytes", "the version after equal bytes were written again", _equal_bytes, (), ("match",)),
+    Check("a-b-a", "a first version after two more writes, the second of the same bytes", _aba, (), ("match stale",)),
+    Check("listing", "a listing shows what was written and deleted before it", _listing, (), ("create",)),
+    Check("upload", "a create in parts is made", _upload, _STREAMS, ("create",)),
+    Check("upload refused", "a create in parts does not overwrite", _upload_refused, _STREAMS, ("upload",)),
+    Check("upload race", "of many that finish at once one wins", _upload_race, _STREAMS, ("upload refused",)),
+)

@@ -1,0 +1,207 @@
+"""What a live store really does with conditions, seen by trying.
+
+    report = probe("s3://bucket/scratch", {"endpoint_url": ...})
+    report.verdict.locks              # may a lock be kept there?
+    print(report.to_json())
+
+Everything happens below a fresh prefix of the given folder and is removed afterwards. Some 200 small requests.
+
+Not promised: that a store which passed is right. A race that is lost once in a million times is not found by racing a
+few times; a store that failed is certainly wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fsspec_cas.answer import Applied, Denied
+from fsspec_cas.backends import off_thread
+from fsspec_cas.clock import Machine, World
+from fsspec_cas.errors import CasError, NotSupported, Unavailable
+from fsspec_cas.outcome import Won
+from fsspec_cas.probe.bench import BROKEN, Bench, Check, Finding, Use
+from fsspec_cas.probe.checks import CHECKS
+from fsspec_cas.send.drive import OnLoop
+from fsspec_cas.send.retry import delay_s
+from fsspec_cas.store import AsyncStore, Store
+from fsspec_cas.version import ABSENT, Condition
+
+RACERS = 8
+TIMEOUT_S = 30.0
+_TRIES = 8  # silences in a row
+
+Progress = Callable[[Finding, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the store is good for; `why_not` has one sentence for each reason against."""
+
+    create_once: bool
+    locks: bool
+    streams: bool
+    why_not: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if self.locks:
+            return "safe for locks and create-once" + ("" if self.streams else ", not for creates in parts")
+        use = "safe for create-once only" if self.create_once else "not safe"
+        return f"{use}: {self.why_not[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings of one probe. `left_behind` are paths that could not be removed."""
+
+    root: str
+    kind: str
+    racers: int
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    left_behind: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """The report as JSON text; `verdict.text` is the verdict in words."""
+        return json.dumps({**asdict(self), "verdict": {**asdict(self.verdict), "text": str(self.verdict)}}, indent=2)
+
+    def __getitem__(self, name: str) -> Finding:
+        """The finding of the check of this name."""
+        return next(finding for finding in self.findings if finding.name == name)
+
+
+def probe(
+    store: Store | str,
+    storage_options: dict[str, Any] | None = None,
+    *,
+    racers: int = RACERS,
+    timeout: float = TIMEOUT_S,
+    progress: Progress | None = None,
+    checks: Sequence[Check] = CHECKS,
+) -> Report:
+    """Try what the store at this URL (or root) does.
+
+    Args:
+        store: a URL with `storage_options`, or a store.
+        storage_options: as fsspec takes them.
+        racers: how many writers a race has; real stores answer more of them at once than test servers do.
+        timeout: seconds for each single call.
+        progress: called after each check with its finding, its number from 1 on, and how many there are.
+        checks: what to try; what a verdict needs and was not tried counts against it.
+
+    Raises:
+        StoreError: the store cannot be used at all: no such bucket, no access, no answer.
+    """
+    opened = Store.from_url(store, storage_options) if isinstance(store, str) else store
+    asking = AsyncStore(off_thread(opened.backend), opened.root)
+    return OnLoop().run(async_probe(asking, racers=racers, timeout=timeout, progress=progress, checks=checks))
+
+
+async def async_probe(
+    store: AsyncStore,
+    *,
+    racers: int = RACERS,
+    timeout: float = TIMEOUT_S,
+    progress: Progress | None = None,
+    checks: Sequence[Check] = CHECKS,
+    world: World | None = None,
+) -> Report:
+    """See `probe`."""
+    prefix = f"cas-probe-{(world or Machine()).new_id()}"
+    bench = Bench(store.below(prefix), racers, timeout)
+    await bench.reach()
+    findings: list[Finding] = []
+    try:
+        for number, check in enumerate(checks, 1):
+            findings.append(await _run(check, bench, findings))
+            if progress is not None:
+                progress(findings[-1], number, len(checks))
+    finally:
+        left = await _clean(bench)
+    return Report(store.root, store.backend.name, racers, tuple(findings), _judge(findings), left)
+
+
+def require_safe_for_locks(store: Store) -> None:
+    """Try that a second create and a stale match are refused: five requests on an object of its own, then removed.
+
+    Raises:
+        NotSupported: the store ignores a condition. A lock kept there would have two holders.
+        StoreError: the store cannot be used.
+    """
+    OnLoop().run(async_require_safe_for_locks(AsyncStore(off_thread(store.backend), store.root)))
+
+
+async def async_require_safe_for_locks(store: AsyncStore, *, world: World | None = None) -> None:
+    """See `require_safe_for_locks`."""
+    path = f"cas-probe-{(world or Machine()).new_id()}"
+    bench = Bench(store, 1, TIMEOUT_S)
+    try:
+        first = await bench.made(path)
+        await _require_refusal(bench, path, ABSENT, "a second create of the same object")
+        if not isinstance(await bench.match(path, first), Won):
+            raise _unsafe(store, "a match at the right version was refused")
+        await _require_refusal(bench, path, first, "a match at a stale version")
+    finally:
+        with suppress(CasError):
+            await store.delete(path)
+
+
+async def _require_refusal(bench: Bench, path: str, condition: Condition, what: str) -> None:
+    """A write under a condition that is false; it is sent again until there is an answer, for that does no harm."""
+    for failures in range(1, _TRIES + 1):
+        answer = await bench.send(path, condition)
+        if isinstance(answer, Denied):
+            return
+        if isinstance(answer, Applied):
+            raise _unsafe(bench.store, f"{what} was not refused")
+        await asyncio.sleep(delay_s(failures, bench.world.random()))
+    raise Unavailable(f"the store did not say whether {what} is refused: {answer}", path=path)
+
+
+def _unsafe(store: AsyncStore, why: str) -> NotSupported:
+    return NotSupported(f"no lock can be kept in {store.root!r}: {why}; `fsspec-cas probe` shows all that it does")
+
+
+async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
+    missing = [finding.name for finding in before if finding.name in check.needs and finding.state in BROKEN]
+    if missing:
+        return check.found("skipped", f"says nothing while {missing[0]!r} is broken")
+    try:
+        return check.found(*await check.run(bench))
+    except NotSupported as error:  # it refuses what is right, or says itself that it cannot do this
+        return check.found("no", str(error))
+    except Exception as error:  # noqa: BLE001 - a strange store makes an SDK fail in strange ways
+        return check.found("failed", f"{type(error).__name__}: {error}")
+
+
+def _judge(findings: list[Finding]) -> Verdict:
+    found = {finding.name: finding for finding in findings}
+
+    def against(use: Use) -> list[str]:
+        needed = (check for check in CHECKS if use in check.needed_for)
+        tried = (found.get(check.name) or check.found("skipped", "was not tried") for check in needed)
+        return [f"{finding.name}: {finding.evidence}" for finding in tried if finding.state != "yes"]
+
+    create, locks, streams = (against(use) for use in ("create", "locks", "streams"))
+    return Verdict(not create, not create and not locks, not create and not streams, (*create, *locks, *streams))
+
+
+async def _clean(bench: Bench) -> tuple[str, ...]:
+    """Remove everything; what is left."""
+    store = bench.store
+    try:
+        for entry in await store.list("", timeout=bench.timeout):
+            with suppress(CasError):
+                await store.delete(entry.path, timeout=bench.timeout)
+        left = tuple(entry.path for entry in await store.list("", timeout=bench.timeout))
+    except CasError as error:
+        return (f"{store.root}: {error}",)
+    if store.backend.name == "local" and not left:
+        shutil.rmtree(Path(store.root), ignore_errors=True)
+    return left

@@ -1,0 +1,155 @@
+"""Asking for a lock until it is there: first the party in this process, then the store, at the pace of `waiting`.
+
+party     who waits together in this process; only the first of them comes here with requests
+waiting   what to do after each look in vain: look again, and when, or join the line
+Asker     one client, whose own machine decides whether the lock that it sees is there for it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from lockprovider.acquire.polling import FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
+from lockprovider.acquire.process_queue import Party
+from lockprovider.errors import NotAcquired
+from lockprovider.lease.machine import ahead_of, joined
+from lockprovider.lease.record_file import Known
+from lockprovider.lease.states import EVERYONE, Busy, Free, Held, Idle, Passing
+
+if TYPE_CHECKING:
+    import threading
+
+    from fsspec_cas import Version, World
+    from lockprovider.record.record import LockRecord
+    from lockprovider.settings import LockSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One try. `busy`: why it was in vain; None: it has the lock. `looked`: whether the store was asked for it."""
+
+    busy: Busy | None
+    looked: bool
+
+
+class Asker(Protocol):
+    """A client that wants the lock."""
+
+    path: str
+    settings: LockSettings
+
+    @property
+    def known(self) -> Known | None:
+        """What it knows of the record."""
+
+    @property
+    def owner(self) -> str:
+        """As it stands in the record."""
+
+    def has_turn(self) -> Held | Free | None:
+        """What it holds, or is about to take."""
+
+    def try_once(self, over: Passing, *, patient: bool) -> Tried:
+        """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
+
+    def adopt(self, idle: Idle, known: Known | None) -> None:
+        """Another of the party has released this, and knows that."""
+
+    def joined(self, there: LockRecord, version: Version) -> bool:
+        """Write the record with the line that it is in now, if nobody else has written it."""
+
+
+def ask(client: Asker, party: Party, world: World, deadline_s: float) -> None:
+    """Return once the client has the lock.
+
+    Raises:
+        NotAcquired: it was held by others until the deadline; says by whom.
+    """
+    party.asks()
+    if not party.fifo.acquire(timeout=max(0.0, deadline_s - world.monotonic_s())):
+        raise _not_acquired(client.path, party.refusal(client.owner))
+    try:
+        began_s = world.monotonic_s()
+        _Asking(client, party, world, deadline_s).until_it_is_there()
+        party.took(client.owner, client.has_turn, client.known, world.monotonic_s() - began_s)
+    finally:
+        party.fifo.release()
+
+
+class _Asking:
+    """It is this client's turn in its party."""
+
+    def __init__(self, client: Asker, party: Party, world: World, deadline_s: float) -> None:
+        self._client = client
+        self._party = party
+        self._world = world
+        self._deadline_s = deadline_s
+
+    def until_it_is_there(self) -> None:
+        waiter, over = Waiter(self._party.name, self._client.settings.poll_s), Passing()
+        while True:
+            end_of_hold = self._hear_from_party()
+            began_s = self._world.monotonic_s()
+            last = began_s >= self._deadline_s  # a try that cannot wait lets nobody go first
+            tried = self._client.try_once(EVERYONE if last else over, patient=not last)
+            busy = tried.busy
+            if busy is None:
+                return
+            if tried.looked:
+                self._party.knows(self._client.known)
+            if not busy.outrun:
+                self._party.busy = busy
+            left_s = self._left_s()
+            if last or (left_s <= 0 and not busy.free and not busy.outrun):
+                raise _not_acquired(self._client.path, busy)
+            sight = self._sight(busy, began_s if tried.looked else None)
+            waiter, pause_s = self._look_or_join(waiter, sight)
+            self._party.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
+            over = passing(waiter, sight, self._world.monotonic_s())
+
+    def _left_s(self) -> float:
+        return self._deadline_s - self._world.monotonic_s()
+
+    def _hear_from_party(self) -> threading.Event | None:
+        """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
+        left_s = self._left_s()
+        end_of_hold = self._party.end_of_hold()
+        if left_s > 0 and end_of_hold is not None:
+            paced_s = self._client.settings.poll_s * (1 + self._world.random()) / 2
+            # One that believes in nothing any more is about to say so: it is releasing, unless it has lost the lock.
+            self._party.wait(min(FIRST_S if self._party.holder is None else paced_s, left_s), end_of_hold)
+        idle, known = self._party.news()
+        self._client.adopt(idle, known)
+        return None if idle.released is not None else end_of_hold
+
+    def _sight(self, busy: Busy, began_s: float | None) -> Sight:
+        known = self._client.known
+        assert known is not None  # noqa: S101 - the answer is about a record that was read
+        at_s = self._world.monotonic_s()
+        took_s, age_s = (None, self._party.age_s) if began_s is None else (at_s - began_s, 0.0)
+        return Sight(known.record, known.version, busy, self._world.now_ms(), at_s, took_s, age_s, known.understood)
+
+    def _look_or_join(self, waiter: Waiter, sight: Sight) -> tuple[Waiter, float]:
+        waiter, what = looked(waiter, sight, self._world.random())
+        if isinstance(what, Join):
+            there = joined(sight.record, self._party.name)
+            sent_s = self._world.monotonic_s()
+            if not self._client.joined(there, sight.version):
+                waiter, what = join_failed(waiter, self._world.random(), self._world.monotonic_s() - sent_s)
+                return waiter, what.seconds
+            self._party.knows(self._client.known)
+            busy = replace(sight.busy, ahead=ahead_of(self._party.name, there.line))
+            waiter, what = looked(waiter, replace(sight, record=there, busy=busy), self._world.random())
+        return waiter, what.seconds if isinstance(what, Pause) else 0.0
+
+
+def _not_acquired(path: str, busy: Busy) -> NotAcquired:
+    if not busy.valid_until_ms:
+        return NotAcquired(f"{path!r} is about to be taken by {busy.owner}, of this process", owner=busy.owner)
+    who = f" ({busy.holder.host}, pid {busy.holder.pid})" if busy.holder else ""
+    return NotAcquired(
+        f"{path!r} is held by {busy.owner}{who} until {busy.valid_until_ms} (epoch ms)",
+        owner=busy.owner,
+        valid_until_ms=busy.valid_until_ms,
+    )

@@ -1,0 +1,162 @@
+"""The clients of one lock in one process: they wait for each other here, and only the first of them asks the store.
+
+So a process looks at a lock at the pace of one client, however many threads and `Lock` objects want it; what one of
+them has seen or released, the next one knows without a request. In the line of the record they stand as one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+
+from fsspec_cas import Machine, Store, World
+from lockprovider.acquire.fifo import Fifo
+from lockprovider.acquire.polling import comes_again
+from lockprovider.lease.record_file import Known
+from lockprovider.lease.states import Busy, Free, Held, Idle
+from lockprovider.record.record import LockRecord
+
+_NAME_LENGTH = 12  # of a UUID's 32 digits: a mistaken name only costs politeness
+
+
+class Party:
+    """Those who wait together: whoever has the `fifo` looks for all, and all know what one has seen or released."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name = name
+        self.fifo = Fifo()
+        self.busy: Busy | None = None  # what the one who looks has seen last
+        self._world = world  # its identity is part of what makes clients one party
+        self._guard = threading.Lock()
+        self._idle = Idle()
+        self._known: Known | None = None
+        self._holds: Callable[[], Held | Free | None] | None = None
+        self._freed = threading.Event()
+        self._released_s: float | None = None
+        self._owner = ""  # of the one of us who had the lock last
+        self._waited_s = 0.0
+        self._known_s: float | None = None
+        self._age_s = 0.0
+        self._gap_s: float | None = None  # of late, between a release here and the next wish
+
+    @classmethod
+    def of(cls, store: Store, path: str, world: World) -> Party:
+        """The one of this process for this lock."""
+        clock = "machine" if isinstance(world, Machine) else id(world)
+        return _PARTIES.get((os.getpid(), store.place, path, clock), world)
+
+    def comes_again(self, held: LockRecord) -> bool:
+        """Whether somebody here will want the lock again, as far as can be known; `held` is the own record."""
+        return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s, held))
+
+    @property
+    def holder(self) -> Held | Free | None:
+        """What one of us holds, as far as it knows, or is about to take."""
+        holds = self._holds
+        return holds() if holds is not None else None
+
+    def asks(self) -> None:
+        """Somebody wants the lock: note whether that was soon after the last release."""
+        if self._released_s is not None and not self.fifo.taken:
+            self._gap_s = self._world.monotonic_s() - self._released_s
+
+    def news(self) -> tuple[Idle, Known | None]:
+        """What is known here of the record; the released one may be taken without a look, once.
+
+        And if others are ahead of us in the line, that is known without a look, too.
+        """
+        with self._guard:
+            idle, self._idle = self._idle, Idle()
+            known = self._known
+            if known is not None and self._others_are_ahead(known.record):
+                self._known_s, self._age_s = None, self._age_of_known_s()
+                return Idle((known.record, known.version)), known
+            return idle, known
+
+    @property
+    def age_s(self) -> float:
+        """How old the last news were, of what is known without a look."""
+        return self._age_s
+
+    def _others_are_ahead(self, record: LockRecord) -> bool:
+        """As was seen since the last time that this was used."""
+        return self._known_s is not None and self.name in record.line[1:]
+
+    def _age_of_known_s(self) -> float:
+        return 0.0 if self._known_s is None else self._world.monotonic_s() - self._known_s
+
+    def saw(self, known: Known | None) -> None:
+        """This is what the record is now; if another has written it, what one of us released is not there any more."""
+        with self._guard:
+            self._known, self._known_s = known, self._world.monotonic_s()
+            released = self._idle.released
+            if released is not None and (known is None or known.version != released[1]):
+                self._idle = Idle()
+
+    def knows(self, known: Known | None) -> None:
+        """One of us has looked in vain: the next look moves no body, if nothing changes."""
+        with self._guard:
+            self._known = known
+
+    def took(self, owner: str, holds: Callable[[], Held | Free | None], known: Known | None, waited_s: float) -> None:
+        """One of us has the lock, after so long."""
+        with self._guard:
+            self._owner, self._waited_s = owner, waited_s
+            self._freed = threading.Event()
+            self._holds, self._known, self._idle = holds, known, Idle()
+
+    def freed(self, holds: Callable[[], Held | Free | None], idle: Idle, known: Known | None) -> None:
+        """It has it no more."""
+        with self._guard:
+            if self._holds != holds:
+                return
+            self._holds, self._known, self._idle = None, known, idle
+            self._released_s = self._known_s = self._world.monotonic_s()
+            self._freed.set()
+
+    def end_of_hold(self) -> threading.Event | None:
+        """Set once the one of us that holds the lock now has freed it; None if none does."""
+        with self._guard:
+            return self._freed if self._holds is not None else None
+
+    def wait(self, seconds: float, until: threading.Event | None) -> None:
+        """A pause; ended by `until`, which was asked for before the look that the pause follows: no news is missed."""
+        if until is not None and isinstance(self._world, Machine):
+            until.wait(seconds)
+        else:
+            self._world.sleep(seconds)
+
+    def refusal(self, asked_by: str) -> Busy:
+        """Why somebody here does not get the lock: who holds it, as far as is known here."""
+        held = self.holder
+        if isinstance(held, Held):
+            return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
+        if isinstance(held, Free):
+            return Busy(self._owner, 0, None)
+        return self.busy or Busy(asked_by, 0, None)
+
+
+class _Parties:
+    """Who is there. Forgotten in a forked child: its threads are not the parent's."""
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._guard = threading.Lock()
+        self._all: weakref.WeakValueDictionary[object, Party] = weakref.WeakValueDictionary()
+
+    def get(self, key: object, world: World) -> Party:
+        with self._guard:
+            party = self._all.get(key)
+            if party is None:
+                party = self._all[key] = Party(world.new_id().replace("-", "")[:_NAME_LENGTH], world)
+            return party
+
+
+# The one table of the process: clients that know nothing of each other have to meet somewhere.
+_PARTIES = _Parties()

@@ -1,0 +1,264 @@
+"""`AsyncLock` and `AsyncLease`: the same lock for tasks of an event loop.
+
+    async with AsyncLock(store).acquire(timeout_s=30) as lease:
+        lease.check()
+        await lease.publish("state/7", data)
+
+It is the very `Lock` of the threads, driven from a thread of its own for each acquisition, so every promise is the
+same. Tasks exclude each other; the task that holds it may acquire it again.
+
+Cancellation. A cancelled acquisition ends at once, and never leaves a lock that is held for nobody: what was on its way
+is finished in its thread, and a lock that it brings is given back there, also when the loop is gone. A cancelled
+`release` goes on. A cancelled `publish` goes on too, and may happen; it has ended before the lease is released.
+
+Not promised: that a lease which is never released ends with its task. It is renewed for as long as the lease or its
+lock is referred to; so use `async with`. `asyncio.wait_for` runs what it is given in another task before Python 3.12:
+what is acquired in it belongs to that task, so give `timeout_s` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+from fsspec_cas import CasError, Machine, Store, World
+from lockprovider.aio.bridge import Attempt, Stoppable, finish, on_loop
+from lockprovider.aio.queue import Turn
+from lockprovider.client.lease import Lease, OnLost
+from lockprovider.client.lock import Lock
+from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
+from lockprovider.observe.audit_log import AuditLog
+from lockprovider.observe.metrics import OnMetric
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import HUDI_LOCK_PATH
+from lockprovider.settings import LockSettings, check_functions, wait_s
+
+T = TypeVar("T")
+
+
+# One for all, so that the clients of a process know each other; see `lockprovider.acquire.process_queue`.
+_MACHINE = Stoppable(Machine())
+
+
+class AsyncLock:
+    """One client of one lock, for tasks. All tasks of a loop that want one lock wait in one line, in this process.
+
+    `on_lost` is called on the loop, `on_metric` in whatever thread has a number to tell.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str = HUDI_LOCK_PATH,
+        settings: LockSettings | None = None,
+        *,
+        world: World | None = None,
+        on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        check_functions(on_lost=on_lost)
+        self._world = _MACHINE if world is None else Stoppable(world)
+        self._lock = Lock(store, path, settings, world=self._world, on_metric=on_metric, audit=audit)
+        self.path = self._lock.path
+        self._on_lost = on_lost
+        self._same = (store.place, self.path, id(self._world))
+        self._lease: AsyncLease | None = None
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable("an AsyncLock belongs to its event loop: send the URL or the store, and make another there")
+
+    @property
+    def owner(self) -> str:
+        """This client's UUID, as it stands in the lock record."""
+        return self._lock.owner
+
+    def acquire(self, timeout_s: float | None = None) -> Acquiring:
+        """Wait for the lock, at most `timeout_s` seconds (default: the settings'); to be awaited, or entered.
+
+        Raises (when awaited):
+            NotAcquired: it was held by others, or by another task, until the timeout.
+            LeaseLost: this task holds it already, and it is lost.
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+        """
+        return Acquiring(lambda: self._take(timeout_s))
+
+    async def stage(self, path: str, data: bytes) -> Pending:
+        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet."""
+        return await asyncio.to_thread(self._lock.stage, path, data)
+
+    async def unstage(self, pending: Pending) -> None:
+        """Remove bytes that were staged and will not be published after all."""
+        await asyncio.to_thread(self._lock.unstage, pending)
+
+    async def _take(self, timeout_s: float | None) -> AsyncLease:
+        mine, task = self._lease, asyncio.current_task()
+        if mine is not None and mine.task is task and not mine.released:
+            return mine.again()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s(timeout_s, self._lock.settings.timeout_s)
+        turn = Turn.of(self._same)
+        if not await turn.wait(max(0.0, deadline - loop.time())):
+            raise NotAcquired(f"another task of this process holds {self.path!r}", owner=turn.holder)
+        try:
+            lease = await self._attempt(turn, max(0.0, deadline - loop.time()))
+        except BaseException:
+            turn.pass_on()
+            raise
+        turn.holder, self._lease = lease.owner, lease
+        return lease
+
+    async def _attempt(self, turn: Turn, timeout_s: float) -> AsyncLease:
+        attempt = Attempt(self._lock, self._world, timeout_s)
+        try:
+            inner = await finish(attempt.thread, attempt.run)
+        except BaseException:  # cancelled, closed, or failed: then there is nothing to give back
+            attempt.abandon()
+            raise
+        return AsyncLease(inner, attempt.thread, turn.pass_on, self._on_lost)
+
+
+class Acquiring:
+    """An acquisition. Await it for the lease, or enter it with `async with`."""
+
+    def __init__(self, take: Callable[[], Coroutine[Any, Any, AsyncLease]]) -> None:
+        self._take = take
+        self._lease: AsyncLease | None = None
+
+    def __await__(self) -> Generator[Any, Any, AsyncLease]:
+        return self._take().__await__()
+
+    async def __aenter__(self) -> AsyncLease:
+        self._lease = await self._take()
+        return self._lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lease is not None:
+            await self._lease.__aexit__(kind, error, trace)
+
+
+class AsyncLease:
+    """A held lock. Leave it (`async with`, or `await release()`) to give the lock back.
+
+    Attributes:
+        epoch: the fencing token; see `LockRecord.epoch` for when it rises.
+        owner: the client's UUID.
+        task: the task that took it, until it is released.
+        lost: set, on the loop, once the lease is known to be lost; `check` knows it a moment earlier.
+    """
+
+    def __init__(
+        self, inner: Lease, thread: ThreadPoolExecutor, ended: Callable[[], None], on_lost: OnLost | None
+    ) -> None:
+        self.epoch = inner.epoch
+        self.owner = inner.owner
+        self.task: asyncio.Task[Any] | None = asyncio.current_task()
+        self.lost = asyncio.Event()
+        self._inner = inner
+        self._thread = thread
+        self._ended = ended
+        self._depth = 1
+        self._loop = asyncio.get_running_loop()
+        lost = self.lost  # the heartbeat must not keep this object, and with it its own thread, alive
+        inner.when_lost(on_loop(self._loop, lambda _: lost.set()))
+        if on_lost is not None:
+            inner.when_lost(on_loop(self._loop, on_lost))
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable("an AsyncLease belongs to its event loop: acquire the lock where it is needed")
+
+    @property
+    def deadline_s(self) -> float:
+        """When this process stops believing in the lease, on `time.monotonic`'s clock."""
+        return self._inner.deadline_s
+
+    @property
+    def deadline(self) -> datetime | None:
+        """The same as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
+        return self._inner.deadline
+
+    @property
+    def released(self) -> bool:
+        """Whether it was given back, or belongs to another process: then `release` does nothing."""
+        return self._depth < 1 or self._inner.released
+
+    def check(self) -> None:
+        """Return if the lease is held as far as this process can know, without a request and without a pause.
+
+        Raises:
+            LeaseLost: it lapsed, was taken over, broken or released.
+        """
+        self._inner.check()
+        if self._depth < 1:
+            said = f"the lease of epoch {self.epoch} is lost: it was released"
+            raise LeaseLost(said, reason=LossReason.RELEASED, why="it was released")
+
+    async def publish(self, path: str, data: bytes) -> None:
+        """See `Lease.publish`. Cancelled, it goes on unseen: it may happen, but not after `release` has returned."""
+        await self._call(self._inner.publish, path, data)
+
+    async def publish_staged(self, pending: Pending) -> None:
+        """See `Lease.publish_staged`."""
+        await self._call(self._inner.publish_staged, pending)
+
+    async def renew(self) -> bool:
+        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known."""
+        return await self._call(self._inner.renew)
+
+    async def release(self) -> None:
+        """Give the lock back; an inner release of a lock acquired twice only counts down. Goes on when cancelled.
+
+        Raises:
+            CasError: the store could not be reached; the lease lapses by itself.
+        """
+        if self.released:
+            return
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self.task = None
+        await finish(self._thread, self._give_back)
+
+    def again(self) -> AsyncLease:
+        """The same lease for an inner `acquire` of the same task.
+
+        Raises:
+            LeaseLost: there is nothing left to share.
+        """
+        self.check()
+        self._depth += 1
+        return self
+
+    async def __aenter__(self) -> AsyncLease:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return await self.release()
+        with contextlib.suppress(CasError):  # the error on its way is the news
+            await self.release()
+        return None
+
+    async def _call(self, work: Callable[..., T], *args: Any) -> T:
+        if self.released:
+            self.check()  # its thread has ended
+        return await finish(self._thread, work, *args)
+
+    def _give_back(self) -> None:
+        """In the thread, after all that was asked before."""
+        try:
+            self._inner.release()
+        finally:
+            self._thread.shutdown(wait=False)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._ended)

@@ -1,0 +1,4 @@
+"""What users hold: `Lock`, `Lease`, `FreeLock`, `LockProvider`; and `Client`, which wires what is below.
+
+May import: everything of the lock but `aio` and the commands.
+"""

@@ -1,0 +1,316 @@
+"""One client of a lock, as its leases and those who ask for the lock move it.
+
+Lock        what users have; makes another client after a fork or a pickle
+Client      this: asks, holds, renews, gives back
+Publisher   its publishes
+Driver      feeds the lease machine, and sends what that asks for
+RecordFile  the lock record in the store
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from concurrent.futures import Future
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError, Store, Version, Won, World
+from lockprovider.acquire.acquire import Tried
+from lockprovider.acquire.fifo import Fifo
+from lockprovider.acquire.process_queue import Party
+from lockprovider.client.observer import ClientObserver, Meanwhile
+from lockprovider.errors import LockError
+from lockprovider.lease.driver import REQUEST_S, Answer, Driver, final
+from lockprovider.lease.heartbeat import Pulse
+from lockprovider.lease.record_file import Known, RecordFile
+from lockprovider.lease.states import (
+    EVERYONE,
+    Apply,
+    Busy,
+    Checking,
+    Ended,
+    Free,
+    Held,
+    Idle,
+    Look,
+    Lost,
+    Me,
+    Passing,
+    Reading,
+    RecordSeen,
+    Release,
+    Renew,
+    Rolling,
+    Told,
+    TryLock,
+    Writing,
+)
+from lockprovider.observe.metrics import OnMetric, Recorder
+from lockprovider.publish.applier import Applying
+from lockprovider.publish.publisher import Publisher
+from lockprovider.record.record import LockRecord
+from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
+
+if TYPE_CHECKING:
+    from lockprovider.client.lease import Lease
+    from lockprovider.client.turn import FreeLock
+    from lockprovider.observe.audit_log import AuditLog
+
+
+class Client:
+    """Knows one owner id, holds at most one lease; its threads take turns."""
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        settings: LockSettings,
+        world: World,
+        *,
+        on_metric: OnMetric | None,
+        audit: AuditLog | None,
+    ) -> None:
+        self.path = path
+        self.settings = settings
+        self.world = world
+        self.metrics = Recorder(on_metric, world)
+        self.party = Party.of(store, path, world)
+        self.turn = Fifo()  # one thread at a time wants or has the lock
+        self.pulse = Pulse()
+        self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.party.name)
+        self.lease: Lease | None = None
+        self.free: FreeLock | None = None
+        self._store = store
+        # A busy data path must not starve the renewals.
+        self.records = store.apart().telling(self.metrics.throttled)
+        self._file = RecordFile(self.records, path, world)
+        applying = Applying(store)
+        self._observer = ClientObserver(self.me, world, self.metrics, audit, applying)
+        self._driver = Driver(self.me, self._file, self._observer)
+        self.publisher = Publisher(store, path, self.me, self.party, self._driver, applying=applying)
+        self._keeps_log = self._leaves = False
+        self._took_s = 0.0
+
+    @property
+    def owner(self) -> str:
+        """Its UUID, as it stands in the lock record."""
+        return self.me.owner
+
+    @property
+    def known(self) -> Known | None:
+        """What it knows of the record."""
+        return self._file.known
+
+    # -- asking for the lock (`lockprovider.acquire.acquire`) ----------------------------------------------------------
+
+    def wants(self, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool) -> None:
+        """The next tries are for somebody who promises this, and would leave a free lock free."""
+        self._observer.meanwhile, self._keeps_log, self._leaves = meanwhile, keeps_log, leaves
+
+    def adopt(self, idle: Idle, known: Known | None) -> None:
+        """What another client of this process has released, and knows, is as good as the own."""
+        self._file.known = known or self._file.known
+        state = self._driver.state
+        if idle.released is not None:
+            self._driver.state = idle
+        elif isinstance(state, Idle) and state.released is not None and known is not None:
+            self._driver.state = state if known.version == state.released[1] else Idle()
+
+    def joined(self, there: LockRecord, version: Version) -> bool:
+        """Add this process to the line, under the version that was read."""
+        with contextlib.suppress(CasError):  # politeness must not fail an acquisition
+            return isinstance(self._file.put(there, version, REQUEST_S), Won)
+        return False
+
+    def try_once(self, over: Passing, *, patient: bool) -> Tried:
+        """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
+        driver = self._driver
+        with driver.one_step:
+            driver.looked, driver.patient = False, patient
+            if not isinstance(driver.state, (Idle, Lost)):
+                driver.state = Idle()  # what an earlier release or acquisition that failed has left
+            try:
+                line, epoch = self._file.line_of_late(), self._file.highest_epoch
+                answer = driver.feed(TryLock(driver.moment(), over, self._keeps_log, self._leaves, line, epoch))
+                if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
+                    self.publisher.roll_forward(answer)
+                if isinstance(driver.state, Free) and self._observer.meanwhile is not None:
+                    self._observer.meanwhile.start(driver.state.record)
+            except BaseException:
+                self._back_out()
+                raise
+        return Tried(answer if isinstance(answer, Busy) else None, driver.looked)
+
+    def take_from(self, record: LockRecord, version: Version) -> bool:
+        """Take the lock from whoever has it, finish what was decided, and give it back; False if the record is another.
+
+        What cannot be applied is set aside.
+
+        Raises:
+            CasError: it may not be finished; whoever takes the lock next does that.
+        """
+        driver, publisher = self._driver, self.publisher
+        publisher.breaks = True
+        with driver.one_step:
+            driver.state = Reading(EVERYONE)
+            lapsed = record if record.given else replace(record, valid_until_ms=0)
+            answer = driver.feed(RecordSeen(lapsed, version, driver.moment()))
+        if isinstance(answer, Busy):
+            return False
+        try:
+            if isinstance(answer, Apply):
+                publisher.roll_forward(answer)
+        finally:
+            self.give_back()
+        return True
+
+    def got(self) -> tuple[Free, bool] | None:
+        """After the last try: the lock that was left free, and whether the store was asked for it; None if held."""
+        self.publisher.begin_lease()
+        self._took_s = self.world.monotonic_s()
+        self._observer.meanwhile = None
+        state = self._driver.state
+        return (state, self._driver.looked) if isinstance(state, Free) else None
+
+    def _back_out(self) -> None:
+        """After a failed try; what landed, or lands yet, is recognised as ours at the next one."""
+        if isinstance(self._driver.state, Rolling):
+            self.release_quietly()  # taken, but not rolled forward: nobody shall wait for it to lapse
+        self._driver.state = Idle()
+
+    def end(self, lease: Lease) -> None:
+        """The lease is over, one way or the other."""
+        if self.lease is lease:
+            self.lease = None
+            self.leave()
+
+    def leave(self) -> None:
+        """Let other threads of this client have their turn."""
+        self.step_aside()
+        self.turn.release()
+
+    def end_deserted(self) -> None:
+        """End the turn at a free lock that a thread had which has died. A lease is seen to by its heartbeat."""
+        free = self.free
+        if free is not None and not free.thread.is_alive():
+            free.end()
+
+    def step_aside(self) -> None:
+        """Whatever we held is over: other clients of this process need not wait for us."""
+        state = self._driver.state
+        self.party.freed(self.has_turn, state if isinstance(state, Idle) else Idle(), self.known)
+
+    # -- what a lease and its heartbeat ask for (`lockprovider.client.lease`) ------------------------------------------
+
+    def held(self) -> Held | None:
+        """What the machine believes we hold; does not wait for a request on its way."""
+        return self._driver.held()
+
+    def tick(self) -> Ended | None:
+        """Tell the machine the time; the end of the lease if it lapsed. Does not wait for a request on its way."""
+        return self._driver.tick()
+
+    def note_end(self, *, held: bool) -> None:
+        """Tell the audit, if there is one, that the lock was released, or is not held any more."""
+        self._driver.note_end(held=held)
+
+    def renew(self) -> Told | Ended | None:
+        """Prolong the lease once. What could not be applied before is tried again, if nobody is at it."""
+        driver = self._driver
+        with driver.one_step:
+            answer: Answer = None
+            if isinstance(driver.state, Checking):
+                answer = driver.feed(Look())
+            elif isinstance(driver.state, (Held, Rolling)):
+                answer = driver.feed(Renew(driver.moment()))
+        if self.publisher.one_publish.acquire(blocking=False):
+            try:
+                self.publisher.apply_left(lambda: min(self.publisher.left_s(), self.settings.renew_s))
+            finally:
+                self.publisher.one_publish.release()
+        return final(answer)
+
+    def time_of(self, monotonic_s: float) -> datetime:
+        """The wall clock's reading when the monotonic one shows this, if neither steps."""
+        now_s = self.world.now_ms() / 1000
+        return datetime.fromtimestamp(now_s + monotonic_s - self.world.monotonic_s(), timezone.utc)
+
+    def give_back(self) -> None:
+        """Release until it is known to be released, or not ours any more.
+
+        Raises:
+            CasError: the store could not be reached; the lease lapses by itself.
+        """
+        driver = self._driver
+        at_ms = self.world.now_ms()
+        with self.publisher.one_publish, driver.one_step:
+            self.publisher.finish_in_flight()
+            while isinstance(driver.state, (Held, Rolling)):
+                driver.feed(Release(driver.moment(), self.publisher.comes_again()))
+                self.publisher.finish_in_flight()
+            released = isinstance(driver.state, Idle) and driver.state.released is not None
+        driver.note_end(at_ms, held=released)
+
+    def release_quietly(self) -> None:
+        """Best effort, when something else is already being raised."""
+        with contextlib.suppress(CasError, LockError):
+            self.give_back()
+
+    def wait_for_late(self) -> None:
+        """Return once nobody puts anything there any more that was handed over; see `Lock.wait_for_late`."""
+        lease, held = self.lease, self.held()
+        while lease is not None and held is not None and held.record.undone:
+            lease.renew()  # while the record names it, whoever takes over puts it there again
+            held = self.held()
+        if held is not None and held.record.late_ms:
+            late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # after a hand-over, which came before the own take
+            self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))
+
+    # -- what a lock that is left free is asked for (`lockprovider.client.turn`) ---------------------------------------
+
+    def has_turn(self) -> Held | Free | None:
+        """What the others of this process wait for: the lock that is held, or that is free and about to be taken."""
+        state = self._driver.state
+        return self.held() or (state if isinstance(state, Free) else state.free if isinstance(state, Writing) else None)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether others wait, as the own last write of the record says, or in this process."""
+        state = self._driver.state
+        released = state.released if isinstance(state, Idle) else None
+        line = () if released is None else released[0].line
+        return any(p != self.party.name for p in line) or self.party.fifo.taken or self.turn.wanted
+
+    def free_again(self) -> Future[None]:
+        """Release what was handed over, while nobody waits, for those who know nothing of that. Best effort."""
+        return self._store.beside(self._free_again)
+
+    def _free_again(self) -> None:
+        driver = self._driver
+        with contextlib.suppress(CasError, LockError), driver.one_step:
+            state = driver.state
+            if isinstance(state, Idle) and state.released is not None and state.released[0].handed:
+                driver.patient = True
+                driver.feed(Release(driver.moment()))
+
+    def go_last(self, free: Free) -> None:
+        """Let the next one in the line have the turn that was not used. Best effort."""
+        party = self.party.name
+        line = tuple(p for p in free.record.line if p != party)
+        if party in free.record.line and line and self._driver.state is free:
+            again = self.party.comes_again(free.record)
+            # With a nonce of its own: where a version is a hash of the content, no bytes may come again.
+            left = replace(free.record, line=(*line, party) if again else line, nonce=self.world.new_id())
+            self.joined(left, free.version)
+            self._driver.state = Idle()
+
+    def left_free(self) -> None:
+        """Whoever had the turn is done with it."""
+        state = self._driver.state
+        if isinstance(state, Free):
+            self._driver.state = Idle((state.record, state.version))
+        self.free = None
+        self.leave()

@@ -1,0 +1,353 @@
+"""`Lease`: what `Lock.acquire` returns; checked, published with, and given back.
+
+Not promised: that nobody else acts while you hold it and the process was paused. Only `publish` is safe then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
+
+from fsspec_cas import AlreadyExists, CasError
+from lockprovider.errors import (
+    LeaseLost,
+    LockError,
+    LossReason,
+    MalformedRecord,
+    NotPicklable,
+    PublishUnknown,
+    Unappliable,
+)
+from lockprovider.lease.heartbeat import Heartbeat
+from lockprovider.lease.states import Apply, Ended, Told
+from lockprovider.publish.steps import must_match
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import LockRecord
+
+if TYPE_CHECKING:
+    from lockprovider.client.client import Client
+
+OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on
+
+_FORKED = Ended("it belongs to the process that this one was forked from", LossReason.FORKED)
+_RELEASED = Ended("it was released", LossReason.RELEASED)
+_HANDING_OVER = Ended("it is being handed over, and another may hold the lock already", LossReason.RELEASED)
+_HANDED_OVER = Ended("its last publish may have handed the lock over", LossReason.RELEASED)
+_ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
+
+
+class Lease:
+    """A held lock. Leave it (`with`, or `release()`) to give the lock back.
+
+    It belongs to the process that took it: a forked child finds it lost, does not renew it and cannot release it.
+    """
+
+    def __init__(self, client: Client, on_lost: OnLost | None) -> None:
+        held = client.held()
+        assert held is not None  # noqa: S101 - only made by Lock.acquire
+        self.epoch = held.record.epoch
+        self.owner = client.owner
+        self.thread = threading.current_thread()
+        self.lost = threading.Event()
+        self._ended: Ended | None = None
+        self._telling = threading.Lock()
+        self._told_too: list[OnLost] = []
+        self._depth = 1
+        self._pid = os.getpid()
+        self._client = client
+        self._on_lost = on_lost
+        self._heartbeat = Heartbeat(self, client.settings.renew_s, client.pulse)
+
+    def __getstate__(self) -> NoReturn:
+        raise NotPicklable(
+            f"the lease on {self._client.path!r} belongs to this process and cannot be pickled or copied: "
+            "acquire the lock where it is needed"
+        )
+
+    @property
+    def record(self) -> LockRecord:
+        """The lock record as this lease last wrote it, or found that others have joined its line.
+
+        Raises:
+            LeaseLost: there is none of this lease any more.
+        """
+        held = None if self._closed else self._client.held()
+        if held is None:
+            raise self._lost(self._ended or _RELEASED)
+        return held.record
+
+    @property
+    def deadline_s(self) -> float:
+        """When this process stops believing in the lease, on `time.monotonic`'s clock."""
+        held = self._client.held()
+        return 0.0 if held is None else held.deadline_s
+
+    @property
+    def deadline(self) -> datetime | None:
+        """The same as a time of day (UTC) on this machine's clock, for people; None once nothing is held."""
+        held = self._client.held()
+        return None if held is None else self._client.time_of(held.deadline_s)
+
+    def check(self) -> None:
+        """Return if the lease is held as far as this process can know, without a request.
+
+        Raises:
+            LeaseLost: it lapsed, was taken over, broken or released.
+        """
+        if self._pid != os.getpid():
+            raise self._lost(_FORKED)
+        if self.lost.is_set() or self._lapsed():
+            raise self._lost(self._ended or _RELEASED)
+        if self._depth < 1:
+            raise self._lost(_RELEASED)
+        if self._client.held() is None:
+            raise self._lost(_HANDING_OVER)
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Create `path` with `data`, if and only if this lease still is the newest.
+
+        Once this returns, `path` is there. No clock is involved: see `lockprovider.publish`.
+
+        Raises:
+            LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
+            AlreadyExists: `path` is there with other bytes; nothing was written.
+            PublishUnknown: neither could be found out; read `path` after the next acquisition.
+        """
+        self.publish_staged(self._client.publisher.stage(path, data))
+
+    def publish_staged(self, pending: Pending) -> None:
+        """The second half of `publish`: commit and apply."""
+        self._publish(pending, lambda: self._commit(pending, None))
+        self._discard(pending)
+
+    def publish_new(self, pending: Pending, data: bytes) -> None:
+        """As `publish_staged`, when the caller knows that nothing is at the path and `data` was staged: no looks.
+
+        A staged copy is left to the caller to remove (`Lock.unstage`), once the lock is released.
+
+        If other bytes are at the path all the same, they stay; but whoever looked at the record or its log in between
+        has seen the publish as decided. It is set aside (see `AlreadyExists`), and the log ends.
+
+        Raises:
+            LeaseLost, PublishUnknown: as `publish`.
+            AlreadyExists: other bytes are at the path, and it never will be published. What is known of it is kept, as
+                the message says.
+            LockError: `data` is not what was staged; nothing was sent.
+        """
+        given = must_match(pending, data)
+        self._publish(pending, lambda: self._commit(pending, given))
+
+    def publish_last(self, pending: Pending, data: bytes) -> None:
+        """As `publish_new`, and then `release`: nothing else may be done under this lease.
+
+        While others of ours wait, after a short turn, both are one write, and `path` is there a moment later: before
+        this returns, and before the next holder begins. A JVM writer does not get the lock until then.
+
+        Raises:
+            LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release. After either, this
+                lease is over: another may hold the lock. Where other bytes are at the path and others wait, that is
+                `PublishUnknown` too: the next holder sets it aside.
+            AlreadyExists, LockError: as `publish_new`.
+        """
+        given = must_match(pending, data)
+        if self._depth == 1 and self._client.publisher.others_wait:
+            try:
+                self._publish(pending, lambda: self._hand_over(pending, given))
+            except PublishUnknown:
+                if not self._closed:
+                    self._learn(_HANDED_OVER)
+                raise
+        else:
+            self.publish_new(pending, given)
+            with contextlib.suppress(CasError, LockError):  # a lock that is not released lapses; the publish stands
+                self.release()
+
+    def _publish(self, pending: Pending, decide: Callable[[], object]) -> None:
+        try:
+            decide()
+        except (AlreadyExists, LeaseLost, PublishUnknown):
+            raise
+        except (CasError, MalformedRecord, Unappliable) as error:
+            if not self._client.publisher.tried(pending):
+                if self._lapsed():
+                    self.check()  # the better reason
+                raise
+            raise PublishUnknown(f"the publish of {pending.path!r} may have been decided: {error}") from error
+
+    def _commit(self, pending: Pending, data: bytes | None) -> None:
+        self._decide(lambda: self._client.publisher.commit(pending, data), pending)
+
+    def _hand_over(self, pending: Pending, data: bytes) -> None:
+        began_s = self._client.world.monotonic_s()
+        if self._decide(lambda: self._client.publisher.hand_over(pending), pending):
+            with self._client.metrics.release():
+                self._stop()
+                self._client.note_end(held=True)
+                self._client.end(self)
+            try:
+                self._client.publisher.apply_late(Apply(pending), data, began_s)
+            except (CasError, Unappliable) as error:
+                raise PublishUnknown(
+                    f"{pending.path!r} was decided, and the next holder puts it there: {error}"
+                ) from error
+
+    def _decide(self, send: Callable[[], Told | Ended | None], pending: Pending) -> bool:
+        """Whether it was decided by this very answer; else it had to be found out, after the end of the lease."""
+        while True:
+            self._must_be_open()
+            answer = send()
+            if isinstance(answer, Told) and answer.what in ("committed", "handed_over"):
+                return True
+            if isinstance(answer, Ended) or answer is None:
+                self._settle(pending, answer)
+                return False
+            if self._lapsed():  # a copy of the commit may be on its way still
+                raise PublishUnknown(f"the publish of {pending.path!r} was not answered while the lease lived")
+
+    def renew(self) -> bool:
+        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known."""
+        if self._closed:
+            return False
+        answer = None
+        try:
+            answer = self._client.renew()
+        finally:  # the store may be out of reach, and the lease lapses all the same
+            self._learn(answer if isinstance(answer, Ended) else self._client.tick())
+        return isinstance(answer, Told) and answer.what == "renewed"
+
+    def release(self) -> None:
+        """Give the lock back; an inner release of a lock acquired twice only counts down.
+
+        Again, or in a process that was forked from the holder's, it does nothing.
+
+        Raises:
+            CasError: the store could not be reached; the lease lapses by itself.
+        """
+        if self._closed:
+            return
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        try:
+            with self._client.metrics.release():
+                self._stop()
+                self._client.give_back()
+        finally:
+            self._client.end(self)
+
+    def _stop(self) -> None:
+        self._depth = 0
+        atexit.unregister(self._at_exit)
+        self._heartbeat.stop()
+
+    def abandon(self, why: str) -> None:
+        """The heartbeat has stopped by itself: the lease is as good as lost."""
+        self._learn(Ended(why, LossReason.LAPSED))
+        if not self.thread.is_alive():  # nobody is left to release it
+            self._depth = 0
+            atexit.unregister(self._at_exit)
+            self._client.end(self)
+
+    def when_lost(self, call: OnLost) -> None:
+        """Call it once the lease is lost, from whatever thread finds out; at once if that is known already."""
+        with self._telling:
+            if not self.lost.is_set():
+                self._told_too.append(call)
+                return
+        call(self._lost(self._ended or _RELEASED))
+
+    def again(self, *, keeps_log: bool) -> Lease:
+        """The same lease for an inner `acquire` of the same thread.
+
+        Raises:
+            LeaseLost: there is nothing left to share.
+            LockError: the outer one keeps the log, and the inner one does not.
+        """
+        self.check()
+        if self.record.log is not None and not keeps_log:
+            raise LockError(
+                f"the lease on {self._client.path!r} keeps a log, an inner one must keep it too, or come later"
+            )
+        self._depth += 1
+        return self
+
+    def start(self) -> None:
+        """Start the heartbeat; called once by `Lock.acquire`."""
+        self._heartbeat.start()
+        atexit.register(self._at_exit)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return self.release()
+        with contextlib.suppress(CasError):  # the error on its way is the news
+            self.release()
+        return None
+
+    @property
+    def released(self) -> bool:
+        """Whether it was given back, or belongs to another process: then `release` does nothing."""
+        return self._closed
+
+    @property
+    def _closed(self) -> bool:
+        """Released, or not of this process: the lock's machine is not ours to move."""
+        return self._depth < 1 or self._pid != os.getpid()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            self.check()
+
+    def _lapsed(self) -> bool:
+        if not self._closed:
+            self._learn(self._client.tick())
+        return self.lost.is_set()
+
+    def _settle(self, pending: Pending, answer: Ended | None) -> None:
+        self._learn(answer or _ENDED_BEFORE)
+        if not self._client.publisher.tried(pending):
+            self.check()
+        match self._client.publisher.settle(pending, self.epoch):
+            case "committed":
+                return
+            case "apply":  # not by us, who hold nothing: it could come back after a later holder removed it
+                raise PublishUnknown(f"{pending.path!r} was decided, and the next holder puts it there")
+            case "not_committed":
+                self.check()
+            case "unknown":
+                raise PublishUnknown(f"a commit of {pending.path!r} may still be on its way, and the lease has lapsed")
+
+    def _discard(self, pending: Pending) -> None:
+        with contextlib.suppress(CasError):  # an orphan, not an error
+            self._client.publisher.discard(pending)
+
+    def _lost(self, ended: Ended) -> LeaseLost:
+        said = f"the lease of {self.owner} on {self._client.path!r} (epoch {self.epoch}) is lost: {ended.why}"
+        return LeaseLost(said, reason=ended.reason, why=ended.why)
+
+    def _learn(self, ended: Ended | None) -> None:
+        with self._telling:
+            if ended is None or self.lost.is_set():
+                return
+            self._ended = ended
+            self.lost.set()
+            self._client.note_end(held=False)
+            self._client.step_aside()
+        for call in (self._on_lost, *self._told_too):
+            if call is not None:
+                call(self._lost(ended))
+
+    def _at_exit(self) -> None:
+        with contextlib.suppress(CasError, LockError):
+            self._depth = min(self._depth, 1)
+            self.release()

@@ -1,0 +1,245 @@
+"""`Lock`: a lock in an object store.
+
+    with Lock(store).acquire(timeout_s=30) as lease:
+        lease.check()                      # raises LeaseLost as soon as it is known
+        lease.publish("state/7", data)     # cannot happen after somebody else took over
+
+Not promised: that nobody else acts while you hold the lease and the process was paused. Only `publish` is safe then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from fsspec_cas import Machine, Store, World, check_path, require_safe_for_locks
+from lockprovider.acquire.acquire import ask
+from lockprovider.client.client import Client
+from lockprovider.client.lease import Lease, OnLost
+from lockprovider.client.observer import Meanwhile
+from lockprovider.client.turn import FreeLock
+from lockprovider.errors import InvalidSettings, NotAcquired, NotPicklable
+from lockprovider.lease.driver import REQUEST_S
+from lockprovider.lease.record_file import RecordFile
+from lockprovider.lease.states import Busy, Free
+from lockprovider.observe.audit_log import AuditLog
+from lockprovider.observe.metrics import OnMetric, Recorder
+from lockprovider.publish import steps
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.settings import LockSettings, check_functions, checked, wait_s
+
+
+class Lock:
+    """One client of one lock; its threads exclude each other, a thread that holds it may acquire it again.
+
+    Those who wait in one process (same store, path and options) are served in the order of asking, and only the first
+    of them asks the store. Across processes a line in the record says whose turn is next, also after a release by one
+    that asks again at once. That is politeness, not a promise: a JVM writer, or a try with `timeout_s=0`, goes between.
+
+    `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, where
+    the table's users want them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str = HUDI_LOCK_PATH,
+        settings: LockSettings | None = None,
+        *,
+        world: World | None = None,
+        on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        self.path = check_path(path)
+        self.settings = checked(settings)
+        check_functions(on_lost=on_lost, on_metric=on_metric)
+        if not isinstance(store, Store):
+            raise InvalidSettings(
+                f"store={store!r} must be a Store: give Store.from_url(url), or use lockprovider.lock(url)"
+            )
+        self._store = store
+        self._world = world or Machine()
+        self._on_lost = on_lost
+        self._on_metric = on_metric
+        self._audit = audit
+        self._store_is_safe = False
+        self._kept = (*vars(self), "_kept")  # what makes another client of the same lock; the rest is this client's own
+        self._be_new()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickle or a copy, which is another client, who holds nothing."""
+        lease = self._client.lease
+        if lease is not None and not lease.released:
+            raise NotPicklable(
+                f"the lock {self.path!r} is held by this process, and a lease cannot be taken elsewhere: "
+                "release it first, or pickle the lock before it is acquired"
+            )
+        return {name: getattr(self, name) for name in self._kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A client of its own, with another owner id."""
+        vars(self).update(state)
+        self._be_new()
+
+    def _be_new(self) -> None:
+        """A client of its own, who holds nothing."""
+        self._client = Client(
+            self._store, self.path, self.settings, self._world, on_metric=self._on_metric, audit=self._audit
+        )
+        self._looking = threading.Lock()
+        self._looked_at = RecordFile(self._store, self.path, self._world)
+
+    def _of_this_process(self) -> Client:
+        """Forked, with the parent's owner id, each would take the other's lock for its own."""
+        if self._client.me.pid != os.getpid():
+            self._be_new()
+        return self._client
+
+    @property
+    def world(self) -> World:
+        """Where its time, randomness and ids come from."""
+        return self._world
+
+    @property
+    def owner(self) -> str:
+        """This client's UUID, as it stands in the lock record."""
+        return self._client.owner
+
+    @property
+    def metrics(self) -> Recorder:
+        """What it has counted and timed."""
+        return self._client.metrics
+
+    def acquire(
+        self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None, keeps_log: bool = False
+    ) -> Lease:
+        """Wait for the lock, at most `timeout_s` seconds (default: the settings').
+
+        `meanwhile` is told when the lock is about to be taken: see `Meanwhile`. `keeps_log` is a promise: that what the
+        lock protects is changed by the publishes of this lease, and by nothing else; see `record.commit_log`.
+
+        Raises:
+            NotAcquired: it was held by others until the timeout; says by whom.
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+        """
+        lease = self._wait(timeout_s, meanwhile, keeps_log=keeps_log, leaves=False)
+        assert isinstance(lease, Lease)  # noqa: S101 - it is not left free
+        return lease
+
+    def wait_for_turn(self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None) -> Lease | FreeLock:
+        """As `acquire` by one that keeps the log and has nothing to do under the lock but one publish.
+
+        For that the lock need not be held. Where that will do it is left free, and its `publish_last` is what takes it.
+
+        Raises:
+            NotAcquired, MalformedRecord, CasError: as `acquire`.
+        """
+        return self._wait(timeout_s, meanwhile, keeps_log=True, leaves=True)
+
+    def _wait(
+        self, timeout_s: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool
+    ) -> Lease | FreeLock:
+        timeout_s = wait_s(timeout_s, self.settings.timeout_s)
+        client = self._of_this_process()
+        mine = client.lease
+        if mine is not None and mine.thread is threading.current_thread():
+            return mine.again(keeps_log=keeps_log)
+        with client.metrics.acquisition():
+            deadline_s = self._world.monotonic_s() + timeout_s
+            client.end_deserted()
+            if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s()), client.end_deserted):
+                raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
+            try:
+                client.wants(meanwhile, keeps_log=keeps_log, leaves=leaves)
+                self.require_safe_store()
+                ask(client, client.party, self._world, deadline_s)
+                free = client.got()
+                return self._begin(client) if free is None else self._begin_free(client, *free)
+            except BaseException:
+                client.leave()
+                raise
+
+    def _begin(self, client: Client) -> Lease:
+        lease = Lease(client, self._on_lost)
+        try:
+            lease.start()
+        except BaseException:
+            client.release_quietly()
+            raise
+        client.lease = lease
+        return lease
+
+    @staticmethod
+    def _begin_free(client: Client, free: Free, looked: bool) -> FreeLock:  # noqa: FBT001 - of a pair
+        client.free = FreeLock(client, free, looked=looked)
+        return client.free
+
+    def try_lock(self) -> Lease | Busy:
+        """Take the lock if it is free now, else say who holds it."""
+        try:
+            return self.acquire(0.0)
+        except NotAcquired as refusal:
+            return Busy(refusal.owner, refusal.valid_until_ms, None)
+
+    def require_safe_store(self) -> None:
+        """Refuse a store that ignores conditions; the first acquisition does it, and nothing is asked after it.
+
+        Raises:
+            NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` trusts it.
+            CasError: the store failed.
+        """
+        if self.settings.check_store and not self._store_is_safe:
+            records, folder = self._client.records, self.path.rpartition("/")[0]
+            require_safe_for_locks(records.below(folder) if folder else records)
+        self._store_is_safe = True
+
+    def look(self) -> LockRecord | None:
+        """The lock record now, without wanting the lock; None if there is none. One request, and no body if unchanged.
+
+        Raises:
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+        """
+        client = self._of_this_process()
+        with self._looking:  # not the machine's: a look waits for no acquisition or renewal
+            self._looked_at.known = self._looked_at.known or client.known
+            known = self._looked_at.read(REQUEST_S)
+            client.party.saw(known)
+            return None if known is None else known.record
+
+    def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
+
+        `sole`: a promise that nobody ever writes anything else to `path`. If it is broken, whoever finishes the publish
+        for its writer takes what it finds there for it, without a look at the bytes; the writer itself does look.
+        """
+        return self._client.publisher.stage(path, data, sole=sole)
+
+    def enclose(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+        """As `stage`; but what is small goes along in the lock record itself, and nothing is asked of the store."""
+        return steps.enclose(path, data, sole=sole) or self.stage(path, data, sole=sole)
+
+    def unstage(self, pending: Pending) -> None:
+        """Remove bytes that were staged and will not be published after all, or are there.
+
+        Raises:
+            LockError: they are those of a publish that was decided, or may be yet (`PublishUnknown`); without them
+                nobody could take the lock. Try again after the next acquisition.
+            CasError: the store failed; they may be there still.
+        """
+        self._client.publisher.unstage(pending)
+
+    def wait_for_late(self) -> None:
+        """Return once nobody puts anything there any more that was published under an earlier lease of this lock.
+
+        At once if that was a minute ago (clocks differ by less), or once the lock has been held for half of
+        `HAND_OVER_S`. To be called under the lock by whoever is going to remove what was published.
+
+        Raises:
+            CasError: the record still names such a publish, and could not be written without it.
+        """
+        self._client.wait_for_late()

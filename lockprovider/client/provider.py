@@ -1,0 +1,234 @@
+"""`LockProvider`: the lock in the shape of Hudi's own provider, for code that is written against that.
+
+    with LockProvider.from_config({"hoodie.base.path": "s3://bucket/table"}) as provider:
+        if provider.try_lock(timeout_s=60):
+            try:
+                ...
+            finally:
+                provider.unlock()
+
+The promises are those of `Lock`. Otherwise than in Hudi, two threads of one provider exclude each other, and an inner
+`unlock` does not free the outer `try_lock`.
+
+Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from fsspec_cas import Store, check_url
+from lockprovider.client.lease import Lease, OnLost
+from lockprovider.client.lock import Lock
+from lockprovider.errors import InvalidSettings, LeaseLost, LockError, NotAcquired
+from lockprovider.observe.audit_log import AuditLog
+from lockprovider.observe.metrics import OnMetric
+from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.settings import LockSettings, Options, checked, from_config, from_url, wait_s
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a lock is, and what was said about it there."""
+
+    store: Store
+    path: str
+    settings: LockSettings | None
+
+    @property
+    def audit(self) -> AuditLog:
+        """Hudi's audit of it, for one client."""
+        return AuditLog(self.store, self.path)
+
+
+def locate(
+    url: str,
+    *,
+    on: str | None = None,
+    settings: LockSettings | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> Place:
+    """What `open_lock` opens."""
+    return _place(from_url(check_url(url)), on, settings, storage_options)
+
+
+def open_lock(
+    url: str,
+    *,
+    on: str | None = None,
+    settings: LockSettings | None = None,
+    storage_options: dict[str, Any] | None = None,
+    on_lost: OnLost | None = None,
+    on_metric: OnMetric | None = None,
+) -> Lock:
+    """A client of the lock at `url`; nothing is asked of the store yet.
+
+    `on` is the lock object's path below `url` (default: Hudi's). Options may stand behind the URL instead:
+    `s3://bucket/folder?on=jobs/nightly.json&validity_s=60&renew_s=5&timeout_s=10&poll_s=0.5&check_store=false`.
+
+    Raises:
+        InvalidSettings: an option is unknown, does not fit, or is given in both places and differs.
+        CasError: the URL cannot be opened.
+    """
+    place = locate(url, on=on, settings=settings, storage_options=storage_options)
+    return Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=place.audit)
+
+
+class LockProvider:
+    """One client of one table's lock. Thread-safe; `try_lock` and `unlock` belong to the thread that calls them.
+
+    In another process it is another client: a forked child holds nothing, and a pickled provider arrives with an owner
+    id of its own. One that holds the lock cannot be pickled.
+    """
+
+    def __init__(self, lock: Lock) -> None:
+        if not isinstance(lock, Lock):
+            raise InvalidSettings(
+                f"lock={lock!r} must be a Lock: use LockProvider.from_url(url) or from_config(config)"
+            )
+        self._lock = lock
+        self._lease: Lease | None = None
+        self._closed = False
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        storage_options: dict[str, Any] | None = None,
+        *,
+        on: str | None = None,
+        settings: LockSettings | None = None,
+        on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
+    ) -> LockProvider:
+        """The provider of the table (or any folder) at `url`; see `open_lock` for the options behind it.
+
+        Raises:
+            InvalidSettings: see `open_lock`.
+            CasError: the URL cannot be opened.
+        """
+        place = locate(url, on=on, settings=settings, storage_options=storage_options)
+        audit = place.audit
+        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=audit))
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, object],
+        storage_options: dict[str, Any] | None = None,
+        *,
+        on_lost: OnLost | None = None,
+        on_metric: OnMetric | None = None,
+    ) -> LockProvider:
+        """The provider that a Hudi writer's config asks for, with Hudi's names, defaults and bounds.
+
+        Read are `hoodie.base.path` (required) and the keys of the lock; see `LockSettings.from_hudi`.
+
+        Raises:
+            InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.
+            CasError: the base path cannot be opened.
+        """
+        place = _place(from_config(config), None, None, storage_options)
+        audit = place.audit
+        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=audit))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses
+
+    def try_lock(self, timeout_s: float = 0.0) -> bool:
+        """Take the lock, waiting at most `timeout_s` seconds for others; False if they still hold it then.
+
+        A thread that holds it already gets True, and has to unlock once more.
+
+        Raises:
+            LeaseLost: this thread had it, and it is lost: unlock first.
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+            LockError: this provider is closed.
+        """
+        timeout_s = wait_s(timeout_s, 0.0)
+        if self._closed:
+            raise LockError(f"the provider of {self._lock.path!r} is closed; make another one")
+        try:
+            self._lease = self._lock.acquire(timeout_s)
+        except NotAcquired:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Give the lock back; without a lock, or after `close`, it does nothing.
+
+        Raises:
+            LeaseLost: it was lost before; others may have been at work at the same time.
+            LockError: another thread holds it.
+            CasError: the store could not be reached; the lease lapses by itself.
+        """
+        lease = self._lease
+        if lease is None or lease.released:
+            return
+        if lease.thread is not threading.current_thread():
+            raise LockError(f"{self._lock.path!r} was taken by thread {lease.thread.name!r}; only that may unlock it")
+        lease.release()
+        if lease.lost.is_set():
+            lease.check()
+
+    def get_lock(self) -> LockRecord | None:
+        """The record that this provider holds the lock with, without a request; None if it does not hold it."""
+        lease = self._lease
+        if lease is None or lease.released or lease.lost.is_set():
+            return None
+        try:
+            return lease.record
+        except LeaseLost:
+            return None
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of the last `try_lock`, for `check` and `publish`."""
+        return self._lease
+
+    def close(self) -> None:
+        """Give the lock back, whoever holds it and however often it was taken; `try_lock` is refused from now on.
+
+        Raises:
+            CasError: the store could not be reached; the lease lapses by itself.
+        """
+        self._closed = True
+        while self._lease is not None and not self._lease.released:
+            self._lease.release()
+
+    def __enter__(self) -> LockProvider:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _place(
+    options: Options, on: str | None, settings: LockSettings | None, storage_options: dict[str, Any] | None
+) -> Place:
+    asked = _one_of("on", options.on, on)
+    path = HUDI_LOCK_PATH if asked is None else os.fspath(asked) if isinstance(asked, os.PathLike) else asked
+    _check_path(path)
+    chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
+    return Place(Store.from_url(options.url, storage_options), path, chosen)
+
+
+def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:
+    if in_url is not None and argument is not None and in_url != argument:
+        raise InvalidSettings(f"the URL says {in_url!r}, and {name}={argument!r} contradicts it: say it once")
+    return argument if in_url is None else in_url
+
+
+def _check_path(path: str) -> None:
+    if not isinstance(path, str) or not path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidSettings(f"on={path!r} must be the path of an object below the URL, such as 'jobs/nightly.json'")

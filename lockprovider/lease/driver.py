@@ -1,0 +1,176 @@
+"""The lease machine of one client, driven against a store: an event in, requests, and what they came to."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from fsspec_cas import Outcome, Unknown, Version, Won
+from lockprovider.lease import machine
+from lockprovider.lease.record_file import RecordFile
+from lockprovider.lease.states import (
+    Apply,
+    Busy,
+    Checking,
+    Ended,
+    Event,
+    Held,
+    Idle,
+    Me,
+    Moment,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    ReadRecord,
+    RecordSeen,
+    State,
+    Tick,
+    Told,
+    Transition,
+    Writing,
+)
+from lockprovider.record.record import LockRecord
+
+REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
+
+Answer = Busy | Told | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
+
+
+class Observer(Protocol):
+    """Who is told of what a machine does. It changes nothing of that, and shall not keep the caller."""
+
+    def stepped(self, me: Me, transition: Transition) -> None:
+        """The machine has made a step."""
+
+    def takes(self, record: LockRecord, seen: LockRecord | None) -> None:
+        """`record` is about to be written, to take the lock that was `seen` like this (None: not seen so)."""
+
+    def wrote(self, state: State, outcome: Outcome) -> None:
+        """The record was written in this state, or not."""
+
+    def told(self, told: Told, held: Held) -> None:
+        """The machine has told this of the lock that it holds."""
+
+    def ended(self, at_ms: int, *, held: bool) -> None:
+        """The lock was released, if `held`; else it is known not to be held any more."""
+
+    def turned(self, record: LockRecord) -> None:
+        """The lock was taken and handed over in one write."""
+
+
+class Driver:
+    """One machine. Whoever feeds it has `one_step`: it takes one event at a time."""
+
+    def __init__(self, me: Me, file: RecordFile, observer: Observer) -> None:
+        self.state: State = Idle()
+        self.one_step = threading.RLock()
+        self.looked = False  # whether the store was asked, in this try
+        self.patient = False  # who was outrun does not ask by whom
+        self._me = me
+        self._file = file
+        self.world = file.world
+        self._observer = observer
+
+    def held(self) -> Held | None:
+        """What the machine believes we hold; does not wait for a request on its way."""
+        return machine.belief(self.state)
+
+    def feed(self, event: Event) -> Answer:
+        """Feed one event and do what the machine asks for, until it asks for nothing more, or for an `Apply`.
+
+        Raises:
+            MalformedRecord, CasError: as `RecordFile`; the machine knows.
+        """
+        while True:
+            before = self.state
+            self.state, effect = machine.step(self._me, before, event)
+            self._observer.stepped(self._me, Transition(before, event, self.state, effect))
+            match effect:
+                case ReadRecord():
+                    event = self.read()
+                case PutRecord():
+                    if self._writes("take"):
+                        self._observer.takes(effect.record, self._seen_at(effect))
+                    event = self._put(effect)
+                case _:
+                    self._note(effect)
+                    return effect
+
+    @property
+    def known_version(self) -> Version | None:
+        """At which the record was seen or written last."""
+        return None if self._file.known is None else self._file.known.version
+
+    def tick(self) -> Ended | None:
+        """Tell the machine the time; the end of the lease if it lapsed. Does not wait for a request on its way."""
+        state = self.state
+        after, effect = machine.step(self._me, state, Tick(self.world.monotonic_s()))
+        if after is not state and self.one_step.acquire(blocking=False):
+            try:
+                self.state = after if self.state is state else self.state
+            finally:
+                self.one_step.release()
+        return effect if isinstance(effect, Ended) else None
+
+    def read(self) -> RecordSeen:
+        """The record now; while it has not changed, no body is moved."""
+        self.looked = True
+        known = self._file.read(self._request_s())
+        if known is None:
+            return RecordSeen(None, None, self.moment())
+        return RecordSeen(known.record, known.version, self.moment())
+
+    def moment(self) -> Moment:
+        """Now, and an id that comes once."""
+        # The monotonic clock first: a pause between the two readings then only shortens our own belief.
+        monotonic_s = self.world.monotonic_s()
+        return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
+
+    def note_end(self, at_ms: int | None = None, *, held: bool) -> None:
+        """Tell that the lock was released, or is not held any more."""
+        self._observer.ended(self.world.now_ms() if at_ms is None else at_ms, held=held)
+
+    def note_turn(self) -> None:
+        """Tell of a lock that was taken and handed over in one write."""
+        state = self.state
+        if isinstance(state, Idle) and state.released is not None:
+            self._observer.turned(state.released[0])
+
+    def _note(self, answer: Answer) -> None:
+        held = self.held()
+        if held is not None and isinstance(answer, Told):
+            self._observer.told(answer, held)
+
+    def _writes(self, *purposes: str) -> bool:
+        return isinstance(self.state, Writing) and self.state.purpose in purposes
+
+    def _seen_at(self, effect: PutRecord) -> LockRecord | None:
+        """The record that this write replaces, if it is the one that was seen last."""
+        seen = self._file.known
+        return seen.record if seen is not None and seen.version == effect.condition else None
+
+    def _put(self, effect: PutRecord) -> Event:
+        try:
+            outcome = self._file.put(effect.record, effect.condition, self._request_s())
+        except BaseException:
+            self.state, _ = machine.step(self._me, self.state, PutFailed())  # looked at when next asked
+            raise
+        self._observer.wrote(self.state, outcome)
+        if isinstance(outcome, Won):
+            return PutWon(outcome.version)
+        if isinstance(outcome, Unknown):
+            return PutFailed()
+        return machine.refused(self.state, effect.condition, patient=self.patient)
+
+    def _request_s(self) -> float:
+        """A renewal that hangs must not keep the news of the lapse until others may act."""
+        state = self.state.write if isinstance(self.state, Checking) else self.state
+        if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
+            return REQUEST_S
+        left_s = state.before.deadline_s - self.world.monotonic_s()
+        return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))
+
+
+def final(answer: Answer) -> Told | Ended | None:
+    """What a lease is to hear of it."""
+    return None if isinstance(answer, (Busy, Apply)) else answer

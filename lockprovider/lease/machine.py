@@ -1,0 +1,611 @@
+"""The lease machine: every decision about the lock, without I/O, clock or randomness.
+
+What is NOT promised first: holding a lease does not mean that nobody else acts. A holder can be paused for longer than
+its lease lives. Only `Commit` and `HandOver` are safe against that: conditional writes on the very record whose version
+says "still the holder". Everything else (renewal, the local deadline) only makes overlap unlikely, while clocks differ
+by less than the grace plus the margin.
+
+    state       event                     next        effects
+    ----------  ------------------------  ----------  -------------------------------------------------------
+    Idle        TryLock                   Reading     ReadRecord, or straight PutRecord on the own released record
+    Reading     no record                 Writing     PutRecord if absent
+                released, lapsed, own     Writing     PutRecord if match; `pending` is copied, the epoch rises
+                given, to be left free    Free        free: nobody holds it, and it is there for a `Publish`
+                the same, others' turn    Idle        Busy, and how many go first
+                another's, valid          Idle        Busy
+    Free        Publish                   Writing     PutRecord if match: taken, decided, handed over; the epoch rises
+                TryLock                   as Reading
+    Writing     take surely lost          Idle        Busy: outrun, and nobody has looked by whom
+                won, took, no pending     Held        Acquired
+                won, took, pending        Rolling     Apply
+                won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
+                won, committed            Rolling     Apply (the commit point was passed just now)
+                won, released, freed      Idle        Released, Freed (handed over, if something is pending)
+                won, handed over,
+                     published            Idle        HandedOver: it is decided; apply it, and do nothing else
+                lost, unknown             Checking    ReadRecord
+    Checking    my nonce is there         as if won
+                mine, another nonce       Held        not written (or an older write of mine landed late); with a
+                                                      `pending` Rolling, for that may be undone work
+                took: anything else       as Reading
+                the same, handed over     Idle        HandedOver (an older copy of the write)
+                published: mine is told   Idle        HandedOver (and others have gone on)
+                           as it was      Free        not written (it may land yet)
+                           the log goes on
+                           without it     Idle        Busy: outrun; it never was, and never will be
+                renewed, committed: else  Lost        Ended; whether a commit was decided, `settle_commit` says
+                published: else           Lost        Ended; whether it was decided, `settle_commit` says
+                released, freed: else     Idle        Released, Freed (it is not ours any more)
+    Checking    Look                      Checking    ReadRecord (the look before failed)
+    Idle        Release                   Writing     PutRecord if match, on the own record that was handed over
+    Rolling     AppliedPending            Held        Acquired, Committed, not written; without the log, if what was
+                                                      decided cannot be applied, and was set aside
+    Rolling     Renew, Release            Writing     PutRecord if match, `pending` kept
+    Held        Renew, Commit, Release    Writing     PutRecord if match, `pending` cleared
+                HandOver                  Writing     PutRecord if match, `handed` and `pending` set
+    any held    Tick, Renew past deadline Lost        Ended
+
+What is applied may be large and the store slow. So the lease is renewed meanwhile: the one who applies does not keep
+the machine, and a renewal changes nothing about what is being rolled forward.
+
+The deadline counts from BEFORE the request was sent, on the monotonic clock: counted from the answer, two holders
+appear. A lapsed lease is `Lost` for its holder even if nobody took it yet. A renewal follows the wall clock forward but
+never back: `validUntil` stays as far ahead as the monotonic clock says since the acquisition, so a step back of the
+holder's own clock does not make its lease look lapsed to others while it believes in it.
+
+To hand over is to commit and to release in one write, for a holder that has others waiting. They may take the lock at
+once, and apply what is pending as after any take-over. Whoever knows nothing of `pending` sees a lease that lives for
+`HAND_OVER_S` more, and the one who handed over applies within that time, or not at all.
+
+Whoever has nothing to do under the lock but one publish need not even hold it: that the record still is at the version
+at which it was seen free is all that a commit point asks for. So `Publish` takes the lock, commits and hands over in
+one write. What was decided before and is not applied yet stays in the record (`earlier`): each applies all that, and
+then its own.
+
+A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
+One that does not keep it drops it with its take.
+
+One that knows nothing of `line` hardly finds the lock free where many wait. So if one was seen of late (`guest_ms`),
+those in the line leave the lock alone for as long as it takes to be found, every so often (`rest_ms`).
+
+`line` in the record says whose turn is next. It is politeness: who does not see it, or passes over it, takes the lock
+as safely as anybody. So waiters may write it too: while the lock is held, one adds itself under the version it has read
+and changes nothing else (`joined`). The holder's next write is refused once, and finds its own lease at a new version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fsspec_cas import ABSENT, Condition, Version
+from lockprovider.errors import LossReason
+from lockprovider.lease.states import (
+    EVERYONE,
+    AppliedPending,
+    Apply,
+    Busy,
+    Checking,
+    Commit,
+    Ended,
+    Event,
+    Free,
+    HandOver,
+    Held,
+    Idle,
+    Look,
+    Lost,
+    Me,
+    Moment,
+    Outrun,
+    Passing,
+    Publish,
+    Purpose,
+    PutFailed,
+    PutRecord,
+    PutWon,
+    Reading,
+    ReadRecord,
+    RecordSeen,
+    Release,
+    Renew,
+    Rolling,
+    State,
+    Step,
+    Tick,
+    Told,
+    TryLock,
+    Verdict,
+    Writing,
+)
+from lockprovider.record.commit_log import Log
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import Holder, LockRecord
+from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def step(me: Me, state: State, event: Event) -> Step:
+    """What `event` does to `state`: the next state, and what the shell must do now, if anything.
+
+    Raises:
+        ValueError: the event does not belong to this state; a defect in the shell.
+    """
+    if isinstance(event, Tick):
+        return _tick(state, event.monotonic_s)
+    match state:
+        case Idle() | Lost() | Reading() | Free():
+            return _outside(me, state, event)
+        case Held() | Rolling():
+            return _inside(me, state, event)
+        case Writing() | Checking():
+            return _in_flight(me, state, event)
+
+
+def _outside(me: Me, state: Idle | Lost | Reading | Free, event: Event) -> Step:
+    match state, event:
+        case ((Idle((record, version)) | Free(record, version)), TryLock(at) as wish):
+            return _judge(me, record, version, at, _reading(wish))
+        case ((Idle() | Lost()), TryLock() as wish):
+            return _reading(wish), ReadRecord()
+        case Reading() as wish, RecordSeen(record, version, at):
+            return _judge(me, record, version, at, wish)
+        case Free() as free, Publish(pending, at, again, there):
+            return _by_the_way(me, free, pending, at, there, again=again)
+        case Idle((LockRecord(handed=True) as record, version)), Release(at):
+            freed = replace(record, expired=True, handed=False, pending=None, earlier=(), nonce=at.nonce)
+            write = Writing("free", freed, at.monotonic_s, _clocks_ms(at), None)
+            return write, PutRecord(freed, version)
+        case _:
+            raise _misplaced(state, event)
+
+
+def _reading(wish: TryLock) -> Reading:
+    return Reading(wish.passing, wish.keeps_log, wish.leaves, wish.line, wish.epoch)
+
+
+def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
+    held = state.held if isinstance(state, Rolling) else state
+    # What is being rolled forward stays in the record until it is applied.
+    kept = held.record if isinstance(state, Rolling) else settled(held.record)
+    match state, event:
+        case Rolling(then=then), AppliedPending(set_aside):
+            # Who goes by the log would take what was set aside for published.
+            return replace(held, record=replace(held.record, log=None)) if set_aside else held, Told(then)
+        case _, Renew(at) if at.monotonic_s >= held.deadline_s:
+            return _tick(state, at.monotonic_s)
+        case _, Renew(at):
+            return _write("renew", state, _prolonged(me, replace(held, record=kept), at), at)
+        case _, Release(at, again):
+            line = joined(kept, me.party).line if again else kept.line
+            released = replace(kept, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
+            return _write("release", state, _given_back(me, released, held, at), at)
+        case Held(), Commit(pending, at):
+            return _write("commit", state, _decided(_prolonged(me, held, at), pending), at)
+        case Held(), HandOver(pending, at, again):
+            handed = _handed(me, held.record, _not_back_ms(held, at), at, pending, again=again)
+            return _write("hand_over", state, handed, at)
+        case _:
+            raise _misplaced(state, event)
+
+
+def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
+    """Where something is to be rolled forward still, those who know nothing of that are kept away for a while."""
+    if record.undone:
+        return replace(record, handed=True, valid_until_ms=_handed_until_ms(me, _not_back_ms(held, at)))
+    return replace(record, expired=True, rest_ms=_rest_ms(record, at.now_ms))
+
+
+def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
+    match state, event:
+        case Writing() as write, PutWon(version):
+            return _written(me, write, version)
+        case Writing() as write, PutFailed():
+            return Checking(write), ReadRecord()
+        case Writing(purpose="take" | "free" as purpose), Outrun():
+            return Idle(), Told("freed") if purpose == "free" else Busy("", 0, None, outrun=True)
+        case Checking(), Look():
+            return state, ReadRecord()
+        case Checking(Writing(before=Held(record)) as write), AppliedPending():
+            return Checking(replace(write, there=record.undone)), None
+        case Checking(write), RecordSeen() as seen:
+            return _checked(me, write, seen)
+        case _:
+            raise _misplaced(state, event)
+
+
+def _misplaced(state: State, event: Event) -> ValueError:
+    return ValueError(f"{type(event).__name__} does not belong to {type(state).__name__}")
+
+
+def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment, wish: Reading) -> Step:
+    """May I take the lock that I see?"""
+    if record is None or version is None:
+        return _take(me, None, ABSENT, at, wish)
+    free = record.given or at.now_ms > record.valid_until_ms + GRACE_MS
+    if rests_s(record, at.now_ms) and wish.passing != EVERYONE:
+        free = False
+    # Nobody can be waiting in the line of a lock that was there for the taking for so long.
+    ahead = 0 if lies_free_s(record, at.now_ms) > LONGEST_S else ahead_of(me.party, record.line)
+    over = wish.passing.over if wish.passing.version in (None, version) else 0
+    if free and ahead <= over and wish.leaves and may_stay_free(record):
+        return Free(record, version, wish), Told("free")
+    # A valid record of mine while I hold nothing: an older write of mine landed late.
+    if (free and ahead <= over) or (record.owner == me.owner and not record.given):
+        return _take(me, record, version, at, wish)
+    return Idle(), Busy(record.owner, record.valid_until_ms, record.holder, ahead, free)
+
+
+def may_stay_free(record: LockRecord) -> bool:
+    """Whether a publish may take the lock by the way.
+
+    Not one that lapsed: its holder may be at work. Not without a log: a publish would not tell what happened before.
+    And one in so many is done under a lock that is taken and released: one that is only ever handed over is never free
+    for a client that knows nothing of that.
+    """
+    log = record.log
+    undone = all(pending.sole for pending in record.undone)
+    return record.given and log is not None and log.next % HAND_OVERS != 0 and undone and record.tells_all
+
+
+HAND_OVERS = 8
+# No turn counts for longer in what others wait for, and nobody's turn is waited for longer at a lock that lies free.
+LONGEST_S = 4.5
+
+
+def hands_over(record: LockRecord, now_ms: int) -> bool:
+    """Whether its holder hands over rather than releases: others are in the line, and it is not for a JVM's turn.
+
+    Not after a long turn: all who were in the line may have given up, and whoever knows nothing of them would wait for
+    nobody.
+    """
+    lasts_ms = 0 if record.holder is None else now_ms - record.holder.since_ms
+    every_so_often = record.log is not None and record.log.next % HAND_OVERS == 0
+    return bool(record.line) and lasts_ms <= LONGEST_S * 1000 and not every_so_often
+
+
+def refused(write: State, condition: Condition, *, patient: bool) -> PutFailed | Outrun:
+    """What a refusal tells: of a take by one that can wait that somebody was faster, else nothing before a look.
+
+    Something on the way may have sent the write twice, and then it is there. A take that is there is done again; but of
+    a publish it must not be said that it never was.
+    """
+    repeatable = isinstance(write, Writing) and write.purpose in ("take", "free")
+    return Outrun() if patient and repeatable and isinstance(condition, Version) else PutFailed()
+
+
+def rests_s(record: LockRecord, now_ms: int) -> float:
+    """For how long those in the line leave a released lock to one that knows nothing of it, in seconds."""
+    left_ms = record.rest_ms - now_ms if record.expired else 0
+    return left_ms / 1000 if 0 < left_ms <= _REST_MS else 0.0
+
+
+def _rest_ms(record: LockRecord, now_ms: int) -> int:
+    last_ms = max(record.guest_ms, record.rest_ms)
+    is_due = record.line and record.guest_ms and now_ms > last_ms + _REST_EVERY_MS
+    return now_ms + _REST_MS if is_due else record.rest_ms
+
+
+_REST_EVERY_MS = 15_000
+_REST_MS = 1200  # JVM Hudi looks once in a second
+
+
+def ahead_of(party: str, line: tuple[str, ...]) -> int:
+    """How many in the line go before this party; all, if it is not in it."""
+    return line.index(party) if party in line else len(line)
+
+
+def lies_free_s(record: LockRecord, now_ms: int) -> float:
+    """For how long a lock that is free was there for the taking, as far as the record says; clocks may differ."""
+    return (now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
+
+
+def _no_shows(me: Me, record: LockRecord, at: Moment, passing: Passing) -> int:
+    """How many at the head of the line had their turn and did not come."""
+    if lies_free_s(record, at.now_ms) > LONGEST_S:
+        return len(record.line)
+    return 0 if passing.version is None else min(passing.over, ahead_of(me.party, record.line))
+
+
+def joined(record: LockRecord, party: str) -> LockRecord:
+    """The same record with this party at the end of the line; nothing else may differ."""
+    return record if party in record.line else replace(record, line=(*record.line, party))
+
+
+def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: Reading) -> Step:
+    record = _taken(me, seen, at, wish)
+    write = Writing("take", record, at.monotonic_s, _clocks_ms(at), None, wish)
+    return write, PutRecord(record, condition)
+
+
+def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRecord:
+    no_shows = _no_shows(me, seen, at, wish.passing) if seen else 0
+    restored = wish.line if seen and not seen.nonce else ()
+    return LockRecord(
+        owner=me.owner,
+        valid_until_ms=at.now_ms + _validity_ms(me),
+        expired=False,
+        epoch=max((seen.epoch if seen else 0) + 1, wish.epoch + 1, at.now_ms),
+        nonce=at.nonce,
+        pending=seen.pending if seen else None,
+        holder=Holder(me.host, me.pid, at.now_ms),
+        line=tuple(party for party in (seen.line[no_shows:] or restored) if party != me.party) if seen else (),
+        turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
+        late_ms=_late_ms(seen, at.now_ms) if seen else 0,
+        log=_log(seen, at) if wish.keeps_log else None,
+        earlier=seen.earlier if seen else (),
+        guest_ms=_guest_ms(seen, at.now_ms) if seen else 0,
+        rest_ms=seen.rest_ms if seen else 0,
+    )
+
+
+def _by_the_way(me: Me, free: Free, pending: Pending, at: Moment, there: Pending | None, *, again: bool) -> Step:
+    earlier = not_there(free.record, there)
+    taken = _taken(me, free.record, at, free.wish)
+    record = replace(_handed(me, taken, at.now_ms, at, pending, again=again), earlier=earlier)
+    write = Writing("publish", record, at.monotonic_s, _clocks_ms(at), None, free=free)
+    return write, PutRecord(record, free.version)
+
+
+def not_there(record: LockRecord, there: Pending | None) -> tuple[Pending, ...]:
+    """What was decided and may not be there yet, for one that knows of `there` and so of all before it."""
+    undone = record.undone
+    return undone[undone.index(there) + 1 :] if there in undone else undone
+
+
+def settled(record: LockRecord) -> LockRecord:
+    """The same once all that was decided is there."""
+    return replace(record, pending=None, earlier=())
+
+
+def _log(seen: LockRecord | None, at: Moment) -> Log:
+    """The one that is there, or a new one; what is applied only now happens in it."""
+    if seen is not None and seen.log is not None:
+        return seen.log
+    log = Log(at.nonce)
+    for pending in seen.undone if seen is not None else ():
+        log = log.plus(pending)
+    return log
+
+
+def _late_ms(seen: LockRecord, now_ms: int) -> int:
+    """When the lock was handed over last; forgotten when that is past for all clocks that a lease allows, and more."""
+    late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed else 0)
+    return late_ms if now_ms <= late_ms + _PAST_MS else 0
+
+
+_PAST_MS = 60_000
+_LONG_PAST_MS = 3_600_000
+
+
+def _guest_ms(seen: LockRecord, now_ms: int) -> int:
+    if not seen.nonce:
+        return now_ms
+    return seen.guest_ms if now_ms <= seen.guest_ms + _LONG_PAST_MS else 0
+
+
+def _turn_ms(seen: LockRecord, now_ms: int) -> int:
+    """How long a turn takes, as a running mean of those that somebody waited for, without outliers: a hint."""
+    if not seen.line or seen.holder is None:
+        return 0
+    last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
+    if not mean_ms:
+        return last_ms
+    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # they were long while the line was formed
+        return (mean_ms + last_ms) // 2
+    return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16
+
+
+def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
+    """From take to take; for how long it lay there counts only up to the time for which it was held."""
+    if not seen.freed_ms:
+        return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
+    held_ms = min(seen.freed_ms - since_ms, _LONGEST_TURN_MS)
+    return max(1, held_ms + min(now_ms - seen.freed_ms, max(held_ms, _HANDOVER_MS)))
+
+
+_LONGEST_TURN_MS = round(LONGEST_S * 1000)
+_HANDOVER_MS = 100
+
+
+def _write(purpose: Purpose, state: Held | Rolling, record: LockRecord, at: Moment) -> Step:
+    held = state.held if isinstance(state, Rolling) else state
+    write = Writing(purpose, record, at.monotonic_s, held.clocks_ms, held)
+    rolling = replace(write, then=state.then) if isinstance(state, Rolling) else None
+    return rolling or replace(write, there=held.record.undone), PutRecord(record, held.version)
+
+
+def _prolonged(me: Me, held: Held, at: Moment) -> LockRecord:
+    return replace(held.record, valid_until_ms=_not_back_ms(held, at) + _validity_ms(me), nonce=at.nonce)
+
+
+def _not_back_ms(held: Held, at: Moment) -> int:
+    return max(at.now_ms, round(at.monotonic_s * 1000) + held.clocks_ms)
+
+
+def _decided(record: LockRecord, pending: Pending) -> LockRecord:
+    log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
+    return replace(record, pending=pending, earlier=(), log=log)
+
+
+def _handed(me: Me, held: LockRecord, now_ms: int, at: Moment, pending: Pending, *, again: bool) -> LockRecord:
+    record = joined(held, me.party) if again else held
+    until_ms = _handed_until_ms(me, now_ms)
+    record = replace(record, valid_until_ms=until_ms, handed=True, freed_ms=at.now_ms, nonce=at.nonce)
+    return _decided(record, pending)
+
+
+def _handed_until_ms(me: Me, now_ms: int) -> int:
+    return now_ms + round(hand_over_s(me.settings) * 1000)
+
+
+def hand_over_s(settings: LockSettings) -> float:
+    """How long those who know nothing of `pending` are kept away by a lock that was handed over, in seconds."""
+    return min(settings.validity_s, HAND_OVER_S)
+
+
+def _clocks_ms(at: Moment) -> int:
+    return at.now_ms - round(at.monotonic_s * 1000)
+
+
+def _validity_ms(me: Me) -> int:
+    return round(me.settings.validity_s * 1000)
+
+
+def _written(me: Me, write: Writing, version: Version) -> Step:
+    """My record is in the store at `version`."""
+    deadline_s = write.sent_s + me.settings.validity_s - me.settings.margin_s
+    held = Held(write.record, version, deadline_s, write.clocks_ms)
+    pending = write.record.pending
+    match write.purpose:
+        case "release":
+            return Idle((write.record, version)), Told("released")
+        case "hand_over" | "publish":
+            return Idle((write.record, version)), Told("handed_over")
+        case "free":
+            return Idle((write.record, version)), Told("freed")
+        case "renew":
+            return _still(held, write), Told("renewed")
+        case "take":
+            apply = None if pending is None else Apply(pending, write.record.earlier)
+            return (held, Told("acquired")) if apply is None else (Rolling(held, "acquired"), apply)
+        case "commit":
+            return (held, Told("committed")) if pending is None else (Rolling(held, "committed"), Apply(pending))
+
+
+def _still(held: Held, write: Writing) -> Held | Rolling:
+    """The holder as before `write`, with what its record says is still to be applied.
+
+    What was applied is not applied again: it may have been removed since, under this very lease.
+    """
+    return held if {*held.record.undone} <= {*write.there} else Rolling(held, write.then)
+
+
+def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
+    """A write of mine was refused or its answer lost, and this is what is there now."""
+    mine = _still_mine(me, write, seen)
+    if mine is not None:
+        return mine
+    if write.free is not None:
+        return _published(me, write, write.free, seen)
+    if write.purpose == "take":
+        return _judge(me, seen.record, seen.version, seen.at, write.wish)
+    if write.purpose in ("release", "free"):
+        return Idle(), Told("released" if write.purpose == "release" else "freed")
+    why = f"the lock was released or taken over: {_said(me, seen.record)}"
+    return Lost(why), Ended(why, _reason(me, seen.record))
+
+
+def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
+    record, version = seen.record, seen.version
+    if record is None or version is None or record.owner != me.owner:
+        return None
+    if record.nonce == write.record.nonce:
+        return _written(me, replace(write, record=record), version)  # somebody may have joined the line
+    same = record.epoch == write.record.epoch
+    decides = write.purpose in ("commit", "hand_over") and record.handed == write.record.handed
+    if same and decides and record.pending == write.record.pending:
+        return _written(me, replace(write, record=record), version)  # an older copy of the same
+    if same and write.before is not None and not record.given:
+        # The record from before, or an older write of mine that landed late: still the holder, not written yet.
+        log = None if write.before.record.log is None else record.log  # it was dropped, and that is not written yet
+        before = replace(write.before, record=replace(record, log=log), version=version)
+        return _still(before, write), Told("not_written")
+    return None
+
+
+def _published(me: Me, write: Writing, free: Free, seen: RecordSeen) -> Step:
+    """A publish under a lock that nobody held was refused or its answer lost, and this is what is there now."""
+    record, mine, log = seen.record, write.record.pending, write.record.log
+    assert mine is not None  # noqa: S101 - of a publish
+    assert log is not None  # noqa: S101 - nor is it done without one
+    if record is not None and (mine in record.undone or (record.log is not None and record.log.has(mine))):
+        return Idle(), Told("handed_over")
+    if seen.version == free.version:
+        return free, Told("not_written")
+    if record is not None and record.log is not None and record.log.name == log.name and record.log.first < log.next:
+        return Idle(), Busy("", 0, None, outrun=True)
+    why = f"the lock was taken by one that keeps no log: {_said(me, record)}"
+    return Lost(why), Ended(why, _reason(me, record))
+
+
+def _reason(me: Me, record: LockRecord | None) -> LossReason:
+    broken = record is None or (record.owner == me.owner and record.expired)
+    return LossReason.BROKEN if broken else LossReason.TAKEN_OVER
+
+
+def _said(me: Me, record: LockRecord | None) -> str:
+    if record is None:
+        return "its record is gone"
+    if record.handed:
+        return f"{record.owner} had it and handed it over, epoch {record.epoch}"
+    if record.expired:
+        who = "somebody broke it" if record.owner == me.owner else f"{record.owner} had it and gave it back"
+        return f"{who}, epoch {record.epoch}"
+    return f"{record.owner} holds it since epoch {record.epoch}"
+
+
+def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
+    """Whether none has had the lock since then that knows nothing of what is pending.
+
+    By clocks that differ by less than a minute; and if that is long past, nobody can tell.
+    """
+    if record is None or not record.nonce:
+        return False
+    since_ms -= _CLOCKS_DIFFER_MS
+    return record.guest_ms < since_ms and record.epoch < since_ms + _LONG_PAST_MS
+
+
+_CLOCKS_DIFFER_MS = 60_000
+
+
+def _tick(state: State, monotonic_s: float) -> Step:
+    why = "the lease was not renewed in time"
+    match state:
+        case (Held() as held) | Rolling(held) if monotonic_s >= held.deadline_s:
+            return Lost(why), Ended(why, LossReason.LAPSED)
+        case Writing(before=Held() as held) | Checking(Writing(before=Held() as held)) if (
+            monotonic_s >= held.deadline_s
+        ):
+            # The write on its way still decides what the record says.
+            return state, Ended(why, LossReason.UNREACHABLE)
+        case _:
+            return state, None
+
+
+def belief(state: State) -> Held | None:
+    """What the client holds as far as it knows, whatever is on its way; nothing, once it asked to give it back."""
+    match state:
+        case Held():
+            return state
+        case Rolling(held):
+            return held
+        case Writing(purpose="release" | "hand_over") | Checking(Writing(purpose="release" | "hand_over")):
+            return None
+        case Writing(before=before) | Checking(Writing(before=before)):
+            return before
+        case Idle() | Reading() | Free() | Lost():
+            return None
+
+
+def settle_commit(
+    pending: Pending, owner: str, epoch: int, seen: LockRecord | None, digest_there: str | None
+) -> Verdict:
+    """Whether a commit whose answer was lost was decided, once the lease has ended.
+
+    `owner` and `epoch` are of the lease under which it was tried, `seen` is the record after all tries, `digest_there`
+    the digest of the object at `pending.path`, looked at after `seen`; None if there is none. Whoever takes a lock over
+    copies `pending` and applies it before anything else. So either the object is there, or the record still says so,
+    or the record has moved on and the commit never was and never will be. While the record is still that lease's, a
+    copy of the commit may be on its way: then nobody knows.
+    """
+    if digest_there == pending.digest:
+        return "committed"
+    if seen is None:
+        return "not_committed"
+    if pending in seen.undone:
+        return "apply"
+    if seen.log is not None and seen.log.has(pending):
+        return "committed"
+    still = (seen.owner, seen.epoch) == (owner, epoch) and not seen.given
+    return "unknown" if still else "not_committed"

@@ -1,0 +1,81 @@
+"""The lock record in the store, as one client knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fsspec_cas import Condition, Content, ObjectNotFound, Outcome, Store, Version, Won, World
+from lockprovider.record.record import LockRecord
+
+_LINE_S = 30.0  # for so long those are taken to wait who were seen in a line that a JVM writer has dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a client knows of the record. `understood`: we would write it with the very same bytes."""
+
+    record: LockRecord
+    version: Version
+    understood: bool
+
+
+class RecordFile:
+    """Reads the record, without its body while it has not changed, and writes it under a condition."""
+
+    def __init__(self, store: Store, path: str, world: World, known: Known | None = None) -> None:
+        self.known = known
+        self._store = store
+        self._path = path
+        self.world = world
+        self.highest_epoch = 0  # that was seen
+        self._line: tuple[float, tuple[str, ...]] = (0.0, ())  # as it was seen last, and when
+
+    def read(self, timeout_s: float) -> Known | None:
+        """The record now; None if there is none.
+
+        Raises:
+            MalformedRecord: the object there is not a lock record.
+            CasError: the store failed.
+        """
+        try:
+            content = self._content(timeout_s)
+        except ObjectNotFound:
+            self.known = None
+            return None
+        if content is not None:
+            record = LockRecord.decode(content.data)
+            understood = record.nonce != "" and record.encode() == content.data
+            self.known = Known(record, content.version, understood)
+        if self.known is not None and self.known.record.nonce:
+            self._saw(self.known.record)
+        return self.known
+
+    def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
+        """Write it, if what is there is what the condition says.
+
+        Raises:
+            CasError: the store failed; the record was not written.
+        """
+        data = record.encode()
+        if isinstance(condition, Version):
+            outcome = self._store.put_if_match(self._path, data, condition, timeout=timeout_s)
+        else:
+            outcome = self._store.put_if_absent(self._path, data, timeout=timeout_s)
+        if isinstance(outcome, Won):
+            self.known = Known(record, outcome.version, understood=True)
+            self._saw(record)
+        return outcome
+
+    def line_of_late(self) -> tuple[str, ...]:
+        """Who waited of late, whatever the record says now."""
+        at_s, line = self._line
+        return line if self.world.monotonic_s() - at_s < _LINE_S else ()
+
+    def _saw(self, record: LockRecord) -> None:
+        self.highest_epoch = max(self.highest_epoch, record.epoch)
+        self._line = self.world.monotonic_s(), record.line
+
+    def _content(self, timeout_s: float) -> Content | None:
+        if self.known is None:
+            return self._store.read(self._path, timeout=timeout_s)
+        return self._store.read_if_changed(self._path, self.known.version, timeout=timeout_s)

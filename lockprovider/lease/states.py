@@ -1,0 +1,335 @@
+"""What the lease machine is told, what it asks for, and what it can be in: events, effects and states.
+
+Frozen, so that a state can be kept, compared and searched; see `lockprovider.lease` for what becomes of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fsspec_cas import Condition, Version
+from lockprovider.errors import LossReason
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import Holder, LockRecord
+from lockprovider.settings import LockSettings
+
+Purpose = Literal["take", "renew", "commit", "hand_over", "publish", "release", "free"]
+What = Literal["acquired", "free", "renewed", "committed", "handed_over", "released", "freed", "not_written"]
+Verdict = Literal["committed", "apply", "not_committed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """What never changes about one lock client."""
+
+    owner: str
+    settings: LockSettings
+    host: str = ""
+    pid: int = 0
+    party: str = ""  # its name in the line; clients of one process may share it
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time of an event, and a fresh nonce for the write that it may bring."""
+
+    now_ms: int
+    monotonic_s: float
+    nonce: str
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Go before the first `over` in the line.
+
+    With a `version`: only if the record still is at it, and they leave the line, for they had their turn and did not
+    come. Without: as a guest among them.
+    """
+
+    over: int = 0
+    version: Version | None = None
+
+
+EVERYONE = Passing(1 << 30)  # for a try that does not wait, nor leave the lock to anybody
+
+
+@dataclass(frozen=True, slots=True)
+class TryLock:
+    """Take the lock if it is free and nobody else's turn.
+
+    `keeps_log`: only publishes will be done under it. `leaves`: only one, so leave it `Free` if that will do.
+    `line`: who waited a moment ago, should one that knows nothing of it have dropped it. `epoch`: the highest that this
+    client has seen; the same.
+    """
+
+    at: Moment
+    passing: Passing = Passing()
+    keeps_log: bool = False
+    leaves: bool = False
+    line: tuple[str, ...] = ()
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSeen:
+    """The record was read: None where there is none."""
+
+    record: LockRecord | None
+    version: Version | None
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class PutWon:
+    """The write is in the store at this version."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class PutFailed:
+    """The write lost, or nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outrun:
+    """The write was refused, so somebody else was faster. For one that is as well done again, should it be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPending:
+    """The pending publish is in the store, and all before it; but for what was `set_aside`, and so never was."""
+
+    set_aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Prolong the lease."""
+
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Pass the commit point of a publish."""
+
+    pending: Pending
+    at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Pass the commit point of a publish and give the lock back, in one. `again`: as of `Release`."""
+
+    pending: Pending
+    at: Moment
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Take a lock that is free, pass the commit point and hand over, in one. `again`: as of `Release`.
+
+    `there`: the last publish that is known to be applied, with all before it.
+    """
+
+    pending: Pending
+    at: Moment
+    again: bool = False
+    there: Pending | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the lock back. `again`: this party will come back, so it stays in the line, at its end.
+
+    Of one that was handed over and that nobody waits for: release it for those who know nothing of that.
+    """
+
+    at: Moment
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask again whose record is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went by."""
+
+    monotonic_s: float
+
+
+Event = (
+    TryLock
+    | RecordSeen
+    | PutWon
+    | PutFailed
+    | Outrun
+    | AppliedPending
+    | Renew
+    | Commit
+    | HandOver
+    | Publish
+    | Release
+    | Look
+    | Tick
+)
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRecord:
+    """Read the lock record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutRecord:
+    """Write the lock record under this condition."""
+
+    record: LockRecord
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Create the pending object, after those before it; "exists with the same digest" is success."""
+
+    pending: Pending
+    earlier: tuple[Pending, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else holds it; or it is `free`, and `ahead` others in the line go first.
+
+    `outrun`: somebody took it while we did, so a turn has just begun; the rest is what was there before.
+    """
+
+    owner: str
+    valid_until_ms: int
+    holder: Holder | None
+    ahead: int = 0
+    free: bool = False
+    outrun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What happened, for the caller."""
+
+    what: What
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The lease is lost: tell the holder at once."""
+
+    why: str
+    reason: LossReason = LossReason.TAKEN_OVER
+
+
+Effect = ReadRecord | PutRecord | Apply | Busy | Told | Ended
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Not the holder. `released` is the own last record, if nobody is known to have changed it."""
+
+    released: tuple[LockRecord, Version] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Waiting for the record, to take the lock."""
+
+    passing: Passing = Passing()
+    keeps_log: bool = False
+    leaves: bool = False
+    line: tuple[str, ...] = ()
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The lock is there for us at this version, and nobody holds it; a publish may take it by the way."""
+
+    record: LockRecord
+    version: Version
+    wish: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The holder, until `deadline_s` on the monotonic clock.
+
+    `clocks_ms` is the wall clock minus the monotonic one at the acquisition.
+    """
+
+    record: LockRecord
+    version: Version
+    deadline_s: float
+    clocks_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A record is on its way. `before` is what we held when it was sent (None when taking)."""
+
+    purpose: Purpose
+    record: LockRecord
+    sent_s: float
+    clocks_ms: int
+    before: Held | None
+    wish: Reading = Reading()  # of a take: holds for the next judgement too
+    free: Free | None = None  # of a publish
+    then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
+    there: tuple[Pending, ...] = ()  # of what `before` names as pending: what is known to be applied
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """The answer to `write` was "lost" or none at all: whose record is there?"""
+
+    write: Writing
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """The lock is ours, and a decided publish must be applied before anything else."""
+
+    held: Held
+    then: What
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Not the holder any more, without having released."""
+
+    why: str
+
+
+State = Idle | Reading | Free | Held | Writing | Checking | Rolling | Lost
+Step = tuple[State, Effect | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One step of the lease machine, as it was."""
+
+    before: State
+    event: Event
+    after: State
+    effect: Effect | None

@@ -1,0 +1,266 @@
+"""Writing Hudi's audit records, and reading all of them back.
+
+The lock is never slowed and never fails because of them: they are written by a thread of their own that ends when there
+is nothing to write, and what cannot be written is dropped with a warning in the log. At the end of the process they get
+`exit_s` seconds.
+
+Not promised: that a record is there. Whether records are wanted is asked of the store at the first acquisition, and
+again at one that comes a minute later.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from fsspec_cas import CasError, Machine, ObjectNotFound, Store, Version, Won, World
+from lockprovider.observe.audit import AuditRecord, Places, Step, decode_switch, encode_switch, places
+from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
+
+_ASK_AGAIN_S = 60.0
+_REQUEST_S = 10.0
+_EXIT_S = 5.0
+_PAGES = 100  # kept while the store is slower than the lock; the oldest are dropped
+_READERS = 8
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Page:
+    """The file of one holding: what it shall say, and how much of that is in the store."""
+
+    path: str
+    began_ms: int
+    owner: str
+    data: bytes = b""
+    written: int = 0
+    version: Version | None = None
+    valid_until_ms: int = 0
+
+    def add(self, step: Step, at_ms: int, *, held: bool) -> None:
+        self.data += AuditRecord(self.owner, self.began_ms, at_ms, step, self.valid_until_ms, held).encode()
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What the threads of one process share."""
+
+    pid: int
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    idle: threading.Event = field(default_factory=threading.Event)
+    began_ms: int = 0
+    open_page: _Page | None = None
+    pages: deque[_Page] = field(default_factory=lambda: deque(maxlen=_PAGES))
+    running: bool = False
+    at_exit: bool = False
+    wanted: bool | None = None
+    asked_s: float = 0.0
+
+
+class AuditLog:
+    """The audit of one lock client: give it to `Lock(..., audit=AuditLog(store))`. One holding at a time.
+
+    The end of the process waits at most `exit_s` seconds for the last records.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lock_path: str = HUDI_LOCK_PATH,
+        *,
+        world: World | None = None,
+        exit_s: float = _EXIT_S,
+    ) -> None:
+        self._store = store
+        self._exit_s = exit_s
+        self._places = places(lock_path)
+        self._world = world or Machine()
+        self._desk = _new_desk()
+
+    def __getstate__(self) -> tuple[Store, Places, World, float]:
+        """For a pickle or a copy, which begins anew."""
+        return self._store, self._places, self._world, self._exit_s
+
+    def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
+        self._store, self._places, self._world, self._exit_s = state
+        self._desk = _new_desk()
+
+    # -- what the lock tells; nothing here waits for the store --------------------------------------------------------
+
+    def taken(self, record: LockRecord) -> None:
+        """The lock was taken with this record."""
+        if self._desk.pid != os.getpid():
+            self._desk = _new_desk()  # forked: what was begun is the parent's to finish
+        desk = self._desk
+        if desk.wanted is False and self._world.monotonic_s() - desk.asked_s < _ASK_AGAIN_S:
+            return
+        at_ms = self._world.now_ms() if record.holder is None else record.holder.since_ms
+        with desk.guard:
+            began_ms = desk.began_ms = max(at_ms, desk.began_ms + 1)  # two within one ms would share a file
+            path = self._places.file(began_ms, record.owner)
+            page = desk.open_page = _Page(path, began_ms, record.owner, valid_until_ms=record.valid_until_ms)
+            page.add("START", at_ms, held=True)
+            idle = self._hand_in(desk, page)
+        self._go_on(desk, idle=idle)
+
+    def renewed(self, record: LockRecord, validity_s: float) -> None:
+        """It was prolonged by this record, which is valid for so long from when it was made."""
+        desk = self._desk
+        with desk.guard:
+            page = desk.open_page
+            if page is None:
+                return
+            page.valid_until_ms = record.valid_until_ms
+            page.add("RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
+            idle = self._hand_in(desk, page)
+        self._go_on(desk, idle=idle)
+
+    def ended(self, at_ms: int, *, held: bool) -> None:
+        """It was given back, or turned out not to be held any more."""
+        desk = self._desk
+        with desk.guard:
+            page, desk.open_page = desk.open_page, None
+            if page is None:
+                return
+            page.add("END", at_ms, held=held)
+            idle = self._hand_in(desk, page)
+        self._go_on(desk, idle=idle)
+
+    def flush(self, timeout_s: float = _EXIT_S) -> bool:
+        """Wait until what was told so far is written or given up; False if that took longer."""
+        return self._desk.idle.wait(timeout_s)
+
+    # -- what the thread does -----------------------------------------------------------------------------------------
+
+    def _hand_in(self, desk: _Desk, page: _Page) -> bool:
+        """Under the guard, with the change itself: or the thread could take it for the end. Whether nobody writes."""
+        if page not in desk.pages:
+            desk.pages.append(page)
+        if not desk.at_exit:
+            desk.at_exit = True
+            atexit.register(self._at_exit)
+        desk.idle.clear()
+        idle, desk.running = not desk.running, True
+        return idle
+
+    def _go_on(self, desk: _Desk, *, idle: bool) -> None:
+        if not idle:
+            return
+        try:
+            threading.Thread(target=self._write_all, args=(desk,), name="lock-audit", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter is about to end: see `_at_exit`
+            desk.running = False
+
+    def _write_all(self, desk: _Desk) -> None:
+        while (page := self._next(desk)) is not None:
+            self._write(desk, page)
+
+    def _next(self, desk: _Desk) -> _Page | None:
+        with desk.guard:
+            if desk.pages:
+                return desk.pages.popleft()
+            desk.running = False
+            if desk.open_page is None and desk.at_exit:
+                desk.at_exit = False
+                atexit.unregister(self._at_exit)
+            desk.idle.set()
+            return None
+
+    def _write(self, desk: _Desk, page: _Page, timeout_s: float = _REQUEST_S) -> None:
+        try:
+            if self._wanted(desk, timeout_s):
+                self._put(desk, page, timeout_s)
+                return
+        except (CasError, OSError) as error:
+            _log.warning("the audit of a lock is not complete: %s was not written: %s", page.path, error)
+            return
+        with desk.guard:
+            desk.open_page = None if desk.open_page is page else desk.open_page
+
+    def _wanted(self, desk: _Desk, timeout_s: float) -> bool:
+        now_s = self._world.monotonic_s()
+        if desk.wanted is None or (not desk.wanted and now_s - desk.asked_s >= _ASK_AGAIN_S):
+            desk.wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
+            desk.asked_s = now_s
+        return desk.wanted
+
+    def _put(self, desk: _Desk, page: _Page, timeout_s: float) -> None:
+        with desk.guard:
+            data = page.data
+        if len(data) == page.written:
+            return
+        version = self._replaced(page, data, timeout_s)
+        page.version = version or self._store.update(page.path, lambda _: data, timeout=timeout_s)
+        page.written = len(data)
+
+    def _replaced(self, page: _Page, data: bytes, timeout_s: float) -> Version | None:
+        """The version of the file, if it was as this client left it."""
+        if page.version is None:
+            outcome = self._store.put_if_absent(page.path, data, timeout=timeout_s)
+        else:
+            outcome = self._store.put_if_match(page.path, data, page.version, timeout=timeout_s)
+        return outcome.version if isinstance(outcome, Won) else None
+
+    def _at_exit(self) -> None:
+        """The last records of a process: the thread's, if there is one, else in this thread."""
+        desk = self._desk
+        if desk.pid != os.getpid() or (desk.running and not self.flush(self._exit_s)):
+            return
+        with contextlib.suppress(IndexError):
+            while True:
+                self._write(desk, desk.pages.popleft(), self._exit_s)
+
+
+def _new_desk() -> _Desk:
+    desk = _Desk(os.getpid())
+    desk.idle.set()
+    return desk
+
+
+def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
+    """Whether the table's users want audit records.
+
+    Raises:
+        CasError: the store failed.
+    """
+    try:
+        return decode_switch(store.read(switch, timeout=timeout_s).data)
+    except ObjectNotFound:
+        return False
+
+
+def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
+    """Say whether records are wanted, to all writers, JVM Hudi's too. Files that are there stay.
+
+    Raises:
+        CasError: the store failed.
+    """
+    store.update(switch, lambda _: encode_switch(enabled=enabled), timeout=timeout_s)
+
+
+def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s: float) -> dict[str, bytes]:
+    """The audit files by name; of many only the `last` ones that were written.
+
+    Raises:
+        CasError: the store failed.
+    """
+    entries = [entry for entry in store.list(f"{folder}/", timeout=timeout_s) if entry.path.endswith(".jsonl")]
+    entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
+    chosen = [entry.path for entry in (entries if last is None else entries[-last:])]
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = pool.map(lambda path: _read(store, path, timeout_s), chosen)
+        return {path.rpartition("/")[2]: data for path, data in zip(chosen, found, strict=True) if data is not None}
+
+
+def _read(store: Store, path: str, timeout_s: float) -> bytes | None:
+    try:
+        return store.read(path, timeout=timeout_s).data
+    except ObjectNotFound:
+        return None  # cleaned up since it was listed

@@ -1,0 +1,285 @@
+"""The publishes of one client: staged, decided by a write on the lock record, applied, and settled where in doubt.
+
+The protocol is that of `lockprovider.publish`; the machine decides, what was decided is applied here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from fsspec_cas import AlreadyExists, CasError, Store, Version
+from lockprovider.acquire.process_queue import Party
+from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
+from lockprovider.lease.driver import Driver, final
+from lockprovider.lease.machine import hand_over_s, hands_over, not_there, only_ours_since, settle_commit
+from lockprovider.lease.states import (
+    AppliedPending,
+    Apply,
+    Busy,
+    Checking,
+    Commit,
+    Ended,
+    Free,
+    HandOver,
+    Held,
+    Idle,
+    Look,
+    Me,
+    Publish,
+    Renew,
+    Rolling,
+    Told,
+    Verdict,
+)
+from lockprovider.publish import steps
+from lockprovider.publish.applier import Applying
+from lockprovider.record.pending import Pending
+
+_LOG = logging.getLogger("lockprovider")
+
+
+class Publisher:
+    """Publishes under its client's lease, or a lock that is left free. `one_publish` is held for the whole of it."""
+
+    def __init__(self, store: Store, path: str, me: Me, party: Party, driver: Driver, *, applying: Applying) -> None:
+        self.one_publish = threading.RLock()  # renewals go on meanwhile
+        self._store = store
+        self._folder = path.rpartition("/")[0]
+        self._me = me
+        self._party = party
+        self._driver = driver
+        self._world = driver.world
+        self._applying = applying
+        self._tried: dict[Pending, Version] = {}  # commits of this lease, and where in the record's history they belong
+        self.breaks = False  # an operator's order: set aside whatever cannot be applied
+        self.set_aside: dict[str, str] = {}  # of what could not be applied, the path, and where it is kept
+
+    def begin_lease(self) -> None:
+        """Another lease: nothing was tried under it, but for what may land yet."""
+        known = self._driver.known_version
+        self._tried = {pending: version for pending, version in self._tried.items() if version == known}
+
+    def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
+        """Put the bytes of a later publish into the store."""
+        return steps.stage(self._store, self._folder, self._world.new_id(), path, data, sole=sole)
+
+    def unstage(self, pending: Pending) -> None:
+        """Remove them again.
+
+        Raises:
+            LockError: they are needed still.
+            CasError: the store failed; they may be there still.
+        """
+        if pending.staged:
+            with self._driver.one_step:
+                seen = self._driver.read()
+            undone = () if seen.record is None else seen.record.undone
+            may_be = [sent for sent, version in self._tried.items() if version == seen.version]
+            if any(named.staged == pending.staged for named in (*undone, *may_be)):
+                raise LockError(
+                    f"the bytes staged at {pending.staged!r} are those of a publish that was decided, or may be yet: "
+                    "remove them after the next acquisition"
+                )
+        self.discard(pending)
+
+    def discard(self, pending: Pending) -> None:
+        """Remove what was staged for a publish that is there."""
+        steps.discard(self._store, pending)
+
+    def commit(self, pending: Pending, data: bytes | None = None) -> Told | Ended | None:
+        """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while.
+
+        `data`, if the caller has it at hand and knows that nothing is at the path.
+        """
+        driver = self._driver
+        with self.one_publish:
+            while True:
+                with driver.one_step:
+                    ended = self.finish_in_flight()
+                    if not isinstance(driver.state, (Held, Rolling)):
+                        return ended
+                    if isinstance(driver.state, Held) and data is not None:
+                        self._tried[pending] = driver.state.version
+                        answer = driver.feed(Commit(pending, driver.moment()))
+                        break
+                self.apply_left(self.left_s)
+                if data is None:
+                    data = steps.prepare(self._store, pending, self.left_s)
+            if isinstance(answer, Apply):
+                began_s = driver.world.monotonic_s()
+                self.set_aside.pop(pending.path, None)
+                self._apply(answer, data)
+                if self.left_s() <= 0:
+                    self._must_not_be_too_late(pending, began_s)
+                self._tried.pop(pending, None)
+                if pending.path in self.set_aside:
+                    self._never(pending)
+                return Told("committed")
+            return final(answer)
+
+    def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
+        """It was applied when the time for it was over, as by a process that was stopped in the moment of sending.
+
+        Raises:
+            PublishUnknown: one that knows nothing of it (a JVM writer) may have had the lock before it was there.
+        """
+        since_ms = self._world.now_ms() - round((self._world.monotonic_s() - began_s) * 1000)
+        try:
+            with self._driver.one_step:
+                seen = self._driver.read().record
+        except (CasError, MalformedRecord) as error:
+            said = f"{pending.path!r} was written after its time, and who has had the lock is not known"
+            raise PublishUnknown(said) from error
+        logged = seen is not None and seen.log is not None and seen.log.has(pending)
+        if not (logged or (seen is not None and pending in seen.undone) or only_ours_since(seen, since_ms)):
+            raise PublishUnknown(
+                f"{pending.path!r} was written after its time: a JVM writer may have had the lock before it was there"
+            )
+
+    def _never(self, pending: Pending) -> None:
+        """It was set aside: once the record does not name it any more, it never will be there.
+
+        Raises:
+            AlreadyExists: that is so.
+            Unappliable: the record may name it still, and whoever takes the lock next may find its path free.
+            CasError: the same.
+        """
+        kept = self.set_aside[pending.path]
+        said = f"{pending.path!r} already exists with other bytes; it was not published, see {kept!r}"
+        with self._driver.one_step:
+            held = isinstance(self._driver.state, Held)
+            if held and self._driver.feed(Renew(self._driver.moment())) == Told("renewed"):
+                raise AlreadyExists(said, path=pending.path)
+        raise Unappliable(said, occupied=True)
+
+    def hand_over(self, pending: Pending) -> Told | Ended | None:
+        """Try once to pass the commit point and to give the lock back, in one write; None if nothing is held.
+
+        To be applied after that, see `apply_late`.
+        """
+        driver = self._driver
+        with self.one_publish:
+            self.apply_left(self.left_s)
+            with driver.one_step:
+                ended = self.finish_in_flight()
+                if not isinstance(driver.state, Held):
+                    return Told("handed_over") if self._handed_over(pending) else ended
+                self._tried[pending] = driver.state.version
+                return final(driver.feed(HandOver(pending, driver.moment(), self.comes_again())))
+
+    def _handed_over(self, pending: Pending) -> bool:
+        """Whether that is what became of the last lease: the heartbeat may have been told, in the publisher's place."""
+        state = self._driver.state
+        return isinstance(state, Idle) and state.released is not None and state.released[0].pending == pending
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether it is time for a holder to hand over."""
+        held = self._driver.held()
+        return held is not None and hands_over(held.record, self._world.now_ms())
+
+    def apply_late(self, what: Apply, data: bytes, began_s: float) -> None:
+        """Apply what was handed over by a write that was sent after `began_s`; others may be at it, too.
+
+        Raises:
+            Unavailable: the time for it is over; the next holder does it.
+            PublishUnknown: it is there, but too late: one that knows nothing of it may have had the lock by then.
+            OutcomeUnknown, StoreError: as `publish.apply`.
+        """
+        until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for clocks that differ
+        if what.earlier and self._applying.was_seen(what.earlier[-1]):
+            what = Apply(what.pending)
+        self._applying.apply(what, data, lambda: until_s - self._world.monotonic_s())
+        if self._world.monotonic_s() >= until_s:
+            self._must_not_be_too_late(what.pending, began_s)
+
+    def publish_free(self, free: Free, pending: Pending) -> tuple[Apply, Busy | Told | Ended | None]:
+        """Try once to take the lock, pass the commit point and hand over; and what is to be applied if that is so."""
+        driver = self._driver
+        with self.one_publish, driver.one_step:
+            there = self._applying.there
+            what = Apply(pending, not_there(free.record, there))
+            if driver.state is not free:
+                return what, None
+            driver.patient = True
+            self._tried[pending] = free.version
+            self._applying.look_ahead(what.earlier[-1] if what.earlier else None)
+            again = self._party.comes_again(free.record)
+            answer = driver.feed(Publish(pending, driver.moment(), again, there))
+            driver.note_turn()
+            return what, None if isinstance(answer, Apply) else answer
+
+    def tried(self, pending: Pending) -> bool:
+        """Whether this lease ever sent the commit of `pending`."""
+        return pending in self._tried
+
+    def settle(self, pending: Pending, epoch: int) -> Verdict:
+        """What became of a commit that was tried under the lease of `epoch`, which has ended.
+
+        Raises:
+            CasError, LockError: it cannot be found out now.
+        """
+        with self._driver.one_step:
+            seen = self._driver.read().record  # first: its `pending` is dropped only after the object is there
+        there = steps.digest_at(self._store, pending.path)
+        verdict = settle_commit(pending, self._me.owner, epoch, seen, there)
+        # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
+        return "unknown" if verdict == "not_committed" and self._applying.may_arrive(pending) else verdict
+
+    # -- applying what was decided ---------------------------------------------------------------------------------
+
+    def comes_again(self) -> bool:
+        """Whether somebody here will want the lock again that is held now."""
+        held = self._driver.held()
+        return held is not None and self._party.comes_again(held.record)
+
+    def finish_in_flight(self) -> Ended | None:
+        """Find out what became of a write whose answer is missing."""
+        driver = self._driver
+        answer = driver.feed(Look()) if isinstance(driver.state, Checking) else None
+        return answer if isinstance(answer, Ended) else None
+
+    def apply_left(self, left_s: steps.Left) -> None:
+        """Finish what was decided and could not be applied before."""
+        state = self._driver.state
+        if isinstance(state, Rolling) and state.held.record.pending is not None:
+            self._apply(Apply(state.held.record.pending, state.held.record.earlier), left_s=left_s)
+
+    def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
+        """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
+        there = self._applying.apply(what, data, left_s or self.left_s, self._sets_aside)
+        self._note_applied(what.pending, set_aside=not there)
+
+    def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
+        """Where other bytes are at its path it never can be there, and nobody shall be kept waiting for that.
+
+        Where its own bytes are missing, they may be somewhere still, and an operator has to say so (`breaks`).
+        """
+        if not (why.occupied or self.breaks):
+            return False
+        kept = steps.set_aside(self._store, self._folder, pending, why)
+        self.set_aside[pending.path] = kept
+        _LOG.warning("%s; what is known of it is kept at %r", why, kept)
+        return True
+
+    def roll_forward(self, what: Apply) -> None:
+        """Finish what was decided under an earlier lease, if it was not there already."""
+        if self._applying.was_seen(what.pending):
+            self._note_applied(what.pending)
+        else:
+            self._apply(what)
+
+    def _note_applied(self, pending: Pending, *, set_aside: bool = False) -> None:
+        """Tell the machine at once, also while the answer to a renewal is missing: it may be removed from now on."""
+        driver = self._driver
+        with driver.one_step:
+            held = driver.held()
+            waits = isinstance(driver.state, Rolling) or (isinstance(driver.state, Checking) and not set_aside)
+            if waits and held is not None and held.record.pending == pending:
+                driver.feed(AppliedPending(set_aside))
+
+    def left_s(self) -> float:
+        """The seconds until the lease ends."""
+        held = self._driver.held()
+        return 0.0 if held is None else held.deadline_s - self._world.monotonic_s()

@@ -1,0 +1,217 @@
+"""The lock record: one small JSON object, the layout of Hudi's storage-based lock provider.
+
+`owner`, `validUntil` and `expired` are Hudi's. `epoch`, `nonce`, `pending`, `holder`, while several wait `line`,
+`turnMs`, `freedMs`, `guestMs`, `restMs`, `handed`, `lateUntil` and `earlier`, and for those who keep one `log`, are
+ours: JVM Hudi ignores them when it reads and drops them when it writes.
+
+Source: Hudi RFC-91 and `StorageLockFile` (Hudi 1.0.2 and later).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockprovider.errors import MalformedRecord
+from lockprovider.record.commit_log import Log
+from lockprovider.record.pending import Pending
+
+HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who to ask: for people, never for decisions."""
+
+    host: str
+    pid: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """One state of the lock.
+
+    Attributes:
+        owner: UUID of the lock client that wrote it.
+        valid_until_ms: when the lease lapses, epoch ms UTC.
+        expired: the holder released it.
+        epoch: the fencing token, strictly rising over all acquisitions between which no JVM writer had the lock; one
+            drops it (0). Across it, it is above all that the client has seen, and not below its clock: it falls where
+            the one before was of another client, whose clock is ahead by more than the time in between.
+        nonce: makes the bytes of every write unique, and names the write.
+        pending: a decided publish that the next holder must finish.
+        earlier: those that were decided right before it and may not be there yet either, in their order.
+        holder: for people.
+        line: who may take the lock next, in this order. Politeness, not safety: a take never depends on it.
+        turn_ms: how long a turn took of late, from take to take; 0 if not known.
+        freed_ms: when it was released to those in the line, epoch ms by the releaser's clock; else 0.
+        guest_ms: when it was found to be written by one that knows nothing of the line (a JVM writer), epoch ms; 0 if
+            that is long past.
+        rest_ms: until when those in the line leave a released lock to such a one, epoch ms; or until when they did.
+        handed: the holder has ended with a publish and handed the lock over. Any of ours may take it; who knows nothing
+            of `pending` (a JVM writer) has to wait until `valid_until_ms`.
+        late_ms: `valid_until_ms` of the last that was handed over, whose publish may not be there yet; 0 if that is
+            long past.
+        log: the publishes of late, of holders that keep one; None as soon as anybody has held it who does not.
+    """
+
+    owner: str
+    valid_until_ms: int
+    expired: bool
+    epoch: int = 0
+    nonce: str = ""
+    pending: Pending | None = None
+    holder: Holder | None = None
+    line: tuple[str, ...] = ()
+    turn_ms: int = 0
+    freed_ms: int = 0
+    handed: bool = False
+    late_ms: int = 0
+    log: Log | None = None
+    earlier: tuple[Pending, ...] = ()
+    guest_ms: int = 0
+    rest_ms: int = 0
+
+    @property
+    def undone(self) -> tuple[Pending, ...]:
+        """All that is decided and may not be there yet, in the order of the decisions."""
+        return () if self.pending is None else (*self.earlier, self.pending)
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether what is pending, which may not be there yet, stands in the log with its bytes; or nothing is."""
+        return self.pending is None or (self.log is not None and self.log.ends_with(self.undone))
+
+    def apart_from_line(self) -> LockRecord:
+        """The same without what those who wait may change."""
+        return replace(self, line=())
+
+    @property
+    def given(self) -> bool:
+        """Whether its holder has given the lock back, for those who know what is pending."""
+        return self.expired or self.handed
+
+    def encode(self) -> bytes:
+        """The record as UTF-8 JSON, Hudi's fields first."""
+        fields: dict[str, Any] = {
+            "expired": self.expired,
+            "validUntil": self.valid_until_ms,
+            "owner": self.owner,
+            "epoch": self.epoch,
+            "nonce": self.nonce,
+            "pending": None if self.pending is None else fields_of(self.pending, enclosed=not self.tells_all),
+            "holder": None if self.holder is None else {n: getattr(self.holder, n) for n in Holder.__slots__},
+        }
+        if self.line:
+            fields["line"] = list(self.line)
+        if self.turn_ms:
+            fields["turnMs"] = self.turn_ms
+        if self.freed_ms:
+            fields["freedMs"] = self.freed_ms
+        if self.guest_ms:
+            fields["guestMs"] = self.guest_ms
+        if self.rest_ms:
+            fields["restMs"] = self.rest_ms
+        if self.handed:
+            fields["handed"] = True
+        if self.late_ms:
+            fields["lateUntil"] = self.late_ms
+        if self.earlier:
+            told = self.tells_all and all(p.sole and not p.staged for p in self.earlier)
+            fields["earlier"] = len(self.earlier) if told else [fields_of(p, enclosed=True) for p in self.earlier]
+        if self.log is not None:
+            fields["log"] = {"name": self.log.name, "first": self.log.first, "next": self.log.next}
+            fields["log"]["packed"] = base64.b64encode(self.log.packed).decode("ascii")
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> LockRecord:
+        """Read a record, ours or JVM Hudi's; unknown fields are ignored.
+
+        Raises:
+            MalformedRecord: it is not one.
+        """
+        try:
+            fields = json.loads(data)
+            log = _log(fields.get("log"))
+            pending = _pending(fields.get("pending"), log)
+            return cls(
+                owner=_of(fields["owner"], str),
+                valid_until_ms=_of(fields["validUntil"], int),
+                expired=_of(fields["expired"], bool),
+                epoch=_of(fields.get("epoch") or 0, int),
+                nonce=_of(fields.get("nonce") or "", str),
+                pending=pending,
+                holder=_holder(fields.get("holder")),
+                line=tuple(_of(party, str) for party in fields.get("line") or ()),
+                turn_ms=_of(fields.get("turnMs") or 0, int),
+                freed_ms=_of(fields.get("freedMs") or 0, int),
+                handed=_of(fields.get("handed") or False, bool),
+                late_ms=_of(fields.get("lateUntil") or 0, int),
+                log=log,
+                earlier=_earlier(fields.get("earlier"), log) if pending else (),
+                guest_ms=_of(fields.get("guestMs") or 0, int),
+                rest_ms=_of(fields.get("restMs") or 0, int),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+            raise MalformedRecord(
+                f"not a lock record ({error!r}): {data[:80]!r}; if no writer is alive, remove the object by hand"
+            ) from error
+
+
+def _of(value: Any, kind: type) -> Any:
+    # bool is an int in Python; a lock record is no place for such surprises
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return value
+
+
+def _log(value: Any) -> Log | None:
+    if value is None:
+        return None
+    packed = base64.b64decode(_of(value["packed"], str), validate=True)
+    return Log(_of(value["name"], str), _of(value["first"], int), _of(value["next"], int), packed)
+
+
+def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
+    """A publish as it stands in the record; its bytes only if `enclosed`."""
+    fields: dict[str, Any] = {"path": pending.path, "staged": pending.staged, "digest": pending.digest}
+    if pending.data is not None and enclosed:
+        fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
+    if pending.sole:
+        fields["sole"] = True
+    return fields
+
+
+def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
+    """A number says that they are in the log, before the last."""
+    if value is None:
+        return ()
+    if isinstance(value, list):
+        return tuple(p for p in (_pending(one, None) for one in value) if p is not None)
+    found = () if log is None else (log.since(log.next - 1 - _of(value, int)) or ())[:-1]
+    if len(found) != value:
+        raise ValueError(f"the log does not have the {value} publishes that are pending")
+    return tuple(Pending(e.path, "", e.digest, e.data, sole=True) for e in found)
+
+
+def _pending(value: Any, log: Log | None) -> Pending | None:
+    if value is None:
+        return None
+    pending = Pending(_of(value["path"], str), _of(value["staged"], str), _of(value["digest"], str))
+    enclosed = value.get("enclosed")
+    if enclosed is not None:
+        data: bytes | None = zlib.decompress(base64.b64decode(_of(enclosed, str), validate=True))
+    else:
+        data = None if log is None else log.data_of(pending)
+    return replace(pending, data=data, sole=_of(value.get("sole") or False, bool))
+
+
+def _holder(value: Any) -> Holder | None:
+    if value is None:
+        return None
+    return Holder(_of(value["host"], str), _of(value["pid"], int), _of(value["since_ms"], int))

@@ -1,0 +1,195 @@
+"""Looks a table over: what is wrong with it, and how to mend it. Reads only; `health` judges."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError, Entry, ObjectNotFound
+from lockprovider import JVM_HOLDS, LockRecord, MalformedRecord
+from lockprovider.table.doctor.checks import examine
+from lockprovider.table.doctor.facts import Facts, Finding, some
+from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
+from lockprovider.table.files.bucket_groups import misplaced
+from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.format.instant import Action, Instant, format_ms
+from lockprovider.table.format.layout import (
+    BUCKET_RULES,
+    HEARTBEATS,
+    HISTORY,
+    LOCK,
+    MARKERS,
+    METADATA_TABLE,
+    PROPERTIES,
+    PROPERTIES_BACKUP,
+    TIMELINE,
+)
+from lockprovider.table.format.metadata import CommitMetadata, decode_rollback
+from lockprovider.table.format.properties import TableConfig, parse
+from lockprovider.table.format.service_metadata import decode_restore
+from lockprovider.table.state import archive_index
+from lockprovider.table.timeline.liveness import dead
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+Report = tuple[tuple[str, str, tuple[Finding, ...]], ...]
+
+
+def diagnose(table: TableContext) -> Report:
+    """Every check with what it found; a table that cannot be opened can be looked at.
+
+    Raises:
+        TableNotFound: there is neither a properties file nor a timeline.
+        CasError: the store failed.
+    """
+    return examine(look(table))
+
+
+def look(table: TableContext) -> Facts:
+    """Everything that the checks need; nothing is written.
+
+    Raises:
+        TableNotFound: there is neither a properties file nor a timeline.
+    """
+    store = table.store
+    files = tuple(table.data_files())  # before the timeline: then a file without an instant never gets one
+    prefix = f"{TIMELINE}/"
+    entries = {entry.path.removeprefix(prefix): entry for entry in store.list(prefix)}
+    timeline = Timeline.of(entries)
+    plain, backup = _read(table, PROPERTIES), _read(table, PROPERTIES_BACKUP)
+    if plain is None and backup is None and not timeline.instants:
+        raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
+    beats = {entry.path.rpartition("/")[2]: entry for entry in store.list(f"{HEARTBEATS}/")}
+    fault, note = _lock(table)
+    broken, left, hidden = _archive(table, timeline)
+    properties = _parsed(plain if plain is not None else backup)
+    slices = _slices(table, timeline, files)
+    return Facts(
+        properties=properties,
+        timeline=timeline,
+        entries=entries,
+        files=files,
+        commits={instant: _commit(table, instant) for instant in timeline.writes},
+        markers=tuple(entry.path for entry in store.list(f"{MARKERS}/")),
+        beats=tuple(beats),
+        victims=_victims(table, timeline),
+        dead=_dead(table, timeline, entries, beats),
+        metadata_table=bool(store.list(f"{METADATA_TABLE}/")),
+        lone_backup=plain is None and backup is not None,
+        both=plain is not None and backup is not None,
+        lock_fault=fault,
+        lock_note=note,
+        bucket_rules=bool(store.list(f"{BUCKET_RULES}/")),
+        slices=slices,
+        archive_fault=broken,
+        archive_left=left,
+        archive_hidden=hidden,
+        misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
+    )
+
+
+def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -> tuple[FileSlice, ...]:
+    with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
+        return table.snapshot_of(timeline, files).slices
+    return ()
+
+
+def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
+    """Reads all keys, if there are buckets."""
+    found: dict[str, int] = {}
+    for one in slices if config.bucket_index is not None else ():
+        with contextlib.suppress(Corrupt, CasError, HistoryGone):
+            found[one.path] = misplaced(config, one, KeyFile(table.place, one.path, one.size).keys)
+    return {path: count for path, count in found.items() if count}
+
+
+def _read(table: TableContext, path: str) -> bytes | None:
+    try:
+        return table.store.read(path).data
+    except ObjectNotFound:
+        return None
+
+
+def _parsed(data: bytes | None) -> TableConfig | str:
+    if data is None:
+        return "there is no hoodie.properties"
+    try:
+        return parse(data)
+    except Corrupt as error:
+        return str(error)
+
+
+def _commit(table: TableContext, instant: Instant) -> CommitMetadata | str:
+    try:
+        return table.metadata_of(instant)
+    except (Corrupt, HistoryGone) as error:
+        return str(error)
+
+
+def _victims(table: TableContext, timeline: Timeline) -> frozenset[str]:
+    found: set[str] = set()
+    for instant in timeline.instants:
+        if instant.is_completed and instant.action in (Action.ROLLBACK, Action.RESTORE):
+            with contextlib.suppress(Corrupt, CasError):  # readers do not need it
+                name = instant.file_name
+                data = table.store.read(f"{TIMELINE}/{name}").data
+                found |= _undone(instant.action, data, name)
+    return frozenset(found)
+
+
+def _undone(action: Action, data: bytes, name: str) -> set[str]:
+    if action is Action.RESTORE:
+        return set(decode_restore(data, name))
+    return {begin for begin, _ in decode_rollback(data, name).victims}
+
+
+def _dead(
+    table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats: dict[str, Entry]
+) -> frozenset[str]:
+    """By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it."""
+    services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
+    beats_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
+    beats_ms |= {begin: entry.modified_ms or 0 for begin, entry in beats.items()}
+    now_ms = max(table.world.now_ms(), *beats_ms.values(), 0)
+    return frozenset(dead((*timeline.pending_writes, *services), beats_ms, now_ms, table.settings.heartbeat))
+
+
+def _is_of(name: str, begins: tuple[str, ...]) -> bool:
+    return name.partition(".")[0] in begins and name.endswith(".requested")
+
+
+def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """What is wrong with the archive, what is in it that is on the timeline, too, and which writes that hides."""
+    sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
+    done = [i.begin for i in timeline.instants if i.is_completed]
+    try:
+        files = archive_index.look(table.archived).files
+        known = archive_index.instants_since(table.archived, min(done, default="~"))
+    except Corrupt as error:
+        return str(error), (), ()
+    lost = [name for name, size in files.items() if sizes.get(name) != size]
+    fault = f"{len(lost)} files of the archive are gone or of another size: {some(lost)}" if lost else ""
+    there = timeline.names
+    left = sorted(i.file_name for i in known if i.file_name in there)
+    hidden = (i for i in known if i.changes_rows and i.file_name not in there and i.begin > timeline.first_active)
+    return fault, tuple(left), tuple(sorted(i.file_name for i in hidden)) if left else ()
+
+
+def _lock(table: TableContext) -> tuple[str, str]:
+    """What is wrong with the lock record, and what is good to know."""
+    data = _read(table, LOCK)
+    if data is None:
+        return "", ""
+    try:
+        record = LockRecord.decode(data)
+    except MalformedRecord as error:
+        return str(error), ""
+    if record.pending is not None:
+        return "", f"a commit was decided and is not applied yet ({record.pending.path}): the next holder does it"
+    if record.given:
+        return "", ""
+    held = f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
+    return "", held if record.holder is not None else f"{held}, by a JVM writer: {JVM_HOLDS}"

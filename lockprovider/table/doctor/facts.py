@@ -1,0 +1,107 @@
+"""What a doctor looks up, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fsspec_cas import Entry
+from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.layout import META, BaseFile, parse_base_file
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or (a note) only good to know."""
+
+    rule: str
+    state: Literal["wrong", "note"]
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was found. `files` were listed before `timeline`.
+
+    Attributes:
+        properties: what was understood of them, or the sentence that says why not.
+        lone_backup, both: which of the two properties files are there besides the plain one alone.
+        entries: the files of the timeline folder, by name.
+        commits: what completed writes did, or the sentence that says why that cannot be read.
+        victims: begin times that completed rollbacks and restores name.
+        dead: begin times of pending instants whose writer or executor is dead.
+        lock: what is wrong with the lock record, or who holds it; empty if it is free.
+        bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
+        slices: the latest snapshot, if it could be told.
+        archive_fault: what is wrong with the archive's own files.
+        archive_left: instants that are in the archive, and on the timeline still.
+        archive_hidden: archived writes that are younger than one of those, and so count as never committed.
+        misplaced: in how many rows of a file the key is of another bucket, if there are buckets; not the files without.
+    """
+
+    properties: TableConfig | str
+    timeline: Timeline
+    entries: Mapping[str, Entry]
+    files: tuple[Entry, ...]
+    commits: Mapping[Instant, CommitMetadata | str]
+    markers: tuple[str, ...] = ()
+    beats: tuple[str, ...] = ()
+    victims: frozenset[str] = frozenset()
+    dead: frozenset[str] = frozenset()
+    metadata_table: bool = False
+    lone_backup: bool = False
+    both: bool = False
+    lock_fault: str = ""
+    lock_note: str = ""
+    now_ms: int = 0
+    bucket_rules: bool = False
+    slices: tuple[FileSlice, ...] = ()
+    archive_fault: str = ""
+    archive_left: tuple[str, ...] = ()
+    archive_hidden: tuple[str, ...] = ()
+    misplaced: Mapping[str, int] = field(default_factory=dict)
+    bases: tuple[tuple[str, BaseFile, Entry], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = ((entry, *entry.path.rpartition("/")[::2]) for entry in self.files)
+        bases = ((folder, parse_base_file(name), entry) for entry, folder, name in found if not _is_meta(folder))
+        object.__setattr__(self, "bases", tuple((f, base, entry) for f, base, entry in bases if base is not None))
+
+    @property
+    def config(self) -> TableConfig | None:
+        """The properties, if they could be understood."""
+        return None if isinstance(self.properties, str) else self.properties
+
+    @property
+    def stats(self) -> Iterator[tuple[Instant, WriteStat]]:
+        """Every file that a readable commit says it wrote."""
+        for instant, metadata in self.commits.items():
+            if not isinstance(metadata, str):
+                yield from ((instant, stat) for stats in metadata.stats.values() for stat in stats)
+
+    @property
+    def replaced(self) -> frozenset[tuple[str, str]]:
+        """The file groups that ended."""
+        known = (metadata for metadata in self.commits.values() if not isinstance(metadata, str))
+        return frozenset(
+            (part, group) for metadata in known for part, ids in metadata.replaced.items() for group in ids
+        )
+
+
+def _is_meta(folder: str) -> bool:
+    return folder.partition("/")[0] == META
+
+
+def some(names: Iterable[str]) -> str:
+    """A few of them, and how many more there are."""
+    found = sorted(names)
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more

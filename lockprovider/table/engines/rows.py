@@ -1,0 +1,103 @@
+"""Rows as they come in: a pandas or polars DataFrame, a pyarrow Table, RecordBatch or RecordBatchReader.
+
+Promised: rows arrive whole or not at all; a column that does not fit is named. A number goes into another kind of
+number if no value changes by that (pandas makes floats of integers with gaps), text never becomes a number or the other
+way round. NaN of pandas is null, NaN of Arrow stays NaN. An index is no column: it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
+from lockprovider.table.format import schema as hudi_schema
+
+Rows = Any  # what `as_stream` takes; neither pandas nor polars is needed to say so
+
+
+def as_table(rows: Rows) -> pa.Table:
+    """All rows in memory.
+
+    Raises:
+        InvalidRecords: this is nothing that has rows, or its columns have no good names.
+        UnsupportedSchema: a column of a DataFrame has no Arrow type.
+    """
+    stream = as_stream(rows)
+    return stream.read_all() if isinstance(stream, pa.RecordBatchReader) else stream
+
+
+def as_stream(rows: Rows) -> pa.Table | pa.RecordBatchReader:
+    """The rows, as a table where they are in memory already; the rest as of `as_table`."""
+    match rows:
+        case pa.Table() | pa.RecordBatchReader():
+            found = rows
+        case pa.RecordBatch():
+            found = pa.Table.from_batches([rows])
+        case _ if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+            found = _of_pandas(rows)
+        case _ if hasattr(rows, "__arrow_c_stream__"):
+            found = pa.table(rows)
+        case _:
+            raise InvalidRecords(f"{type(rows).__name__} has no rows: give a DataFrame, or a pyarrow Table or reader")
+    _check_names(found.schema.names)
+    return found
+
+
+def _of_pandas(frame: Any) -> pa.Table:
+    names = list(frame.columns)
+    _check_names(names)
+    return pa.table([_column(name, frame[name]) for name in names], names=names)
+
+
+def _check_names(names: list[Any]) -> None:
+    bad = [name for name in names if not isinstance(name, str) or names.count(name) > 1]
+    if bad:
+        raise InvalidRecords(f"columns {bad} need names of their own, each a string; rename them")
+
+
+def _column(name: str, series: Any) -> Any:
+    try:
+        return pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UnsupportedSchema(
+            f"column {name!r} of dtype {series.dtype} cannot be stored: {error}; make its values of one type"
+        ) from error
+
+
+def check_columns(found: pa.Schema, table: pa.Schema, needed: Iterable[str]) -> None:
+    """Refuse rows whose columns are not those of the table.
+
+    Raises:
+        InvalidRecords: a column is needed and missing, or the table does not have it.
+        UnsupportedSchema: a column is of a type that does not fit, or that no table can hold.
+    """
+    strangers = [name for name in found.names if name not in table.names]
+    if strangers:
+        raise InvalidRecords(
+            f"columns {strangers} are not in the table, which has {table.names}; drop them, or call add_columns first"
+        )
+    missing = [name for name in needed if name not in found.names]
+    if missing:
+        raise InvalidRecords(f"columns {missing} are missing; add them, with nulls if that is what is meant")
+    for column in hudi_schema.canonical(found, table):
+        wanted = table.field(column.name).type
+        if not _fits(column.type, wanted):
+            raise UnsupportedSchema(f"column {column.name!r} is {wanted} in the table, not {column.type}; cast it")
+
+
+def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if found == wanted or (_is_number(found) and _is_number(wanted)):
+        return True
+    if types.is_nested(found):
+        return bool(found.id == wanted.id)  # by the values, when they are cast
+    if types.is_timestamp(found) and types.is_timestamp(wanted):
+        return (found.tz is None) == (wanted.tz is None)
+    return False
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))

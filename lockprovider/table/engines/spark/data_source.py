@@ -1,0 +1,137 @@
+"""The Spark data source `hudi_cas`: a table by its URL, in `spark.read`, `df.write`, streams and temporary views.
+
+    register(spark)                                             # once a session; an installed wheel does it itself
+    spark.read.format("hudi_cas").option("filter", "city = 'ulm'").load("s3://bucket/trips")
+    df.write.format("hudi_cas").mode("append").save("s3://bucket/trips")
+    spark.sql("create temporary view trips using hudi_cas options (path 's3://bucket/trips')")
+
+The options are those of `spark_options.Options`. A loaded DataFrame, and a view, is the table as of its making: load it
+again to see later commits. `append` adds rows without looking for their keys; `overwrite` replaces the whole table in
+one commit. Upserts, merges and deletes are functions (`spark`, `spark_merge`): a data source cannot shuffle rows.
+
+Not promised: what needs a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables); typed errors (Spark hands on
+their type and sentence as text, after words of its own: `spark_errors.typed_errors` makes them errors again); that a
+query's columns and filters narrow what is read (name them as options: Spark 4 does not prune the columns of Python
+sources, and its filter pushdown for them gives wrong rows). Needs PySpark 4.2.
+
+Source: Spark's `pyspark.sql.datasource`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.options import Options
+from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, checked_times, latest
+from lockprovider.table.engines.spark.writer import BatchWriter, Shipment, StreamWriter
+from lockprovider.table.engines.writer import plain_columns
+from lockprovider.table.errors import TableNotFound
+from lockprovider.table.timeline.incremental import OPERATION
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "hudi_cas"
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("hudi_cas")` known to a session."""
+    spark.dataSource.register(HudiCas)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make a session that of the calling thread: without, `df.write.format(...)` finds no Python data source in it.
+
+    Reads need no such call, nor does the main thread, nor a client of Spark Connect. Source: Spark's `DataFrameWriter`.
+    """
+    session = getattr(spark, "_jsparkSession", None)
+    if session is not None:
+        jvm: Any = getattr(spark, "_jvm")  # noqa: B009 - neither name is public; Connect has none of them
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
+
+
+class HudiCas(DataSource):
+    """The data source; made by Spark, in a process of its own for each thing it asks."""
+
+    _pinned: str | None = None  # the completion time that a loaded DataFrame is of
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format`."""
+        return NAME
+
+    @in_one_sentence()
+    def schema(self) -> StructType:
+        """The table's columns, or those asked for; from here on the table is read as it is now."""
+        options = Options.of(self.options)
+        checked_times(options)
+        table = options.open()
+        timeline = table.timeline()
+        self._pinned = options.as_of or latest(timeline) or None
+        columns = None if options.columns is None else list(options.columns)
+        schema = plain_columns(table.schema(timeline), columns)
+        return from_arrow_schema(pa.schema([(OPERATION, pa.string()), *schema]) if options.changes else schema)
+
+    @in_one_sentence()
+    def reader(self, schema: StructType) -> BatchReader:
+        """Batch reads."""
+        options = Options.of(self.options)
+        options.refuse("a batch read", "stream_id", "starting", "max_commits")
+        return BatchReader(options, self._pinned or options.as_of, schema)
+
+    @in_one_sentence()
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Streaming reads."""
+        options = Options.of(self.options)
+        options.refuse("a stream", "as_of", "begin", "end", "stream_id")
+        return StreamReader(options, schema)
+
+    @in_one_sentence()
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
+        """Batch writes."""
+        options = Options.of(self.options)
+        options.refuse("a write", *_OF_READS, "stream_id")
+        shipment = Shipment(options, schema.names, overwrite)
+        with _planning(options):
+            shipment.begin()
+        return BatchWriter(shipment)
+
+    @in_one_sentence()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
+        """Streaming writes."""
+        if overwrite:
+            raise InvalidInput("outputMode complete would replace the table with each batch: use append")
+        options = Options.of(self.options)
+        options.refuse("a streaming write", *_OF_READS)
+        shipment = Shipment(options, schema.names, overwrite)
+        with _planning(options):
+            shipment.check()
+        return StreamWriter(shipment)
+
+
+_OF_READS = ("columns", "filter", "partitions", "as_of", "begin", "end", "changes", "starting", "max_commits")
+
+
+@contextmanager
+def _planning(options: Options) -> Iterator[None]:
+    """Where there is no table, say what a writer is to do.
+
+    Raises:
+        TableNotFound: there is none.
+    """
+    try:
+        yield
+    except TableNotFound:
+        raise TableNotFound(
+            f"there is no table at {options.url!r}, and format('hudi_cas') makes none: create it first, with "
+            "Table.create or `lockprovider table create`, then write again"
+        ) from None

@@ -1,0 +1,306 @@
+"""PySpark: rows are read and written on the executors, the transaction lives in the driver's own Python process.
+
+    upsert(table, rows, retries=5)                              # also append, merge, delete: each one transaction
+    read(spark, table, columns=["id"], filter="fare > 3")
+
+Or as parts of one transaction, which reads what it changes:
+
+    def fix(txn):
+        rows = engine.read(spark, txn, partitions=["7"])
+        engine.write(txn, upserts=rows.where("delay is null").withColumn("delay", lit(0)))
+    table.transact(fix, retries=5)
+
+Each is a few Spark jobs: keys are looked up by a join with the record keys of the partitions that the changes are for,
+and only the touched file groups are rewritten, one task a file group; nothing but write statistics comes to the driver.
+Good from several threads at once, each with its own transaction. Errors that tasks raise come out with their own type.
+
+Not promised: that a file group larger than an executor's memory can be rewritten; that changes which are different each
+time they are computed survive the loss of an executor.
+
+Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMergeHandle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark import jobs, tasks
+from lockprovider.table.engines.spark.change_feed import Feed, changes
+from lockprovider.table.engines.spark.merge_into import (
+    MatchedDelete,
+    MatchedUpdate,
+    NotMatchedInsert,
+    merge,
+    merge_into,
+)
+from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.read import consistent
+from lockprovider.table.read import scan as reading
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.view import AsOf, Snapshot
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+__all__ = [
+    "Feed",
+    "MatchedDelete",
+    "MatchedUpdate",
+    "NotMatchedInsert",
+    "append",
+    "changes",
+    "delete",
+    "delete_where",
+    "insert",
+    "insert_overwrite",
+    "merge",
+    "merge_into",
+    "overwrite",
+    "read",
+    "upsert",
+    "write",
+]
+
+# -- one call, one transaction -----------------------------------------------------------------------------------------
+
+
+def append(
+    table: TableContext,
+    rows: DataFrame,
+    *,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
+) -> CommitResult:
+    """Add rows, without looking whether their keys are there, but with `check_keys`: see `insert` and `Table.append`.
+
+    `extra` goes into the commit's extra metadata, as in the other three.
+
+    Raises:
+        InvalidRecords: a key is null or comes twice in a Spark partition (if checked: in `rows`, or is in the table),
+            or a column does not fit the table.
+        Aborted: others took this writer for dead.
+    """
+    return transact(table, lambda txn: insert(txn, rows), retries=retries, extra=extra, check_keys=check_keys)
+
+
+def upsert(
+    table: TableContext,
+    rows: DataFrame,
+    deletes: DataFrame | None = None,
+    *,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
+) -> CommitResult:
+    """Insert rows or replace them by key, and delete the keys in `deletes`: see `write`, and `Table.upsert`.
+
+    Raises:
+        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+        InvalidRecords: a key is null, or a column does not fit the table.
+    """
+    return transact(table, lambda txn: write(txn, rows, deletes), retries=retries, extra=extra, check_keys=check_keys)
+
+
+def delete(
+    spark: SparkSession,
+    table: TableContext,
+    where: str,
+    *,
+    partitions: Iterable[str] | None = None,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+) -> CommitResult:
+    """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`.
+
+    Raises:
+        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+    """
+    within = None if partitions is None else tuple(partitions)
+    return transact(table, lambda txn: delete_where(spark, txn, where, within), retries=retries, extra=extra)
+
+
+def insert_overwrite(
+    table: TableContext,
+    rows: DataFrame,
+    partitions: Iterable[str] | None = None,
+    *,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+) -> CommitResult:
+    """Replace all rows of these partitions (None: of those that the rows are for) by the rows: see `overwrite`.
+
+    Raises:
+        WriteConflict: others changed these partitions first, at each of `retries` + 1 tries.
+        InvalidRecords: a row is for another partition, a key is null, or a column does not fit the table.
+    """
+    within = None if partitions is None else tuple(partitions)
+    return transact(table, lambda txn: overwrite(txn, rows, within), retries=retries, extra=extra)
+
+
+# -- inside a transaction ----------------------------------------------------------------------------------------------
+
+
+def read(
+    spark: SparkSession,
+    source: TableContext | Transaction,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
+    *,
+    filter: str | reading.Where = None,  # noqa: A002 - as pyarrow calls it
+    as_of: str | datetime | AsOf | None = None,
+) -> DataFrame:
+    """The rows of the latest snapshot, of a moment before it, or of a transaction's own.
+
+    Only the columns that are asked for are read from the files, and of files and row groups only those that may have
+    such rows. The files are fixed now: the same DataFrame never sees later commits.
+
+    Args:
+        spark: the session.
+        source: a table, or a transaction, which reads its own snapshot.
+        columns: all without Hudi's own, or these (which may be Hudi's).
+        partitions: paths of partitions, as folders are named.
+        filter: Spark SQL, or what pyarrow takes: an expression, a list of tuples.
+        as_of: 17 digits of UTC or an aware datetime, of completion; not for a transaction.
+
+    Raises:
+        InvalidInput: a column or time that does not exist, a filter that does not fit.
+        HistoryGone: that moment cannot be read (any more).
+    """
+    table, snapshot = _seen(source, as_of)
+    schema = table.schema(snapshot.timeline)
+    names = schema.names if columns is None else columns
+    sql, where, needed = None, filter, names
+    if isinstance(filter, str):
+        seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
+        sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
+    scan = reading.plan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
+    rows = jobs.over(spark, scan.slices, tasks.scanner(table.place, scan), scan.schema)
+    return rows if sql is None else rows.where(sql).select(*names)
+
+
+def _seen(source: TableContext | Transaction, as_of: str | datetime | AsOf | None) -> tuple[TableContext, Snapshot]:
+    if isinstance(source, TableContext):
+        return source, consistent.snapshot(source, as_of)
+    if as_of is not None:
+        raise InvalidInput("a transaction reads its own snapshot: read the past from the table")
+    return source.table, source.snapshot
+
+
+def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
+    """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
+
+    A key that is in both is deleted. Rows have all columns of the table: a missing one would erase what is there. Once
+    per transaction. The changes are persisted meanwhile, so that both jobs see the same rows.
+
+    Raises:
+        InvalidRecords: a key is null, a column is missing, or one does not fit the table.
+    """
+    given = [frame for frame in (upserts, deletes) if frame is not None]
+    if not given:
+        raise InvalidRecords("nothing to write: give upserts, deletes, or both")
+    txn.operation = "DELETE" if upserts is None else "UPSERT"
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
+    _change(txn, writer, jobs.keyed(writer, upserts, deletes))
+
+
+def _change(txn: Transaction, writer: GroupWriter, changes: DataFrame) -> None:
+    """Find the file group of each change, and write it."""
+    keyed = changes.persist()
+    try:
+        counts = jobs.counts(keyed)
+        numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
+        jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
+    finally:
+        keyed.unpersist()
+
+
+def insert(txn: Transaction, rows: DataFrame) -> None:
+    """Write rows as new ones, without looking whether their keys are there: one Spark job, no lookup.
+
+    One file for each Spark partition and table partition in it: repartition first, if these are many. A missing column
+    is null. NOT checked, but with `check_keys`: that the keys are new, and that none comes in two Spark partitions;
+    readers see both rows then. `rows.repartition(*keys)` first brings the rows of a key into one.
+
+    In a table with a bucket index they go into the file groups of their buckets, as with `write`: a row whose key is
+    there is replaced, and of rows with one key one is kept.
+
+    Raises:
+        InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit the table.
+    """
+    txn.operation = "INSERT"
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
+    jobs.check_named(writer, rows)
+    if txn.config.bucket_index is not None:
+        _change(txn, writer, jobs.keyed(writer, rows, None, whole=False))
+        return
+    jobs.add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
+
+
+def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
+    """End all file groups that these partitions have in the snapshot, and write the rows as new ones.
+
+    The partitions are paths, as folders are named; None takes those that the rows are for, by one more Spark job. First
+    in a transaction. Keys are not looked up, as with `insert`.
+
+    Raises:
+        InvalidRecords: a row is for another partition, or something was written already.
+    """
+    schema = txn.table.schema(txn.timeline)
+    planner = GroupWriter(txn.table.place, "", txn.config, schema)
+    named = jobs.check_named(planner, rows)
+    if txn.config.bucket_index is not None:
+        _overwrite_buckets(txn, planner, rows, partitions)
+        return
+    held = rows.persist() if partitions is None else rows
+    try:
+        within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
+        txn.overwrite(within)
+        writer = for_tasks(txn, schema)
+        jobs.add(txn, held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS)))
+    finally:
+        if partitions is None:
+            held.unpersist()
+
+
+def _overwrite_buckets(
+    txn: Transaction, planner: GroupWriter, rows: DataFrame, partitions: Iterable[str] | None
+) -> None:
+    keyed = jobs.keyed(planner, rows, None, whole=False).persist()
+    try:
+        counts = jobs.counts(keyed)
+        within = sorted(counts) if partitions is None else tuple(partitions)
+        tasks.check_within(counts, within)
+        txn.overwrite(within)
+        writer = for_tasks(txn, planner.schema)
+        numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
+        jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
+    finally:
+        keyed.unpersist()
+
+
+def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: Iterable[str] | None = None) -> None:
+    """Delete the rows for which `where` is true (not those for which it is null): one Spark job.
+
+    Raises:
+        InvalidRecords: the write was refused; pyspark's own errors for a condition that is no SQL.
+    """
+    txn.operation = "DELETE"
+    schema = txn.table.schema(txn.timeline)
+    seen = jobs.mentioned(where, schema)
+    slices = reading.plan(
+        txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
+    ).slices  # without those of partitions that cannot have such rows
+    numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
+    locate = tasks.locator(txn.table.place, seen)
+    located = jobs.over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
+    gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
+    jobs.put(txn, for_tasks(txn, schema), gone, numbered)

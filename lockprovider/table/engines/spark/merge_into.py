@@ -1,0 +1,187 @@
+"""SQL's MERGE over DataFrames, by record key: a list of clauses, of which the first that holds for a row is applied.
+
+    merge(table, source, MatchedDelete("s.gone"), MatchedUpdate({"n": "t.n + s.n"}), NotMatchedInsert())
+
+In conditions and values `t` is the table's row and `s` the source's; both are Spark SQL text. Three Spark jobs: which
+file groups the source's keys are in, then the matched rows of those groups joined with the source, then the rewrite.
+
+Not promised: that two merges which insert the same new key at once are told (as with every insert, unless the table has
+a bucket index or all writers check keys); updates of key or partition columns (they are refused: delete and insert).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StringType, StructType
+
+from lockprovider.table.engines.spark import jobs, tasks
+from lockprovider.table.engines.spark.errors import typed_errors
+from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.view import FileSlice
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+_CLAUSE, _MOST = "__clause", "__most"
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedUpdate:
+    """Of a row of the table whose key the source has: set these columns; None: all that the source has too."""
+
+    values: Mapping[str, str] | None = None
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedDelete:
+    """Delete a row of the table whose key the source has."""
+
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotMatchedInsert:
+    """Insert a row of the source whose key the table does not have; columns not named come from the source."""
+
+    values: Mapping[str, str] | None = None
+    where: str | None = None
+
+
+Clause = MatchedUpdate | MatchedDelete | NotMatchedInsert
+
+
+def merge(
+    table: TableContext, source: DataFrame, *clauses: Clause, retries: int = 0, extra: Mapping[str, str] | None = None
+) -> CommitResult:
+    """One transaction of `merge_into`, run again after a conflict.
+
+    Raises:
+        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+        InvalidRecords: the source has a key twice, or a clause cannot be carried out.
+    """
+    return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
+
+
+def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:
+    """Merge `source`, which has the key and partition columns and any others, into the table.
+
+    Raises:
+        InvalidRecords: the source has a key twice, a clause sets a key column or one that is not there, or no clause.
+    """
+    txn.operation = "UPSERT"
+    writer = for_tasks(txn, txn.table.schema(txn.timeline))
+    named = jobs.check_named(writer, source)
+    for clause in clauses:
+        _check(clause, writer, named)
+    if not clauses:
+        raise InvalidRecords("nothing to merge: give at least one clause")
+    keyed = source.mapInArrow(tasks.tagger(writer, named), _tagged_type(source)).persist()
+    try:
+        counts = _counts(keyed)
+        numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
+        grouped = jobs.with_groups(keyed, numbered, writer).persist()
+        try:
+            touched = _touched(grouped, numbered)
+            changes = _changes(_joined(grouped, touched, writer), source.columns, clauses, writer)
+            jobs.put(txn, writer, changes, numbered)
+        finally:
+            grouped.unpersist()
+    finally:
+        keyed.unpersist()
+
+
+def _check(clause: Clause, writer: GroupWriter, named: tuple[str, ...]) -> None:
+    columns = set() if isinstance(clause, MatchedDelete) else set(clause.values or ())
+    if strange := sorted(columns - set(writer.schema.names)):
+        raise InvalidRecords(f"{clause} sets {strange}, which are not in the table; it has {writer.schema.names}")
+    if fixed := sorted(columns & set(named)):
+        raise InvalidRecords(f"{clause} sets {fixed}, which tell a row's key and partition; delete and insert instead")
+
+
+def _tagged_type(source: DataFrame) -> StructType:
+    return StructType([*source.schema.fields]).add(tasks.KEY, StringType()).add(tasks.PARTITION, StringType())
+
+
+def _counts(keyed: DataFrame) -> dict[str, int]:
+    """The source's rows of each partition.
+
+    Raises:
+        InvalidRecords: a key is there twice; which of its rows should count?
+    """
+    per_key = keyed.groupBy(tasks.PARTITION, tasks.KEY).count()
+    summed = per_key.groupBy(tasks.PARTITION).agg(
+        F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
+    )
+    with typed_errors():
+        found = summed.collect()
+    for row in found:
+        if row[_MOST] > 1:
+            raise InvalidRecords(f"the source has key {row[tasks.KEY]!r} {row[_MOST]} times; keep one row a key")
+    return {row[tasks.PARTITION]: row["count"] for row in found}
+
+
+def _touched(grouped: DataFrame, numbered: tasks.Numbered) -> list[tuple[str, FileSlice]]:
+    with typed_errors():
+        found = {row[tasks.GROUP] for row in grouped.select(tasks.GROUP).distinct().collect()}
+    return [(number, one) for number, one in numbered.old.items() if number in found]
+
+
+def _joined(grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter) -> DataFrame:
+    """Each source row, with the table's row of its key if there is one."""
+    located = jobs.over(
+        grouped.sparkSession,
+        touched,
+        tasks.locator(writer.place, writer.schema),
+        tasks.grouped_schema(writer.schema),
+    )
+    same = [F.col(f"s.{name}") == F.col(f"t.{name}") for name in (tasks.KEY, tasks.PARTITION)]
+    return grouped.alias("s").join(located.alias("t"), same, "left")
+
+
+def _changes(joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter) -> DataFrame:
+    """The rows that some clause is for, as that clause wants them."""
+    chosen = joined.withColumn(_CLAUSE, _cases([_holds(one) for one in clauses], list(range(len(clauses)))))
+    mine = [F.col(_CLAUSE) == number for number in range(len(clauses))]
+    columns = [
+        _cases(mine, [_value(one, field.name, source) for one in clauses]).cast(field.dataType).alias(field.name)
+        for field in from_arrow_schema(writer.schema).fields
+    ]
+    tags = [F.col(f"s.{name}").alias(name) for name in tasks.KEYS.names]
+    removed = [number for number, one in enumerate(clauses) if isinstance(one, MatchedDelete)]
+    gone = F.col(_CLAUSE).isin(removed) if removed else F.lit(False)
+    return chosen.where(F.col(_CLAUSE).isNotNull()).select(*columns, *tags, gone.alias(tasks.DELETE))
+
+
+def _cases(conditions: list[Column], values: list[Any]) -> Column:
+    """The value of the first condition that is true, else null."""
+    cases = F.when(conditions[0], values[0])
+    for condition, value in zip(conditions[1:], values[1:], strict=True):
+        cases = cases.when(condition, value)
+    return cases
+
+
+def _holds(clause: Clause) -> Column:
+    there = F.col(f"t.{tasks.KEY}")
+    applies = there.isNull() if isinstance(clause, NotMatchedInsert) else there.isNotNull()
+    return applies if clause.where is None else applies & F.expr(clause.where)
+
+
+def _value(clause: Clause, name: str, source: list[str]) -> Column:
+    theirs = f"s.{name}" if name in source else None
+    match clause:
+        case MatchedDelete():
+            return F.col(f"t.{name}")
+        case MatchedUpdate():
+            unnamed = theirs or f"t.{name}"
+            return F.col(unnamed) if clause.values is None else F.expr(clause.values.get(name, f"t.{name}"))
+        case NotMatchedInsert():
+            return F.expr((clause.values or {}).get(name, theirs or "null"))

@@ -1,0 +1,139 @@
+"""The options of the data source, which are text: what they mean, and what is refused.
+
+Options that nobody knows are refused: a misspelt one would be silently without effect. Those that start with `hoodie.`
+are Hudi's own, and tell how the writer behaves (`TableSettings.from_hudi`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
+from lockprovider.table.state.context import TableContext
+
+_HUDI = "hoodie."
+_READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "changes"})
+_STREAM = frozenset({"stream_id", "starting", "max_commits"})
+_OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _STREAM
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one read or write.
+
+    Attributes:
+        url: where the table is (`load(url)`, `save(url)` or the option `path`).
+        storage_options: JSON, for fsspec.
+        columns: names, separated by commas; None: all.
+        filter: see `sql_where`.
+        partitions: paths of partitions, separated by commas; None: all.
+        as_of: 17 digits of UTC, a completion time.
+        begin, end: read what was committed after `begin`, until `end`; completion times.
+        changes: `true`: every change with what it was (`_operation`), deletes too; not only the rows that are there.
+        stream_id: what a sink calls its stream; None: the query's own id, which its checkpoint keeps.
+        starting: where a source starts: `earliest`, `latest` or a completion time.
+        max_commits: how many commits a source takes at once at most; None: all.
+        hudi: those that start with `hoodie.`.
+    """
+
+    url: str
+    storage_options: dict[str, Any] | None = None
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    partitions: tuple[str, ...] | None = None
+    as_of: str | None = None
+    begin: str | None = None
+    end: str | None = None
+    changes: bool = False
+    stream_id: str | None = None
+    starting: str = "earliest"
+    max_commits: int | None = None
+    hudi: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """Read them.
+
+        Raises:
+            InvalidInput: an option is unknown, missing, or has a value that it cannot have.
+        """
+        known = {key.lower(): value for key, value in given.items()}
+        strange = sorted(key for key in known if key not in _OURS and not key.startswith(_HUDI))
+        if strange:
+            raise InvalidInput(f"options {strange} are not known; there are {sorted(_OURS)} and Hudi's own")
+        if not known.get("path"):
+            raise InvalidInput("no path: say load(url), save(url), or the option path")
+        if ("begin" in known or "end" in known) and "as_of" in known:
+            raise InvalidInput("begin and end tell what changed, as_of what was there: give one or the other")
+        return cls(
+            url=known["path"],
+            storage_options=_json(known.get("storage_options")),
+            columns=_names(known.get("columns")),
+            filter=known.get("filter"),
+            partitions=_names(known.get("partitions")),
+            as_of=known.get("as_of"),
+            begin=known.get("begin"),
+            end=known.get("end"),
+            changes=_flag(known.get("changes", "false")),
+            stream_id=known.get("stream_id"),
+            starting=known.get("starting", "earliest"),
+            max_commits=_count(known.get("max_commits")),
+            hudi={key: value for key, value in known.items() if key.startswith(_HUDI)},
+        )
+
+    def refuse(self, purpose: str, *names: str) -> None:
+        """Refuse options that a purpose has no use for.
+
+        Raises:
+            InvalidInput: one of these is given.
+        """
+        given = [name for name in names if getattr(self, name) not in {None, "earliest", False}]
+        if given:
+            raise InvalidInput(f"options {given} mean nothing for {purpose}; leave them out")
+
+    @property
+    def settings(self) -> TableSettings:
+        """How the writer behaves: several writers, unless Hudi's key says otherwise."""
+        return TableSettings.from_hudi({MODE_KEY: Mode.OPTIMISTIC.value, **self.hudi})
+
+    def open(self) -> TableContext:
+        """Open the table.
+
+        Raises:
+            TableNotFound, UnsupportedTable: see `Table.open`.
+        """
+        return TableContext.open(self.url, storage_options=self.storage_options, settings=self.settings)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise InvalidInput(f"changes={text} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidInput(f"max_commits={text} is no count: give a number from 1 on")
+    return int(text)
+
+
+def _json(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput("storage_options is no JSON; write it with json.dumps") from error
+    if not isinstance(found, dict):
+        raise InvalidInput("storage_options is no JSON object; write it with json.dumps of a dict")
+    return found

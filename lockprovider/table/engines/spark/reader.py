@@ -1,0 +1,225 @@
+"""The data source's reading half: a snapshot, or what changed between two completion times, one Spark task a file.
+
+A stream's offset is a completion time: commits are seen in the order in which they became visible, so one that began
+early and finished late is not missed. Each batch has the changed rows as they were at its end; deletes are not told.
+
+With the option `changes` they are: each row says what became of it.
+
+Source: Hudi RFC-22 and `IncrementalRelationV2`; Spark's `DataSourceStreamReader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.options import Options
+from lockprovider.table.engines.sql_where import parse
+from lockprovider.table.files.base_file import conform
+from lockprovider.table.files.place import Place
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.instant import Instant
+from lockprovider.table.read import consistent
+from lockprovider.table.read import scan as reading
+from lockprovider.table.read.changes import Part, changes, check_since
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.incremental import OPERATION, Order
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import time_text
+
+_OFFSET = "completion"
+_START = ""  # before every completion time
+_ROWS_PER_BATCH = 1 << 14
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of a scan that are in its one slice."""
+
+    scan: reading.Scan
+
+    def read(self, place: Place) -> pa.Table:
+        """The rows."""
+        return reading.read_slice(place, self.scan, self.scan.slices[0])
+
+
+@dataclass
+class Piece(InputPartition):
+    """What one task reads: the rows of a file, or the changes of a partition."""
+
+    place: Place
+    part: FileRows | Part
+
+    def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:
+        """The rows, exactly as Spark expects them."""
+        with in_one_sentence():
+            target = to_arrow_schema(schema, timezone="UTC")
+            yield from conform(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
+
+
+def pieces(table: TableContext, scan: reading.Scan | None) -> list[Piece]:
+    """A scan, cut into tasks."""
+    place = table.place
+    return [Piece(place, FileRows(replace(scan, slices=(one,)))) for one in scan.slices] if scan is not None else []
+
+
+def snapshot_scan(
+    table: TableContext, options: Options, columns: Sequence[str], as_of: str | None, among: reading.Where = None
+) -> reading.Scan:
+    """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
+    seen = consistent.snapshot(table, as_of)
+    schema = table.schema(seen.timeline)
+    asked = _where(options, schema)
+    where = among if asked is None else asked if among is None else asked & among
+    return reading.plan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
+
+
+def changed(table: TableContext, options: Options, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
+    """What commits completed in `(begin, end]` did: the changed rows as they were at `end`, or all changes.
+
+    Raises:
+        HistoryGone: commits were archived, or taken back, since `begin`, or a file was cleaned.
+    """
+    if options.changes:
+        wanted = [name for name in columns if name != OPERATION]
+        found = changes(table, begin or None, end or None, columns=wanted, partitions=options.partitions)
+        place = table.place
+        return [Piece(place, part) for part in found.parts]
+    now = table.timeline()
+    check_since(table, now, begin, Order.COMPLETION)
+    made = [i for i in now.writes if begin < (i.completion or "") <= end]
+    if not made:
+        return []
+    if not begin:
+        return pieces(table, snapshot_scan(table, options, columns, made[-1].completion))  # archived commits, too
+    written = {instant.begin for instant in made}
+    ours = pc.field(hudi_schema.COMMIT_TIME).isin(pa.array(sorted(written)))
+    scan = snapshot_scan(table, options, columns, made[-1].completion, ours)
+    return pieces(table, replace(scan, slices=tuple(one for one in scan.slices if one.begin in written)))
+
+
+def latest(timeline: Timeline) -> str:
+    """The completion time of the last write; before every time if there is none."""
+    return max((instant.completion or _START for instant in timeline.writes), default=_START)
+
+
+def _where(options: Options, schema: pa.Schema) -> Any:
+    return None if options.filter is None else parse(options.filter, hudi_schema.with_meta(schema))
+
+
+class BatchReader(DataSourceReader):
+    """Reads a snapshot as of `pinned`, or what changed between `begin` and `end`."""
+
+    def __init__(self, options: Options, pinned: str | None, schema: StructType) -> None:
+        self._options = options
+        self._pinned = pinned
+        self._schema = schema
+
+    @in_one_sentence()
+    def partitions(self) -> list[Piece]:
+        """One a file."""
+        options, table, columns = self._options, self._options.open(), self._schema.names
+        if options.begin is None and options.end is None and not options.changes:
+            return pieces(table, snapshot_scan(table, options, columns, self._pinned))
+        begin = _START if options.begin is None else time_text(options.begin)
+        end = latest(table.timeline()) if options.end is None else time_text(options.end)
+        return changed(table, options, columns, begin, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one file."""
+        # Of no partitions at all Spark makes one without a value.
+        return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the table's commits in the order of their completion."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._table: TableContext | None = None
+        self._target: str | None = None
+
+    @in_one_sentence()
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """Where a new query starts: its checkpoint knows better from then on."""
+        match self._options.starting:
+            case "earliest":
+                return {_OFFSET: _START}
+            case "latest":
+                return {_OFFSET: latest(self._opened().timeline())}
+            case time:
+                return {_OFFSET: time_text(time)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Commits count as files here: Spark knows no other limits."""
+        limit = self._options.max_commits
+        return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
+
+    @in_one_sentence()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Go no further than to what is there now."""
+        self._target = latest(self._opened().timeline())
+
+    @in_one_sentence()
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """The completion time up to which the next batch reads."""
+        done = self._completed_after(start[_OFFSET])
+        if isinstance(limit, ReadMaxFiles):
+            done = done[: limit.max_files]
+        return {_OFFSET: done[-1].completion or _START} if done else start
+
+    @in_one_sentence()
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[Piece]:
+        """One a file; the same for the same offsets, as long as the files are there."""
+        return changed(self._opened(), self._options, self._schema.names, start[_OFFSET], end[_OFFSET])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one file."""
+        return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
+
+    def __getstate__(self) -> tuple[Options, StructType]:
+        return (self._options, self._schema)
+
+    def __setstate__(self, state: tuple[Options, StructType]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def _opened(self) -> TableContext:
+        if self._table is None:
+            self._table = self._options.open()
+        return self._table
+
+    def _completed_after(self, start: str) -> list[Instant]:
+        table = self._opened()
+        until = latest(table.timeline())
+        if until <= start:
+            return []
+        # A listing of several pages is not one moment: of two commits the earlier may be missing. What had completed
+        # when the first listing ended is whole in a second one.
+        until = until if self._target is None else min(until, self._target)
+        return [instant for instant in table.timeline().writes if start < (instant.completion or _START) <= until]
+
+
+def checked_times(options: Options) -> None:
+    """Refuse times that are none, before a query is planned.
+
+    Raises:
+        InvalidInput: `begin`, `end` or `as_of` is no time, or `end` is before `begin`, or `changes` is of one moment.
+    """
+    begin, end = (None if time is None else time_text(time) for time in (options.begin, options.end))
+    if options.as_of is not None:
+        time_text(options.as_of)
+    if options.changes and (options.as_of is not None or options.filter is not None):
+        raise InvalidInput("changes cannot be had as_of one moment or with a filter; give begin and end, and use where")
+    if begin is not None and end is not None and end < begin:
+        raise InvalidInput(f"end {end} is before begin {begin}; give the earlier one as begin")

@@ -1,0 +1,305 @@
+"""What runs on Spark's executors: functions that carry all they need and write files under names known beforehand.
+
+A file group's next file is named by the instant, the group and a number, never by the task attempt: of two attempts of
+one task (a retry, a late one, a speculative one) the second finds the first one's file and adds none. A task that
+outlives its transaction removes what it wrote. Not promised: anything for a task that is killed between these two steps
+after its transaction was rolled back; its file is invisible, and left to the cleaning of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from lockprovider.table.engines.arrow import check_unique
+from lockprovider.table.engines.bucketed import new_group
+from lockprovider.table.engines.spark.key_sketch import Sketch
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.files.base_file import conform
+from lockprovider.table.files.bucket_groups import groups
+from lockprovider.table.files.group_writer import GroupWriter, group_id
+from lockprovider.table.files.place import Place
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.bloom import hashes
+from lockprovider.table.format.bucket import BucketIndex
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.read import scan as reading
+from lockprovider.table.read.changes import Part
+from lockprovider.table.timeline.view import FileSlice
+
+ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
+ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
+KEY, PARTITION, DELETE, GROUP = "__key", "__partition", "__delete", "__group"
+NEW = "+"  # what the group of a row begins with that no file group has yet; else it is a number
+MOST_TASKS = 200
+KEYS = pa.schema([(KEY, pa.string()), (PARTITION, pa.string()), (GROUP, pa.string())])
+PARTITIONS = pa.schema([(PARTITION, pa.string())])
+HASHES = pa.schema([("hashes", pa.binary())])
+STATS = pa.schema(
+    [
+        ("file_id", pa.string()),
+        ("path", pa.string()),
+        ("partition", pa.string()),
+        ("prev_commit", pa.string()),
+        ("prev_base_file", pa.string()),
+        ("num_writes", pa.int64()),
+        ("num_inserts", pa.int64()),
+        ("num_updates", pa.int64()),
+        ("num_deletes", pa.int64()),
+        ("file_size", pa.int64()),
+    ]
+)
+
+Batches = Iterator[pa.RecordBatch]
+T = TypeVar("T")
+
+
+def change_schema(schema: pa.Schema) -> pa.Schema:
+    """A change: the table's columns, its key and partition, and whether it is a delete."""
+    return pa.schema([*schema, (KEY, pa.string()), (PARTITION, pa.string()), (DELETE, pa.bool_())])
+
+
+def grouped_schema(schema: pa.Schema) -> pa.Schema:
+    """A row together with the file group it is in, or a change with the one it is for."""
+    return pa.schema([*schema, *KEYS])
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
+    """What `each` makes of those pieces of work whose numbers come in."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from conform(each(work[number]), schema).to_batches(max_chunksize=ROWS_PER_BATCH)
+
+    return run
+
+
+def scanner(place: Place, scan: reading.Scan) -> Callable[[FileSlice], pa.Table]:
+    """The rows of a scan that are in a file slice."""
+
+    def rows(file_slice: FileSlice) -> pa.Table:
+        return reading.read_slice(place, scan, file_slice)
+
+    return rows
+
+
+def comparer(place: Place) -> Callable[[Part], pa.Table]:
+    """What changed in a partition."""
+
+    def rows(part: Part) -> pa.Table:
+        return part.read(place)
+
+    return rows
+
+
+def locator(
+    place: Place, schema: pa.Schema, sketch: Sketch | None = None
+) -> Callable[[tuple[str, FileSlice]], pa.Table]:
+    """The rows of a numbered file slice (no columns: just their keys), and where they are: of `grouped_schema`.
+
+    With a sketch, those that it may have.
+    """
+
+    def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
+        number, one = numbered
+        found = conform(place.read(one.path, [hudi_schema.RECORD_KEY, *schema.names]), _with_key(schema))
+        if sketch is not None:
+            found = found.filter(sketch.may_have(found.column(0)))
+        partition, group = (pa.repeat(pa.scalar(text), found.num_rows) for text in (one.partition, number))
+        return pa.table([*found.columns[1:], found.column(0), partition, group], schema=grouped_schema(schema))
+
+    return rows
+
+
+def _with_key(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([(hudi_schema.RECORD_KEY, pa.string()), *schema])
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def keyer(writer: GroupWriter, *, delete: bool) -> Callable[[Batches], Batches]:
+    """Rows become changes."""
+    schema = change_schema(writer.schema)
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            rows, keys, partitions = writer.keyed(pa.Table.from_batches([batch]))
+            columns = [*rows.columns, keys, partitions, pa.repeat(pa.scalar(delete), len(keys))]
+            yield from pa.table(columns, schema=schema).to_batches()
+
+    return run
+
+
+def hasher(batches: Batches) -> Batches:
+    """The hashes of keys, in one binary a batch, for `Sketch.of`."""
+    for batch in batches:
+        yield pa.record_batch([pa.array([hashes(batch.column(0)).tobytes()], pa.binary())], schema=HASHES)
+
+
+def tagger(writer: GroupWriter, named: Sequence[str]) -> Callable[[Batches], Batches]:
+    """Rows of any columns get their key and partition, which the columns `named` tell."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            _, keys, partitions = writer.keyed(rows.select(list(named)))
+            yield from rows.append_column(KEY, keys).append_column(PARTITION, partitions).to_batches()
+
+    return run
+
+
+def partitioner(writer: GroupWriter) -> Callable[[Batches], Batches]:
+    """The partitions that rows are for, each batch's once."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            found = pc.unique(writer.keyed(pa.Table.from_batches([batch]))[2])
+            yield from pa.table([found], schema=PARTITIONS).to_batches()
+
+    return run
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The file groups of one write, numbered by the driver: a number is a small name, and the same in every attempt.
+
+    `old` are the groups that may change, `new` the first number of each partition's new groups, of which there are
+    `buckets`; `changes` are the rows that come in for these partitions.
+    """
+
+    old: Mapping[str, FileSlice]
+    new: Mapping[str, int]
+    buckets: int
+    changes: int
+
+    @classmethod
+    def of(cls, slices: Sequence[FileSlice], counts: Mapping[str, int], index: BucketIndex | None = None) -> Numbered:
+        """Number `slices`, then the new groups of the partitions that `counts` has changes of."""
+        buckets = 1 + max(counts.values(), default=0) // ROWS_PER_FILE if index is None else index.buckets
+        if index is not None:
+            groups(slices, index)  # looked at before anything is written
+        new = {partition: len(slices) + place * buckets for place, partition in enumerate(sorted(counts))}
+        old = {str(number): one for number, one in enumerate(slices)}
+        return cls(old, new, buckets, sum(counts.values()))
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks write: two for each group, as the hash of two may be one."""
+        return max(1, min(MOST_TASKS, 2 * (len(self.old) + len(self.new) * self.buckets)))
+
+
+def inserter(writer: GroupWriter, within: frozenset[str] | None = None) -> Callable[[Batches], Batches]:
+    """Rows become new file groups, one a task and table partition; holds the rows of the task."""
+
+    def run(batches: Batches) -> Batches:
+        yield from stats_table(insert_all(writer, batches, within)).to_batches()
+
+    return run
+
+
+def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | None = None) -> list[WriteStat]:
+    """Write all rows of this task as new file groups, one a table partition.
+
+    One file each, however many rows: to split them by their order would give each attempt another split.
+
+    Raises:
+        InvalidRecords: a row is not for one of the partitions `within` (None is any), or a key comes twice.
+    """
+    if not (held := list(batches)):
+        return []
+    task = _task_number()
+    rows, keys, partitions = writer.keyed(pa.Table.from_batches(held))
+    found: list[str] = sorted(pc.unique(partitions).to_pylist())
+    if within is not None:
+        check_within(found, within)
+    mine = {partition: pc.equal(partitions, partition) for partition in found}
+    for partition in found:
+        check_unique(pa.chunked_array([keys.filter(mine[partition])]), partition)
+    stats: list[WriteStat] = []
+    for partition in found:
+        here, file_id = mine[partition], group_id(writer.begin, "insert", partition, task)
+        stats.append(writer.insert(partition, rows.filter(here), keys.filter(here), _token(task), file_id))
+        writer.withdraw_if_rolled_back(stats[-1].path)
+    return stats
+
+
+def check_within(found: Iterable[str], within: Iterable[str]) -> None:
+    """Refuse rows for other partitions than those that are overwritten.
+
+    Raises:
+        InvalidRecords: naming them.
+    """
+    if strange := sorted({*found} - {*within}):
+        raise InvalidRecords(
+            f"rows are for partitions {strange}, which are not to be overwritten: {sorted(within)} are"
+        )
+
+
+def rewriter(writer: GroupWriter, numbered: Numbered) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
+    """One call a file group: its next slice, or a new group."""
+
+    def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
+        partition, group = key[0].as_py(), key[1].as_py()
+        deletes, keys = changes[DELETE].combine_chunks(), changes[KEY].combine_chunks()
+        upserts, deleted = pc.invert(deletes), keys.filter(deletes)
+        rows, keys = conform(changes.filter(upserts), writer.schema), keys.filter(upserts)
+        found = numbered.old.get(group)
+        if found is not None:
+            stat = writer.rewrite(found, rows, keys, deleted, _token(int(group)))
+        else:
+            kept = pc.invert(pc.is_in(keys, value_set=deleted))
+            bucket = int(group.removeprefix(NEW))
+            token = _token(numbered.new[partition] + bucket)
+            stat = _new_group(writer, (partition, bucket), rows.filter(kept), keys.filter(kept), token)
+        return stats_table([stat] if stat is not None else [])
+
+    def checked(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
+        stats = run(key, changes)
+        for path in stats["path"].to_pylist():
+            writer.withdraw_if_rolled_back(path)
+        return stats
+
+    return checked
+
+
+def _new_group(
+    writer: GroupWriter, place: tuple[str, int], rows: pa.Table, keys: pa.Array, token: str
+) -> WriteStat | None:
+    if not len(keys):
+        return None  # deletes of rows that are not there
+    partition, bucket = place
+    bucketed = writer.config.bucket_index is not None
+    file_id = new_group(writer.begin, bucket, partition) if bucketed else group_id(writer.begin, "group", *place)
+    return writer.insert(partition, rows, keys, token, file_id)
+
+
+def stats_table(stats: Sequence[WriteStat]) -> pa.Table:
+    """Write statistics as rows."""
+    rows = [{name: getattr(stat, name) for name in STATS.names} for stat in stats]
+    return pa.Table.from_pylist(rows, schema=STATS)
+
+
+def _task_number() -> int:
+    """Which part of the rows this task has: the same in each attempt."""
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("base files are written in Spark tasks only")
+    return context.partitionId()
+
+
+def _token(number: int) -> str:
+    """Hudi's write token `<task>-<stage>-<attempt>`; no attempt in it, see above."""
+    return f"{number}-0-0"

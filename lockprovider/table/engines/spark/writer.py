@@ -1,0 +1,213 @@
+"""The data source's writing half: executors write the files, then one commit makes them visible, or none.
+
+Spark makes the writer in a planning process, pickles it for its tasks, and calls `commit` in another process. So the
+instant is taken in the planning process, its heartbeat is kept there and by every task that writes, and `commit` takes
+the instant up. A stream's writer is made in order to commit, too: its instant is taken when it is pickled. Not
+promised: that a write outlives a stretch longer than the heartbeat's tolerance (120 s) in which neither lives, as when
+executors are waited for: it fails then, and nothing of it is visible. The functions in `spark`, whose heartbeat is the
+driver's own, have no such limit, raise typed errors, and return what they did.
+
+Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStreamingSink`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from fsspec_cas import InvalidInput, Machine
+from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.options import Options
+from lockprovider.table.engines.spark.tasks import insert_all
+from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.errors import AlreadyCommitted
+from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.services import rollback
+from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.transaction.exactly_once import Once
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+_QUERY = "sql.streaming.queryId"
+_PLANNED_S = 600.0  # a stream's planning process beats no longer: Spark does not tell it that a batch was given up
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote, and for which instant and stream."""
+
+    begin: str
+    stats: list[WriteStat]
+    stream: str | None
+
+
+@dataclass
+class Shipment:
+    """A write on its way to the tasks."""
+
+    options: Options
+    columns: Sequence[str]
+    overwrite: bool
+    group: GroupWriter | None = None
+
+    def check(self) -> None:
+        """Refuse what `begin` would.
+
+        Raises:
+            TableNotFound: there is none.
+            InvalidInput: the rows cannot be written to it.
+        """
+        table = self.options.open()
+        self._check(table.config(), table.schema(table.timeline()))
+
+    def begin(self) -> Transaction | None:
+        """Take an instant, unless there is one.
+
+        Raises:
+            TableNotFound, InvalidInput: see `check`.
+        """
+        if self.group is not None:
+            return None
+        table = self.options.open()
+        txn = Transaction(table)
+        schema = table.schema(txn.timeline)
+        self._check(txn.config, schema)
+        if self.overwrite:
+            txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
+        self.group = for_tasks(txn, schema)
+        return txn
+
+    def _check(self, config: TableConfig, schema: pa.Schema) -> None:
+        if config.bucket_index is not None:
+            raise InvalidInput(
+                "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
+                "append, upsert or insert_overwrite of lockprovider.table.engines.spark (foreachBatch for a stream)"
+            )
+        needed = {*config.record_keys, *config.partition_fields}
+        if missing := sorted(needed - set(self.columns)) or sorted(set(self.columns) - set(schema.names)):
+            raise InvalidInput(
+                f"columns {missing} are not on both sides: the table has {schema.names}, these rows others"
+            )
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """In a task: write its rows."""
+        group, context = self.group, TaskContext.get()
+        if group is None or context is None:
+            raise RuntimeError("a data source's rows are written in Spark tasks only")
+        with self._beating(group):
+            return Written(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
+
+    def commit(self, begin: str, stats: list[WriteStat], once: Once | None = None) -> CommitResult:
+        """Make the write visible.
+
+        Raises:
+            Aborted, AlreadyCommitted: see `Transaction.commit`; the instant is rolled back.
+        """
+        txn = Transaction.resume(self.options.open(), begin)
+        try:
+            txn.operation = "INSERT_OVERWRITE_TABLE" if self.overwrite else "INSERT"
+            if once is not None:
+                txn.exactly_once(once)
+            txn.add(stats)
+            return txn.commit()
+        except BaseException:
+            txn.rollback()
+            raise
+
+    def abort(self, begin: str) -> None:
+        """Remove the write, unless it is committed: the answer to a commit may have been lost."""
+        rollback.roll_back(self.options.open(), begin)
+
+    @contextmanager
+    def _beating(self, group: GroupWriter) -> Iterator[None]:
+        heartbeat = WriterHeartbeat(group.place.store, group.begin, self.options.settings.heartbeat, Machine())
+        heartbeat.accompany()
+        try:
+            yield
+        finally:
+            heartbeat.leave()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write is one commit: new file groups, or (mode overwrite) all that the table has."""
+
+    def __init__(self, shipment: Shipment) -> None:
+        self.shipment = shipment
+
+    @in_one_sentence()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """In a task."""
+        return self.shipment.write(iterator)
+
+    @in_one_sentence()
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In a process of its own, after all tasks."""
+        group = self.shipment.group
+        if group is not None:
+            self.shipment.commit(group.begin, _stats(messages))
+
+    @in_one_sentence()
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In a process of its own, after a failure; tasks may still be running, and remove what they write after it."""
+        del messages
+        if self.shipment.group is not None:
+            self.shipment.abort(self.shipment.group.begin)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Each batch is one commit that carries the stream's id and the batch's; one that comes again is not committed."""
+
+    def __init__(self, shipment: Shipment) -> None:
+        self.shipment = shipment
+
+    @in_one_sentence()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """In a task."""
+        return self.shipment.write(iterator)
+
+    @in_one_sentence()
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """In a process of its own, after all tasks of a batch."""
+        written = _written(messages)
+        if not written:
+            return
+        stream = self.shipment.options.stream_id or written[0].stream
+        if stream is None:
+            raise InvalidInput("Spark did not tell the query's id: give the option stream_id, one for each query")
+        try:
+            self.shipment.commit(written[0].begin, _stats(messages), Once(stream, batchId))
+        except AlreadyCommitted:
+            return  # by the run before, which died before Spark noted it
+
+    @in_one_sentence()
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """In a process of its own, after a failure. Of a batch that no task finished the next writer cleans up."""
+        del batchId
+        for begin in {one.begin for one in _written(messages)}:
+            self.shipment.abort(begin)
+
+    def __getstate__(self) -> Shipment:
+        txn = self.shipment.begin()
+        if txn is not None:
+            give_up = threading.Timer(_PLANNED_S, txn.leave)
+            give_up.daemon = True
+            give_up.start()
+        return self.shipment
+
+    def __setstate__(self, state: Shipment) -> None:
+        self.shipment = state
+
+
+def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
+    return [one for one in messages if isinstance(one, Written)]
+
+
+def _stats(messages: list[WriterCommitMessage | None]) -> list[WriteStat]:
+    return [stat for one in _written(messages) for stat in one.stats]

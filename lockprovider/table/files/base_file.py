@@ -1,0 +1,290 @@
+"""Base files: the keys and partitions of their rows, and reading them.
+
+Nothing here loops over rows in Python.
+
+Source: Hudi `HoodieAvroParquetWriter`, and its key generators for keys and partition paths.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
+from lockprovider.table.format import bloom, schema
+from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, record_key, separators
+
+BLOOM_KEY = "org.apache.hudi.bloomfilter"
+BLOOM_TYPE_KEY = "hoodie_bloom_filter_type_code"
+MIN_KEY = "hoodie_min_record_key"
+MAX_KEY = "hoodie_max_record_key"
+AVRO_KEY = "parquet.avro.schema"
+SPARK_KEY = "org.apache.spark.version"
+LEGACY_KEY = "org.apache.spark.legacyDateTime"
+
+_SECOND = -2_208_988_800  # of 1900: from there on Spark's old time zones are today's, too
+_EARLIEST = {
+    "DATE": -141_427,  # 1582-10-15
+    **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
+}
+ROW_GROUP_ROWS = 1 << 17
+
+
+# --- keys and partitions of rows ------------------------------------------------------------------------------------
+
+
+def record_keys(table: pa.Table, fields: Sequence[str], *, named: bool = False) -> pa.Array:
+    """Every row's record key, as `layout.record_key` makes it.
+
+    Raises:
+        InvalidRecords: a key column is missing, a key is null or empty (with several fields: all of them), or could be
+            that of other values.
+    """
+    texts = [_texts(table, field) for field in fields]
+    filled = [_filled(text) for text in texts]
+    blank = filled[0]
+    for other in filled[1:]:
+        blank = pc.and_(blank, other)
+    if (count := pc.sum(blank).as_py() or 0) > 0:
+        first = pc.index(blank, value=True).as_py()
+        raise InvalidRecords(f"record key {list(fields)} is null or empty in {count} rows, the first is row {first}")
+    if len(texts) == 1 and not named:
+        return texts[0]
+    if len(texts) > 1:
+        _refuse_ambiguous(table, texts, fields)
+    parts = [
+        pc.binary_join_element_wise(field, _placeheld(text), ":") for field, text in zip(fields, texts, strict=True)
+    ]
+    return pc.binary_join_element_wise(*parts, ",")
+
+
+def _refuse_ambiguous(table: pa.Table, texts: Sequence[pa.Array], fields: Sequence[str]) -> None:
+    """Refuse values whose key could be that of others; `record_key` says so."""
+    words = pa.array([NULL_KEY, EMPTY_KEY])
+    for text, field, end in zip(texts, fields, separators(fields), strict=True):
+        if not _is_text(table.schema.field(field).type):
+            continue
+        odd = pc.is_in(text, value_set=words)
+        odd = pc.or_kleene(odd, pc.match_substring(text, end)) if end else odd
+        if (first := pc.index(odd, value=True).as_py()) >= 0:
+            record_key([other[first].as_py() for other in texts], fields)
+
+
+def partition_paths(table: pa.Table, style: PartitionStyle) -> pa.Array:
+    """Every row's partition path, as `style.path_for` makes it; empty text for an unpartitioned table.
+
+    Raises:
+        InvalidRecords: a partition column is missing, or a value cannot be a folder.
+    """
+    if not style.fields:
+        return pa.repeat(pa.scalar(""), table.num_rows)
+    folders = [_folders(table, field, style) for field in style.fields]
+    return folders[0] if len(folders) == 1 else pc.binary_join_element_wise(*folders, "/")
+
+
+def _folders(table: pa.Table, field: str, style: PartitionStyle) -> pa.Array:
+    # Only the distinct values pass through Python.
+    encoded = _texts(table, field).dictionary_encode(null_encoding="encode")
+    names = [style.folder_for(field, value) for value in encoded.dictionary.to_pylist()]
+    style.check_apart(names)
+    return pa.array(names, pa.string()).take(encoded.indices)
+
+
+def _filled(text: pa.Array) -> pa.Array:
+    """Where the text is null or empty."""
+    return pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True)
+
+
+def _placeheld(text: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_null(text), NULL_KEY, pc.if_else(pc.equal(text, ""), EMPTY_KEY, text))
+
+
+def _texts(table: pa.Table, field: str) -> pa.Array:
+    """One column as text, as `layout.text_of` makes it."""
+    if field not in table.column_names:
+        raise InvalidRecords(f"column {field!r} is missing; the rows have {table.column_names}")
+    column = table.column(field)
+    kind = column.type
+    if types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+    elif types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    elif types.is_floating(kind) or types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        raise InvalidRecords(f"column {field!r} of type {kind} cannot be a key or partition; cast it to a string")
+    return array_of(column.cast(pa.string()))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind))
+
+
+def array_of(column: pa.ChunkedArray) -> pa.Array:
+    """All of a column in one piece."""
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+# --- reading --------------------------------------------------------------------------------------------
+
+
+def conform(rows: pa.Table, target: pa.Schema) -> pa.Table:
+    """The rows with exactly these columns: cast without loss, and null where a column is missing.
+
+    Raises:
+        InvalidRecords: a value does not fit its column.
+    """
+    return pa.table([_conformed(rows, column) for column in target], schema=target)
+
+
+def _conformed(rows: pa.Table, column: pa.Field) -> Any:
+    if column.name not in rows.column_names:
+        return pa.nulls(rows.num_rows, column.type)
+    values = rows.column(column.name)
+    try:
+        return values if values.type == column.type else values.cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidRecords(
+            f"column {column.name!r} of type {values.type} does not fit {column.type}: {error}; cast it first"
+        ) from error
+
+
+def read_base_file(source: Any, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a base file, meta columns included, or these; one that the file does not have is left out.
+
+    `source` is bytes, an open file or a local path.
+
+    Raises:
+        Corrupt: it is not a whole Parquet file.
+    """
+    return read_columns(open_base_file(source), columns)
+
+
+def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
+    """A base file whose footer is read, and nothing else; `source` as of `read_base_file`, or one in a `filesystem`.
+
+    Raises:
+        Corrupt: it is not a Parquet file.
+        UnsupportedTable: see `check_calendar`.
+    """
+    try:
+        found = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
+    except pa.ArrowInvalid as error:
+        raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
+    check_calendar(found.metadata, _name(source))
+    return found
+
+
+def check_calendar(footer: pq.FileMetaData, name: str) -> None:
+    """Refuse a file with dates that Spark has written as of the Julian calendar: they would be others here.
+
+    Raises:
+        UnsupportedTable: it has dates before 1582-10-15, or moments before 1900, and Spark's mark of that calendar.
+    """
+    if LEGACY_KEY.encode() not in (footer.metadata or {}):
+        return
+    for number in range(footer.num_columns):
+        limit = _EARLIEST.get(_time_unit(footer.schema.column(number)))
+        parts = (
+            [] if limit is None else [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
+        )
+        if any(not part.is_stats_set or not _from(part.statistics, limit) for part in parts):
+            raise UnsupportedTable(
+                f"base file {name} has old dates in column {footer.schema.column(number).path!r}, written by Spark "
+                "with datetimeRebaseModeInWrite=LEGACY: they would be other days here; write them anew with CORRECTED"
+            )
+
+
+def _time_unit(column: Any) -> str:
+    """`DATE`, the unit of a timestamp, or empty."""
+    kind = column.logical_type.type
+    return str(json.loads(column.logical_type.to_json())["timeUnit"]) if kind == "TIMESTAMP" else str(kind)
+
+
+def _from(statistics: pq.Statistics, limit: int | None) -> bool:
+    """Whether all values are from this one on."""
+    return not statistics.num_values or (statistics.has_min_max and statistics.min_raw >= limit)
+
+
+def open_encoded(source: Any, filesystem: Any = None) -> pq.ParquetFile:
+    """The same; text columns of few values will be read as dictionaries, which are quicker to move and to write."""
+    known = open_base_file(source, filesystem).metadata
+    few = [number for number in range(known.num_columns) if _is_of_few_texts(known, number)]
+    names = [known.schema.column(number).path for number in few]
+    return pq.ParquetFile(
+        _source(source), filesystem=filesystem, metadata=known, read_dictionary=names, pre_buffer=True
+    )
+
+
+def _is_of_few_texts(known: pq.FileMetaData, number: int) -> bool:
+    """Whether a column is stored in less than a byte a row, as dictionaries of texts."""
+    column = known.schema.column(number)
+    if column.logical_type.type != "STRING" or column.path != column.name or column.path == schema.RECORD_KEY:
+        return False
+    parts = [known.row_group(group).column(number) for group in range(known.num_row_groups)]
+    return all(part.has_dictionary_page and part.total_uncompressed_size < part.num_values for part in parts)
+
+
+def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> pa.Table:
+    """All rows of an opened base file, with the footer's entries as the schema's metadata.
+
+    Raises:
+        Corrupt: a part of it is damaged.
+    """
+    try:
+        return file.read(None if columns is None else list(columns))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(error) from error
+
+
+def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+    """All rows of an opened base file, `rows` at a time; the rest as of `read_columns`."""
+    try:
+        for batch in file.iter_batches(rows, columns=list(columns)):
+            yield pa.Table.from_batches([batch])
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(error) from error
+
+
+def _damaged(error: Exception) -> Corrupt:
+    return Corrupt(f"a base file cannot be read: {error}; take it from a backup")
+
+
+def keys_of(file: pq.ParquetFile) -> pa.Array:
+    """The record keys of an opened base file, in file order."""
+    return array_of(read_columns(file, [schema.RECORD_KEY]).column(0))
+
+
+def key_range(file: pq.ParquetFile) -> tuple[str, str] | None:
+    """The least and the greatest record key of an opened base file; None if its footer does not tell for sure."""
+    found = file.metadata.metadata or {}
+    least, greatest = found.get(MIN_KEY.encode()), found.get(MAX_KEY.encode())
+    if least is None or greatest is None or not least.isascii() or not greatest.isascii():
+        return None  # the JVM orders by UTF-16, Arrow by UTF-8: they differ past ASCII
+    return least.decode(), greatest.decode()
+
+
+def known_filter(file: pq.ParquetFile) -> bloom.Known | None:
+    """The bloom filter of an opened base file."""
+    footer = file.metadata.metadata or {}
+    text = footer.get(BLOOM_KEY.encode())
+    if text is None or footer.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
+        return None
+    return bloom.Known(text.decode(), file.metadata.num_rows)
+
+
+def read_keys(source: Any) -> pa.Array:
+    """The record keys of a base file, in file order; reads that column only."""
+    return keys_of(open_base_file(source))
+
+
+def _source(source: Any) -> Any:
+    return pa.BufferReader(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
+
+
+def _name(source: Any) -> str:
+    return f"of {len(source)} bytes" if isinstance(source, (bytes, bytearray, memoryview)) else repr(source)

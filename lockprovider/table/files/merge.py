@@ -1,0 +1,223 @@
+"""The copy-on-write merge of one file group: what becomes of each row first, then the rows, a few at a time.
+
+    found = plan(file, upserts, upsert_keys, delete_keys, "ts")
+    data = write_base_file(merged(file, found, upserts, base_file), upserts.schema, keys=found.keys, ...)
+
+Upserts replace the row of their key in place, or are appended. With an ordering field the higher value wins, ties and
+nulls go to the newcomer. A delete carries no ordering value and always wins, over an upsert of its key, too.
+
+Memory: of the old file its keys, a number a row, and some rows (`BATCH_ROWS`). Nothing loops over rows in Python.
+
+Source: Hudi `HoodieMergeHandle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
+from lockprovider.table.files import base_file as files
+from lockprovider.table.files.write_base_file import BATCH_ROWS, all_fresh, fresh
+from lockprovider.table.format import schema
+from lockprovider.table.format.layout import BaseFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_STAYS, _GOES = -1, -2
+_POOL = pa.system_memory_pool()  # keeps what one part has used for the next: pyarrow's own hands large pieces back
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of the rows of a base file.
+
+    `fates` has for each the number of the upsert that replaces it, `_STAYS` or `_GOES`. `met` are the numbers of the
+    upserts whose keys it has, `new` of those to append; `keys` are those of the next file.
+    """
+
+    keys: pa.Array
+    fates: NDArray[np.int64]
+    met: NDArray[np.int64]
+    new: NDArray[np.int64]
+
+    @property
+    def inserts(self) -> int:
+        """How many rows are appended."""
+        return len(self.new)
+
+    @property
+    def updates(self) -> int:
+        """How many rows are replaced; not among them: those that won over an upsert by their ordering value."""
+        return int(np.count_nonzero(self.fates >= 0))
+
+    @property
+    def deletes(self) -> int:
+        """How many rows end."""
+        return int(np.count_nonzero(self.fates == _GOES))
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.inserts or self.updates or self.deletes)
+
+    def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> Plan:
+        """The same, and upserts of other keys than the file has are appended."""
+        others = np.ones(len(upsert_keys), dtype=np.bool_)
+        others[self.met] = False
+        if len(delete_keys):
+            others &= ~_mask(pc.is_in(upsert_keys, value_set=delete_keys))
+        new = np.flatnonzero(others)
+        keys = pa.concat_arrays([self.keys, upsert_keys.take(pa.array(new))]) if len(new) else self.keys
+        return replace(self, keys=keys, new=new)
+
+
+def untouched(file: pq.ParquetFile) -> Plan:
+    """All rows stay as they are."""
+    keys, nothing = files.keys_of(file), np.zeros(0, dtype=np.int64)
+    return Plan(keys, np.full(len(keys), _STAYS), nothing, nothing)
+
+
+def plan(
+    file: pq.ParquetFile,
+    upserts: pa.Table,
+    upsert_keys: pa.Array,
+    delete_keys: pa.Array,
+    ordering_field: str | None = None,
+) -> Plan | None:
+    """What changes are for the rows of an opened base file; None if its range of keys tells that none are.
+
+    Only to delete, pass an empty table of the table's schema as `upserts`.
+
+    NOT checked: that `upsert_keys` are unique (see `dedupe`).
+
+    Raises:
+        UnsupportedSchema: `upserts` has not all columns of the file.
+        InvalidRecords: an old value does not fit the new column.
+    """
+    _refuse_loss(file, upserts.schema)
+    near, going = (_near(keys, files.key_range(file)) for keys in (upsert_keys, delete_keys))
+    if not len(near) and not len(going):
+        return None
+    found = untouched(file)
+    fates = near.take(pc.index_in(found.keys, value_set=upsert_keys.take(near))).fill_null(_STAYS).to_numpy()
+    met = fates[fates != _STAYS]
+    if ordering_field is not None:
+        fates = np.where(_old_wins(file, upserts, fates, ordering_field), _STAYS, fates)
+    if not len(going):
+        return replace(found, fates=fates, met=met)
+    gone = _mask(pc.is_in(found.keys, value_set=delete_keys.take(going)))
+    return replace(found, fates=np.where(gone, _GOES, fates), met=met, keys=found.keys.filter(pa.array(~gone)))
+
+
+def merged(file: pq.ParquetFile, found: Plan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
+    """The rows of the next file, in parts (at least one) for `write_base_file`."""
+    target = _as_stored(file.schema_arrow, upserts.schema)
+    there = [name for name in target.names if name in file.schema_arrow.names]
+    seen = done = 0
+    for batch in files.in_batches(file, there, BATCH_ROWS):
+        old, fates = files.conform(batch, target), found.fates[seen : seen + batch.num_rows]
+        part = _replaced(old, fates, upserts, base_file, done)
+        seen, done = seen + old.num_rows, done + part.num_rows
+        yield part
+    if found.inserts or not seen:
+        for part in all_fresh(upserts.take(pa.array(found.new)), base_file, done):
+            yield part.cast(target)
+
+
+def _as_stored(stored: pa.Schema, columns: pa.Schema) -> pa.Schema:
+    """The schema of the parts: text that is read as dictionaries stays so."""
+    encoded = {field.name: field for field in stored if types.is_dictionary(field.type)}
+    own = [pa.field(name, pa.string()) for name in (schema.COMMIT_TIME, schema.COMMIT_SEQNO)]
+    return pa.schema([encoded.get(column.name, column) for column in (*own, *columns)])
+
+
+def _replaced(old: pa.Table, fates: NDArray[np.int64], upserts: pa.Table, base_file: BaseFile, start: int) -> pa.Table:
+    """What some old rows become; `start` is the place of the first in the next file."""
+    places = np.flatnonzero(fates != _GOES)
+    changed = np.flatnonzero(fates[places] >= 0)
+    if not len(changed) and len(places) == old.num_rows:
+        return old
+    new = fresh(upserts.take(pa.array(fates[places[changed]])), base_file, changed + start)
+    places[changed] = old.num_rows + np.arange(len(changed))
+    return pc.take(pa.concat_tables([old, new.cast(old.schema)]), pa.array(places), memory_pool=_POOL)
+
+
+def _near(keys: pa.Array, ends: tuple[str, str] | None) -> pa.Array:
+    """The numbers of the keys between these."""
+    numbers = pa.array(np.arange(len(keys)))
+    if ends is None:
+        return numbers
+    return numbers.filter(pc.and_(pc.greater_equal(keys, ends[0]), pc.less_equal(keys, ends[1])))
+
+
+def _mask(values: pa.Array) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
+    missing = [name for name in schema.without_meta(file.schema_arrow).names if name not in target.names]
+    if missing:
+        raise UnsupportedSchema(f"columns {missing} of the table are missing; add them, with nulls if need be")
+
+
+def _old_wins(
+    file: pq.ParquetFile, upserts: pa.Table, fates: NDArray[np.int64], ordering_field: str
+) -> NDArray[np.bool_]:
+    theirs = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
+    target = pa.schema([upserts.schema.field(ordering_field)])
+    mine = _ordering(files.conform(files.read_columns(file, target.names), target), ordering_field)
+    return _mask(pc.greater(mine, theirs).fill_null(False))
+
+
+# -- rows of one key ---------------------------------------------------------------------------------------------------
+
+
+def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
+    """One row a key: the highest ordering value, of equals (or without an ordering field) the last; order is kept.
+
+    A null ordering value is lower than any other.
+
+    Raises:
+        UnsupportedSchema: the ordering column cannot be compared.
+        InvalidRecords: there is no such column.
+    """
+    if are_unique(keys):
+        return rows, keys
+    columns = {"key": keys, "place": pa.array(np.arange(len(keys)))}
+    by = ["key", "place"]
+    if ordering_field is not None:
+        order = _ordering(rows, ordering_field)
+        columns |= {"filled": pc.is_valid(order), "order": order}
+        by[1:1] = ["filled", "order"]
+    sorting = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in by])
+    ranked = keys.take(sorting)
+    last = pa.concat_arrays([pc.not_equal(ranked[:-1], ranked[1:]), pa.array([True])])
+    kept = pa.array(np.sort(sorting.filter(last).to_numpy()))
+    return rows.take(kept), keys.take(kept)
+
+
+def are_unique(keys: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether no key comes twice; quick where each is longer than the one before, or as long and greater."""
+    before, after = keys[:-1], keys[1:]
+    lengths = pc.binary_length(before), pc.binary_length(after)
+    rising = pc.or_(pc.less(*lengths), pc.and_(pc.equal(*lengths), pc.less(before, after)))
+    return pc.all(rising).as_py() is not False or len(pc.unique(keys)) == len(keys)
+
+
+def _ordering(rows: pa.Table, field: str) -> pa.Array:
+    if field not in rows.column_names:
+        raise InvalidRecords(f"ordering column {field!r} is missing; the rows have {rows.column_names}")
+    values = files.array_of(rows.column(field))
+    if types.is_nested(values.type):
+        raise UnsupportedSchema(f"ordering column {field!r} of type {values.type} cannot be compared; choose another")
+    return values

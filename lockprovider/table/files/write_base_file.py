@@ -1,0 +1,150 @@
+"""Base files, written: Parquet with Hudi's five columns and footer, from rows that come in parts.
+
+    data = write_base_file(all_fresh(rows, base_file), rows.schema, keys=keys, partition="city=ulm", ...)
+
+Memory: the rows of one row group (`files.ROW_GROUP_ROWS`), and the bytes of the file.
+
+Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`; Spark's
+`DataSourceUtils.datetimeRebaseSpec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from lockprovider.table.files import base_file as files
+from lockprovider.table.format import bloom, schema
+from lockprovider.table.format.layout import BaseFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BATCH_ROWS = 1 << 15  # few enough that memory is used again and again, not given back and taken anew
+COMPRESSION = "zstd"
+_PROBED_ROWS = 1000
+_CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all dates as of today's calendar
+_TEXTS = pa.dictionary(pa.int32(), pa.string())
+
+
+def write_base_file(
+    parts: Iterable[pa.Table],
+    columns: pa.Schema,
+    *,
+    keys: pa.Array,
+    partition: str,
+    base_file: BaseFile,
+    table_name: str,
+    known: pq.ParquetFile | None = None,
+) -> bytes:
+    """The bytes of a base file.
+
+    The parts are rows as `fresh` makes them, with commit time, sequence number and `columns` (of canonical types).
+    `keys` are those of all rows, in their order; `known` is an opened base file of the first of them, if there is one.
+
+    NOT checked: that keys are unique and filled, and that `known` is of these keys; that is the caller's promise.
+    """
+    groups, out = _row_groups(parts, keys, partition, base_file), BytesIO()
+    first = next(groups)
+    settings = {"compression": COMPRESSION, "use_dictionary": _repetitive(first), "store_schema": False}
+    with pq.ParquetWriter(out, first.schema, **settings) as writer:
+        for group in chain([first], groups):
+            writer.write_table(group)
+        writer.add_key_value_metadata(_footer(schema.with_meta(columns), keys, table_name, known))
+    return out.getvalue()
+
+
+def fresh(rows: pa.Table, base_file: BaseFile, places: NDArray[np.int64]) -> pa.Table:
+    """Rows of this file's instant, with commit time and sequence number; `places` are theirs in the file."""
+    task = base_file.write_token.split("-", 1)[0]
+    numbers = pc.binary_join_element_wise(f"{base_file.begin}_{task}", pa.array(places).cast(pa.string()), "_")
+    own = [pa.field(schema.COMMIT_TIME, _TEXTS), pa.field(schema.COMMIT_SEQNO, pa.string())]
+    columns = [_constant(base_file.begin, len(places)), numbers, *rows.columns]
+    return pa.table(columns, schema=pa.schema([*own, *rows.schema]))
+
+
+def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[pa.Table]:
+    """The same of many rows, in parts (at least one); `start` is the place of the first."""
+    for first in range(0, max(1, rows.num_rows), BATCH_ROWS):
+        part = rows[first : first + BATCH_ROWS]
+        yield fresh(part, base_file, np.arange(part.num_rows) + first + start)
+
+
+def _row_groups(parts: Iterable[pa.Table], keys: pa.Array, partition: str, base_file: BaseFile) -> Iterator[pa.Table]:
+    """The rows with all of Hudi's columns; at least one table, of no rows if there are none."""
+    done = 0
+    for rows in _regrouped(parts):
+        count = rows.num_rows
+        commit_times, seqnos, *data = map(_used, rows.unify_dictionaries().columns)
+        own = (
+            commit_times,
+            seqnos,
+            keys[done : done + count],
+            _constant(partition, count),
+            _constant(base_file.name, count),
+        )
+        fields = (pa.field(name, column.type) for name, column in zip(schema.META_COLUMNS, own, strict=True))
+        yield pa.table([*own, *data], schema=pa.schema([*fields, *schema.without_meta(rows.schema)]))
+        done += count
+
+
+def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    size, held = files.ROW_GROUP_ROWS, []
+    for part in parts:
+        held.append(part)
+        while sum(one.num_rows for one in held) > size:
+            whole = pa.concat_tables(held)
+            yield whole[:size]
+            held = [whole[size:]]
+    yield pa.concat_tables(held)
+
+
+def _constant(text: str, count: int) -> pa.Array:
+    """One text in all rows, as what it is in the file: a dictionary of one entry."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
+
+
+def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without entries of its dictionary that no row has: they would be written, again and again."""
+    if not types.is_dictionary(values.type) or not len(values):
+        return values
+    if len(values.unique().drop_null()) == len(values.chunk(0).dictionary):
+        return values
+    return values.cast(values.type.value_type).dictionary_encode()
+
+
+def _repetitive(full: pa.Table) -> bool | list[str]:
+    """The columns worth a dictionary: those that repeat a value near their beginning; all if some are nested."""
+    if any(types.is_nested(column.type) for column in full.schema):
+        return True  # their parts have names of their own
+    return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
+
+
+def _repeats(values: pa.ChunkedArray) -> bool:
+    return bool(types.is_dictionary(values.type)) or len(values.unique()) < len(values)
+
+
+def _footer(full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None) -> dict[str, str]:
+    return {
+        files.AVRO_KEY: schema.to_avro(full, table_name),
+        files.SPARK_KEY: _CALENDAR,
+        files.BLOOM_TYPE_KEY: bloom.TYPE_CODE,
+        files.BLOOM_KEY: bloom.encode(keys, None if known is None else files.known_filter(known)),
+        **_bounds(keys, known),
+    }
+
+
+def _bounds(keys: pa.Array, known: pq.ParquetFile | None) -> dict[str, str]:
+    ends = None if known is None else files.key_range(known)
+    if known is not None and ends is not None:
+        keys = pa.concat_arrays([pa.array(ends), keys[known.metadata.num_rows :]])
+    found = pc.min_max(keys)
+    return {files.MIN_KEY: found["min"].as_py(), files.MAX_KEY: found["max"].as_py()} if len(keys) else {}

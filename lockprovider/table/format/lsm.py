@@ -1,0 +1,172 @@
+"""The archive's own files: what they are called, and what is in them.
+
+    <min begin>_<max begin>_<level>.parquet   archived instants; ten files of one level become one of the next
+    manifest_<n>                              which of the files are the archive, as JSON
+    _version_                                 the n that counts
+
+Source: Hudi `LSMTimeline`, `LSMTimelineWriter`, `HoodieLSMTimelineManifest`, `HoodieLSMTimelineInstant.avsc`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lockprovider.table.errors import Corrupt
+from lockprovider.table.format.layout import HISTORY
+
+VERSION_FILE = f"{HISTORY}/_version_"
+_MANIFEST = re.compile(r"manifest_([0-9]+)", re.ASCII)
+_FILE = re.compile(r"([0-9]+)_([0-9]+)_([0-9])\.parquet", re.ASCII)
+_DIGEST_KEY = "lockprovider.digest"
+_VERSION = 1
+_TEXT = ["null", {"type": "string", "avro.java.string": "String"}]
+_FIELDS = [
+    *({"name": name, "type": _TEXT, "default": None} for name in ("instantTime", "completionTime", "action")),
+    *({"name": name, "type": ["null", "bytes"], "default": None} for name in ("metadata", "plan")),
+    {"name": "version", "type": "int", "default": 1},
+]
+_RECORD = {
+    "type": "record",
+    "name": "HoodieLSMTimelineInstant",
+    "namespace": "org.apache.hudi.avro.model",
+    "fields": _FIELDS,
+}
+SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("instantTime", "completionTime", "action")),
+        *(pa.field(name, pa.binary()) for name in ("metadata", "plan")),
+        pa.field("version", pa.int32(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HistoryFile:
+    """The name of a file of archived instants, by their begin times."""
+
+    least: str
+    greatest: str
+    level: int
+
+    @property
+    def name(self) -> str:
+        """In the folder of the archive."""
+        return f"{self.least}_{self.greatest}_{self.level}.parquet"
+
+
+def parse_file(name: str) -> HistoryFile | None:
+    """Read such a name; None for any other."""
+    found = _FILE.fullmatch(name)
+    return HistoryFile(found[1], found[2], int(found[3])) if found else None
+
+
+def manifest_path(number: int) -> str:
+    """Where a manifest is."""
+    return f"{HISTORY}/manifest_{number}"
+
+
+def parse_manifest_name(name: str) -> int | None:
+    """The number of a manifest; None for any other name."""
+    found = _MANIFEST.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+Manifest = Mapping[str, int]  # the sizes in bytes of the archive's files, by name
+
+
+def encode_manifest(files: Manifest) -> bytes:
+    """The content of a manifest."""
+    listed = [{"fileName": name, "fileLen": size} for name, size in files.items()]
+    return json.dumps({"files": listed}, indent=2).encode("ascii")
+
+
+def decode_manifest(data: bytes, name: str) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        Corrupt: it cannot be understood; the message names it.
+    """
+    try:
+        return {str(one["fileName"]): int(one["fileLen"]) for one in json.loads(data)["files"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(f"{name} cannot be understood ({error!r}); restore the file") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What is asked of a file of archived instants again and again.
+
+    Attributes:
+        begin: the greatest begin time of its writes; empty if there are none.
+        completion: their greatest completion time.
+        streams: of each stream that a write was a batch of, the greatest batch and the file name of that write.
+    """
+
+    begin: str = ""
+    completion: str = ""
+    streams: Mapping[str, tuple[int, str]] | None = None
+
+    def plus(self, other: Digest) -> Digest:
+        """Of both together."""
+        streams = dict(self.streams or {})
+        for stream, last in (other.streams or {}).items():
+            streams[stream] = max(streams.get(stream, last), last)
+        return Digest(max(self.begin, other.begin), max(self.completion, other.completion), streams)
+
+
+def digest_of(footer: Mapping[bytes, bytes] | None) -> Digest | None:
+    """The digest that our own files carry in their footers; None if there is none, or it cannot be understood."""
+    try:
+        said = json.loads((footer or {})[_DIGEST_KEY.encode()])
+        streams = {str(name): (int(batch), str(file)) for name, (batch, file) in said["streams"].items()}
+        return Digest(str(said["begin"]), str(said["completion"]), streams)
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """One archived instant: the contents of its completed file, and of its plan if its action has one."""
+
+    begin: str
+    completion: str
+    action: str
+    metadata: bytes | None
+    plan: bytes | None = None
+
+
+def table_of(instants: Iterable[Archived]) -> pa.Table:
+    """The instants as rows of the archive, by begin time."""
+    ordered = sorted(instants, key=lambda one: (one.begin, one.completion))
+    columns: list[Sequence[Any]] = [
+        [one.begin for one in ordered],
+        [one.completion for one in ordered],
+        [one.action for one in ordered],
+        [one.metadata for one in ordered],
+        [one.plan for one in ordered],
+        [_VERSION] * len(ordered),
+    ]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def encode_file(rows: pa.Table, digest: Digest) -> bytes:
+    """The content of a file of archived instants; equal rows give equal bytes."""
+    out = pa.BufferOutputStream()
+    said = {"begin": digest.begin, "completion": digest.completion, "streams": dict(digest.streams or {})}
+    with pq.ParquetWriter(out, SCHEMA, compression="gzip", version="1.0", store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata(
+            {
+                "parquet.avro.schema": json.dumps(_RECORD, separators=(",", ":")),
+                "writer.model.name": "avro",
+                _DIGEST_KEY: json.dumps(said, separators=(",", ":"), sort_keys=True),
+            }
+        )
+    return bytes(out.getvalue())

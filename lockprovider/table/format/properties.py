@@ -1,0 +1,397 @@
+"""`hoodie.properties`: what a table is, as Java properties text.
+
+Reading is split in three. `parse` understands the text and checks that it is whole. `check_readable` refuses
+tables whose rows would come out wrong here. `check_writable` refuses, besides, tables that a write from here would
+damage.
+
+Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from zlib import crc32
+
+from lockprovider.table.errors import Corrupt, UnsupportedTable
+from lockprovider.table.format.bucket import MOST_BUCKETS, BucketIndex
+from lockprovider.table.format.java_properties import escape_key, escape_value, pairs
+from lockprovider.table.format.layout import PartitionStyle
+
+FILE_NAME = "hoodie.properties"
+READABLE_VERSIONS = (8, 9)
+EVENT_TIME = "EVENT_TIME_ORDERING"
+COMMIT_TIME = "COMMIT_TIME_ORDERING"
+
+_NAME = "hoodie.table.name"
+_DATABASE = "hoodie.database.name"
+_TYPE = "hoodie.table.type"
+_VERSION = "hoodie.table.version"
+_LAYOUT = "hoodie.timeline.layout.version"
+_CHECKSUM = "hoodie.table.checksum"
+_KEYS = "hoodie.table.recordkey.fields"
+_PARTITIONS = "hoodie.table.partition.fields"
+_ORDERING_V8 = "hoodie.table.precombine.field"
+_ORDERING_V9 = "hoodie.table.ordering.fields"
+_KEYGEN = "hoodie.table.keygenerator.type"
+_KEYGEN_CLASS = "hoodie.table.keygenerator.class"
+_HIVE = "hoodie.datasource.write.hive_style_partitioning"
+_ENCODE = "hoodie.datasource.write.partitionpath.urlencode"
+_DROP = "hoodie.datasource.write.drop.partition.columns"
+_FORMAT = "hoodie.table.base.file.format"
+_META = "hoodie.populate.meta.fields"
+_ZONE = "hoodie.table.timeline.timezone"
+_SCHEMA = "hoodie.table.create.schema"
+_MODE = "hoodie.record.merge.mode"
+_MDT = "hoodie.table.metadata.partitions"
+_MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
+_STRATEGY = "hoodie.record.merge.strategy.id"
+_PAYLOAD = "hoodie.compaction.payload.class"
+# Write settings of the JVM's, which it keeps nowhere. Its Spark writers take all that this file says for their own
+# settings, and refuse others: so here every writer finds them.
+INDEX = "hoodie.index.type"
+BUCKET_ENGINE = "hoodie.index.bucket.engine"
+BUCKETS = "hoodie.bucket.index.num.buckets"
+HASH_FIELD = "hoodie.bucket.index.hash.field"
+_BY_PARTITION = "hoodie.bucket.index.partition.expressions"
+BUCKET, SIMPLE = "BUCKET", "SIMPLE"
+DEFAULT_BUCKETS = 256
+
+# Version 8 says how rows merge three times over; the JVM wants the three to agree.
+_V8_MERGE = {
+    EVENT_TIME: {
+        _STRATEGY: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
+        _PAYLOAD: "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+    },
+    COMMIT_TIME: {
+        _STRATEGY: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+        _PAYLOAD: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+    },
+}
+_KNOWN_KEYGENS = frozenset(
+    {"", "SIMPLE", "COMPLEX", "NON_PARTITION", "SIMPLE_AVRO", "COMPLEX_AVRO", "NON_PARTITION_AVRO"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableConfig:
+    """What a table is. `raw` holds every property as found, so that those unknown here survive a rewrite.
+
+    `timezone` is the zone of instant times as recorded; empty when the file does not say (then every writer's
+    own default counts, which for the JVM is its local zone). `ordering_fields` has more than one entry only in tables
+    of version 9 that another engine made. `bucket_index` is None when keys have to be looked up.
+    """
+
+    name: str
+    record_keys: tuple[str, ...]
+    partition_fields: tuple[str, ...] = ()
+    ordering_fields: tuple[str, ...] = ()
+    hive_style: bool = True
+    url_encode: bool = False
+    version: int = 8
+    database: str = ""
+    schema_json: str | None = None
+    table_type: str = "COPY_ON_WRITE"
+    layout_version: int = 2
+    merge_mode: str | None = None
+    metadata_partitions: tuple[str, ...] = ()
+    timezone: str = "UTC"
+    populate_meta_fields: bool = True
+    drop_partition_columns: bool = False
+    base_file_format: str = "PARQUET"
+    keygenerator: str = ""
+    bucket_index: BucketIndex | None = None
+    raw: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    @property
+    def ordering_field(self) -> str | None:
+        """The column whose higher value wins between two rows of one key; None: the later commit wins."""
+        return self.ordering_fields[0] if self.ordering_fields else None
+
+    @property
+    def identifying(self) -> tuple[str, ...]:
+        """The columns that tell a row's key and partition."""
+        return tuple(dict.fromkeys((*self.record_keys, *self.partition_fields)))
+
+    @property
+    def bucket_by(self) -> tuple[str, ...]:
+        """The columns of the record key that tell a row's bucket; none without a bucket index."""
+        return self.bucket_index.fields if self.bucket_index else ()
+
+    @property
+    def partition_style(self) -> PartitionStyle:
+        """How this table makes folders of partition values."""
+        return PartitionStyle(self.partition_fields, self.hive_style, self.url_encode)
+
+    @property
+    def names_single_key(self) -> bool:
+        """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does.
+
+        Hudi 1.0.0 to 1.0.2 left the name out; releases before and after, and all tables of version 9, have it.
+        """
+        return len(self.record_keys) == 1 and self.keygenerator_type.startswith("COMPLEX")
+
+    @property
+    def keygenerator_type(self) -> str:
+        """Hudi's name for how keys and partitions are built; inferred as the JVM does when not recorded."""
+        if self.keygenerator:
+            return self.keygenerator
+        if not self.partition_fields:
+            return "NON_PARTITION"
+        return "SIMPLE" if len(self.partition_fields) == len(self.record_keys) == 1 else "COMPLEX"
+
+    @property
+    def effective_merge_mode(self) -> str:
+        """The recorded merge mode, or the one that follows from having an ordering field."""
+        return self.merge_mode or (EVENT_TIME if self.ordering_fields else COMMIT_TIME)
+
+
+def checksum(name: str, database: str) -> int:
+    """The number by which Hudi sees that the file is whole: CRC32 of `<database>.<table>`."""
+    return crc32(f"{database}.{name}".encode())
+
+
+def encode(config: TableConfig) -> bytes:
+    """Write the file: same config, same bytes. Properties in `raw` that this module does not know are kept."""
+    kept = {key: value for key, value in config.raw.items() if key not in _OWNED}
+    merged = {**_fixed(config), **kept, **_stated(config)}
+    lines = (f"{escape_key(key)}={escape_value(value)}\n" for key, value in sorted(merged.items()))
+    return "".join(lines).encode("ascii")
+
+
+def _fixed(config: TableConfig) -> dict[str, str]:
+    """Properties a new table gets and an existing one may differ in."""
+    own = {
+        "hoodie.table.initial.version": str(config.version),
+        "hoodie.timeline.path": "timeline",
+        "hoodie.timeline.history.path": "history",
+        "hoodie.archivelog.folder": "archived",
+    }
+    if config.version > 8:  # noqa: PLR2004 - the last version that names strategy and payload
+        return {**own, "hoodie.table.format": "native"}
+    return {**own, **_V8_MERGE.get(config.effective_merge_mode, {})}
+
+
+def _stated(config: TableConfig) -> dict[str, str]:
+    ordering = _ORDERING_V8 if config.version <= 8 else _ORDERING_V9  # noqa: PLR2004
+    optional = {
+        _PARTITIONS: ",".join(config.partition_fields),
+        ordering: ",".join(config.ordering_fields),
+        _MDT: ",".join(config.metadata_partitions),
+        _SCHEMA: config.schema_json or "",
+        _ZONE: config.timezone,
+    }
+    return {
+        _NAME: config.name,
+        _DATABASE: config.database,
+        _TYPE: config.table_type,
+        _VERSION: str(config.version),
+        _LAYOUT: str(config.layout_version),
+        _KEYS: ",".join(config.record_keys),
+        _KEYGEN: config.keygenerator_type,
+        _HIVE: _bool(config.hive_style),
+        _ENCODE: _bool(config.url_encode),
+        _DROP: _bool(config.drop_partition_columns),
+        _META: _bool(config.populate_meta_fields),
+        _FORMAT: config.base_file_format,
+        _MODE: config.effective_merge_mode,
+        _CHECKSUM: str(checksum(config.name, config.database)),
+        **{key: value for key, value in optional.items() if value},
+        **_index(config.bucket_index),
+    }
+
+
+def _index(index: BucketIndex | None) -> dict[str, str]:
+    if index is None:
+        return {}
+    return {INDEX: BUCKET, BUCKET_ENGINE: SIMPLE, BUCKETS: str(index.buckets), HASH_FIELD: ",".join(index.fields)}
+
+
+_OWNED = frozenset(
+    {_NAME, _DATABASE, _TYPE, _VERSION, _LAYOUT, _KEYS, _KEYGEN, _HIVE, _ENCODE, _DROP, _META, _FORMAT, _MODE}
+    | {_CHECKSUM, _PARTITIONS, _ORDERING_V8, _ORDERING_V9, _MDT, _MDT_INFLIGHT, _SCHEMA, _ZONE}
+)  # fmt: skip
+
+
+def parse(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
+    """Understand the file's text.
+
+    Raises:
+        Corrupt: the file is cut short, its checksum is wrong, or a property has an impossible value.
+    """
+    raw = dict(pairs(data.decode("latin-1")))
+    name, database = raw.get(_NAME, ""), raw.get(_DATABASE, "")
+    if not name:
+        raise Corrupt(f"{file_name} has no {_NAME}; restore the file, perhaps from {file_name}.backup")
+    if raw.get(_CHECKSUM, "").strip() not in {"", str(checksum(name, database))}:
+        raise Corrupt(
+            f"{file_name} says {_CHECKSUM}={raw[_CHECKSUM]}, but table {name!r} of database {database!r} has "
+            f"{checksum(name, database)}; restore the file, perhaps from {file_name}.backup"
+        )
+    return _config(raw, file_name)
+
+
+def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
+    return TableConfig(
+        name=raw[_NAME],
+        database=raw.get(_DATABASE, ""),
+        record_keys=_list(raw, _KEYS),
+        partition_fields=_list(raw, _PARTITIONS),
+        ordering_fields=_list(raw, _ORDERING_V9) or _list(raw, _ORDERING_V8),
+        hive_style=_flag(raw, _HIVE, default=False),
+        url_encode=_flag(raw, _ENCODE, default=False),
+        version=_int(raw, _VERSION, file_name),
+        schema_json=raw.get(_SCHEMA) or None,
+        table_type=raw.get(_TYPE, "COPY_ON_WRITE").strip().upper(),
+        layout_version=_int(raw, _LAYOUT, file_name),
+        merge_mode=raw.get(_MODE) or None,
+        metadata_partitions=tuple(dict.fromkeys(_list(raw, _MDT) + _list(raw, _MDT_INFLIGHT))),
+        timezone=raw.get(_ZONE, "").strip().upper(),
+        populate_meta_fields=_flag(raw, _META, default=True),
+        drop_partition_columns=_flag(raw, _DROP, default=False),
+        base_file_format=raw.get(_FORMAT, "PARQUET").strip().upper(),
+        keygenerator=raw.get(_KEYGEN, "").strip().upper(),
+        bucket_index=_bucket_index(raw, file_name),
+        raw=MappingProxyType(dict(raw)),
+    )
+
+
+def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
+    if raw.get(INDEX, "").strip().upper() != BUCKET:
+        return None
+    buckets = _int(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS
+    if not 1 <= buckets <= MOST_BUCKETS:
+        raise Corrupt(f"{file_name} has {BUCKETS}={buckets}; it must be 1 to {MOST_BUCKETS}, restore the file")
+    return BucketIndex(buckets, _list(raw, HASH_FIELD) or _list(raw, _KEYS))
+
+
+def check_readable(config: TableConfig) -> None:
+    """Refuse a table whose rows would come out wrong.
+
+    Raises:
+        UnsupportedTable: naming the property, its value and the next step.
+    """
+    for bad, sentence in _reading_faults(config):
+        if bad:
+            raise UnsupportedTable(f"table {config.name!r}: {sentence}")
+
+
+def check_writable(config: TableConfig) -> None:
+    """Refuse a table that a write from here would damage, or whose rows would come out wrong.
+
+    A recorded time zone other than UTC is refused; none at all is accepted (that is how the JVM creates tables by
+    default), and then every JVM writer has to run with `-Duser.timezone=UTC`.
+
+    Raises:
+        UnsupportedTable: naming the property, its value and the next step.
+    """
+    check_readable(config)
+    for bad, sentence in _writing_faults(config):
+        if bad:
+            raise UnsupportedTable(f"table {config.name!r}: {sentence}")
+
+
+def faults(config: TableConfig) -> tuple[str, ...]:
+    """Every reason why the table cannot be read or written here, each with the next step; none if it can."""
+    return tuple(sentence for bad, sentence in (*_reading_faults(config), *_writing_faults(config)) if bad)
+
+
+def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
+    yield (
+        config.version not in READABLE_VERSIONS,
+        (
+            f"{_VERSION}={config.version} is not supported, only 8 and 9 are; "
+            "upgrade or downgrade it with Hudi's own tools, or read it with another engine"
+        ),
+    )
+    yield config.layout_version != 2, f"{_LAYOUT}={config.layout_version} is not supported, only 2 is"  # noqa: PLR2004
+    yield (
+        config.table_type != "COPY_ON_WRITE",
+        f"{_TYPE}={config.table_type} is not supported, only COPY_ON_WRITE is; use another engine for this table",
+    )
+    yield (
+        config.base_file_format != "PARQUET",
+        f"{_FORMAT}={config.base_file_format} is not supported, only PARQUET is; use another engine for this table",
+    )
+    yield (
+        config.drop_partition_columns,
+        f"{_DROP}=true leaves the partition columns out of the files; rewrite the table with {_DROP}=false",
+    )
+    yield (
+        not config.populate_meta_fields,
+        f"{_META}=false leaves rows without their key; rewrite the table with {_META}=true",
+    )
+
+
+def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
+    yield (
+        bool(config.metadata_partitions),
+        (
+            f"{_MDT}={','.join(config.metadata_partitions)} would hide these commits from JVM readers; "
+            "set hoodie.metadata.enable=false on every JVM writer, then Table.retire_metadata_table()"
+        ),
+    )
+    yield (
+        config.timezone not in {"", "UTC"},
+        f"{_ZONE}={config.timezone} would mix two clocks on one timeline; only UTC can be written",
+    )
+    yield from _index_faults(config)
+    yield not config.record_keys, f"{_KEYS} is empty; rows without a key cannot be updated, name the key columns"
+    yield (
+        config.keygenerator_type not in _KNOWN_KEYGENS or any(":" in name for name in config.partition_fields),
+        (
+            f"{_KEYGEN}={config.keygenerator_type} with {_PARTITIONS}={','.join(config.partition_fields)} computes "
+            "keys or partitions in a way unknown here; write it with the engine that made it"
+        ),
+    )
+    yield (
+        not config.keygenerator and bool(config.raw.get(_KEYGEN_CLASS)),
+        f"{_KEYGEN_CLASS}={config.raw.get(_KEYGEN_CLASS)} is not known here; write it with the engine that made it",
+    )
+    yield (
+        len(config.ordering_fields) > 1,
+        f"{_ORDERING_V9}={','.join(config.ordering_fields)} has several fields, only one can be written",
+    )
+    yield (
+        config.effective_merge_mode not in _V8_MERGE,
+        (
+            f"{_MODE}={config.effective_merge_mode} merges rows in a way unknown here; "
+            f"only {EVENT_TIME} and {COMMIT_TIME} can be written"
+        ),
+    )
+    yield (
+        config.effective_merge_mode == EVENT_TIME and not config.ordering_fields,
+        f"{_MODE}={EVENT_TIME} needs an ordering field; set one, or {COMMIT_TIME}",
+    )
+
+
+def _index_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
+    index = config.bucket_index
+    if index is None:
+        return
+    engine, rules = config.raw.get(BUCKET_ENGINE, SIMPLE).strip().upper(), config.raw.get(_BY_PARTITION, "")
+    yield engine != SIMPLE, f"{BUCKET_ENGINE}={engine} cannot be written, only {SIMPLE}; use the engine that made it"
+    yield bool(rules), f"{_BY_PARTITION}={rules} cannot be written; use the engine that made the table"
+    strange = sorted(set(index.fields) - set(config.record_keys))
+    yield bool(strange), f"{HASH_FIELD} has {strange}, which are not in {_KEYS}; name columns of the record key"
+
+
+def _list(raw: Mapping[str, str], key: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in raw.get(key, "").split(",") if part.strip())
+
+
+def _flag(raw: Mapping[str, str], key: str, *, default: bool) -> bool:
+    value = raw.get(key, "").strip().lower()
+    return value == "true" if value else default
+
+
+def _int(raw: Mapping[str, str], key: str, file_name: str) -> int:
+    try:
+        return int(raw[key])
+    except (KeyError, ValueError) as error:
+        raise Corrupt(f"{file_name} has {key}={raw.get(key)!r}; it must be a number, restore the file") from error
+
+
+def _bool(value: bool) -> str:  # noqa: FBT001 - it is the value written
+    return "true" if value else "false"

@@ -1,0 +1,4 @@
+"""Reads: scans of files, reads of one moment, changes between two.
+
+May import: state and below.
+"""

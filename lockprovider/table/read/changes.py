@@ -1,0 +1,192 @@
+"""The table's past: what it was at a time, and what changed since.
+
+    changes = table.changes(after=checkpoint)
+    apply(changes.to_arrow()); checkpoint = changes.checkpoint      # kept by the consumer, with what it applied
+
+Source: RFC-22; Hudi `HoodieTableFileSystemView`, incremental and time travel queries; `LSMTimeline` for the archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.errors import HistoryGone
+from lockprovider.table.files.place import Place
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.read import scan as reading
+from lockprovider.table.state.as_of import refuse_archived, refuse_gone
+from lockprovider.table.state.stale import has_overtaken, is_overtaken
+from lockprovider.table.timeline.incremental import OPERATION, Order, Window, changed_rows, latest, touched, window
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import Snapshot, time_text
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from lockprovider.table.state.context import TableContext
+
+_OVERTAKEN = 10  # how often changes are looked up again because files were removed while they were listed
+_NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The changes of one partition: its touched file groups before and after. Picklable, and read on its own."""
+
+    before: reading.Scan
+    then: reading.Scan
+    schema: pa.Schema
+
+    def read(self, place: Place) -> pa.Table:
+        """The changes.
+
+        Raises:
+            HistoryGone: a file was cleaned meanwhile.
+        """
+        old, new = (
+            pa.concat_tables(
+                [scan.schema.empty_table(), *(reading.read_slice(place, scan, one) for one in scan.slices)]
+            )
+            for scan in (self.before, self.then)
+        )
+        return changed_rows(old, new).select(self.schema.names).cast(self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of some commits, to be read once or several times.
+
+    Attributes:
+        checkpoint: the `after` of the next call. It stays where it was when nothing new could be given.
+        commits: the instants whose changes these are, in the order in which they are given.
+        schema: the columns of the rows: the operation (`insert`, `update` or `delete`), then those asked for.
+        parts: the changes by partition, for an engine that reads them in several places.
+    """
+
+    checkpoint: str
+    commits: tuple[Instant, ...]
+    schema: pa.Schema
+    parts: tuple[Part, ...] = field(repr=False)
+    _place: Place = field(repr=False)
+
+    def to_arrow(self) -> pa.Table:
+        """All changes.
+
+        Raises:
+            HistoryGone: a file was cleaned meanwhile.
+        """
+        return pa.concat_tables([self.schema.empty_table(), *(part.read(self._place) for part in self.parts)])
+
+    def scan(self) -> pa.RecordBatchReader:
+        """The changes batch by batch; in memory are the touched files of one partition, before and after."""
+        read = (part.read(self._place) for part in self.parts)
+        batches = (batch for rows in read for batch in rows.to_batches(reading.BATCH_ROWS))
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+
+def changes(
+    table: TableContext,
+    after: str | datetime | None = None,
+    until: str | datetime | None = None,
+    *,
+    order: Order | str = Order.COMPLETION,
+    columns: Sequence[str] | None = None,
+    partitions: Iterable[str] | None = None,
+) -> Changes:
+    """See `Table.changes`."""
+    order = _order(order)
+    if isinstance(partitions, str):
+        raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
+    start = "" if after is None or after == "" else time_text(after)
+    end = "" if until is None else time_text(until)
+    only = None if partitions is None else frozenset(partitions)
+    for _ in range(_OVERTAKEN):
+        # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the
+        # last commit of one listing is in the next.
+        reached = latest(table.timeline(), order)
+        now = table.timeline()
+        check_since(table, now, start, order)
+        given = window(now, start, min(reached, end) if end else reached, order)
+        try:
+            found = _changes(table, now, given, continues=bool(start), columns=columns, only=only)
+        except HistoryGone as error:
+            if not is_overtaken(table, now, error):
+                raise
+        else:
+            if not has_overtaken(table, now):
+                return found
+    raise HistoryGone(f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits")
+
+
+def _order(given: Order | str) -> Order:
+    try:
+        return Order(given)
+    except ValueError:
+        raise InvalidInput(f"order={given!r} is none: use {', '.join(one.value for one in Order)}") from None
+
+
+def _changes(
+    table: TableContext,
+    now: Timeline,
+    given: Window,
+    *,
+    continues: bool,
+    columns: Sequence[str] | None,
+    only: frozenset[str] | None,
+) -> Changes:
+    schema = table.schema(given.then if given.then.writes else now)
+    wanted = _wanted(schema, columns)
+    if not given.commits:
+        return Changes(given.checkpoint, (), wanted, (), table.place)
+    files = table.data_files()
+    then = table.snapshot_of(given.then, files)
+    before = table.snapshot_of(given.before, files) if continues else Snapshot(given.before, ())
+    found = touched(table.metadata_of(i) for i in given.commits) if continues else then.groups
+    groups = {partition: found[partition] for partition in sorted(found) if only is None or partition in only}
+    refuse_gone(table, now, then, groups, f"up to {given.checkpoint}")
+    if continues:
+        refuse_gone(table, now, before, groups, "before these changes")
+    names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
+    old, new = (reading.plan(seen, schema, table.config(), columns=names) for seen in (before, then))
+    # One partition after the other: a row may have moved between its file groups.
+    parts = (Part(_only(old, *group), _only(new, *group), wanted) for group in groups.items())
+    return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table.place)
+
+
+def check_since(table: TableContext, now: Timeline, start: str, order: Order) -> None:
+    """Refuse to continue from a checkpoint that commits were archived or taken back after; empty is the beginning.
+
+    Raises:
+        HistoryGone: what happened since cannot be told.
+    """
+    if start:
+        refuse_archived(table, start, order)
+        _refuse_restored(now, start, order)
+
+
+def _only(scan: reading.Scan, partition: str, file_ids: frozenset[str]) -> reading.Scan:
+    return replace(scan, slices=tuple(s for s in scan.slices if s.partition == partition and s.file_id in file_ids))
+
+
+def _wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    full = hudi_schema.with_meta(schema)
+    names = schema.names if columns is None else list(columns)
+    missing = [name for name in names if name not in full.names]
+    if missing or isinstance(columns, str) or OPERATION in full.names:
+        raise InvalidInput(f"columns {missing or columns or [OPERATION]!r} cannot be read; name some of {schema.names}")
+    return pa.schema([pa.field(OPERATION, pa.string()), *(full.field(name) for name in names)])
+
+
+def _refuse_restored(now: Timeline, start: str, order: Order) -> None:
+    restores = [i for i in now.instants if i.action is Action.RESTORE and i.is_completed and order.time_of(i) > start]
+    if restores:
+        raise HistoryGone(
+            f"the table was restored ({restores[0].file_name}) after {start}, which took back commits that may have "
+            "been consumed; read the whole table again"
+        )

@@ -1,0 +1,128 @@
+"""Reads of one moment, whatever others do meanwhile: a read that they have overtaken begins again.
+
+A read takes several looks: the timeline is listed, then the files, then commits or rows are read by them. In between
+others clean files, archive commits, or take commits back. Whoever finds that they did looks from the start.
+
+Promised: what comes out is the table of one moment, and of one that was present after the call began, unless another
+was asked for. NOT promised: that it ends well where files go faster than they are listed (`HistoryGone`), or that rows
+which are read bit by bit (`plan`) are still there when they are reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fsspec_cas import Entry
+from lockprovider.table.errors import HistoryGone
+from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.read import scan
+from lockprovider.table.state.as_of import snapshot_at
+from lockprovider.table.state.stale import has_overtaken, is_overtaken
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import AsOf, Snapshot
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+PointInTime = str | datetime | AsOf | None  # None is now
+
+_OVERTAKEN = 10  # how often a reader begins again because files were removed while it listed them
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One completed write, as the timeline tells it."""
+
+    instant: str
+    completion: str
+    action: str
+    metadata: CommitMetadata
+
+    @property
+    def operation(self) -> str:
+        """Hudi's name of the operation, upper case."""
+        return self.metadata.operation
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """What the writer said about it."""
+        return dict(self.metadata.extra)
+
+
+def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
+    """The completed rows of a moment.
+
+    Raises:
+        HistoryGone: it cannot be read (any more).
+    """
+    for _ in range(_OVERTAKEN):
+        known = table.present.known_snapshot() if as_of is None else None
+        if known is not None:
+            return known
+        now = table.timeline() if as_of is not None else table.now(listed=True).timeline
+        try:
+            seen = snapshot_by(table, now, as_of)
+        except HistoryGone as error:
+            if not is_overtaken(table, now, error):
+                raise
+        else:
+            if not has_overtaken(table, now):
+                return seen if as_of is not None else table.memory.found(seen)
+    raise HistoryGone(f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits")
+
+
+def snapshot_by(
+    table: TableContext, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
+) -> Snapshot:
+    """The same by one listing, without looking whether others have overtaken it.
+
+    Raises:
+        HistoryGone: the moment cannot be read (any more).
+    """
+    return table.snapshot_of(now, files) if as_of is None else snapshot_at(table, now, AsOf.of(as_of))
+
+
+def plan(
+    table: TableContext,
+    columns: Sequence[str] | None,
+    where: scan.Where,
+    partitions: Iterable[str] | None,
+    as_of: PointInTime,
+) -> scan.Scan:
+    """Which files hold the rows that are asked for; see `reading.plan`."""
+    seen = snapshot(table, as_of)
+    schema = table.schema(seen.timeline)
+    return scan.plan(seen, schema, table.config(), columns=columns, where=where, partitions=partitions)
+
+
+def rows(
+    table: TableContext,
+    columns: Sequence[str] | None,
+    where: scan.Where,
+    partitions: Iterable[str] | None,
+    as_of: PointInTime = None,
+) -> pa.Table:
+    """All of these rows; see `Table.to_arrow`."""
+    only = partitions if partitions is None or isinstance(partitions, str) else tuple(partitions)
+    for _ in range(_OVERTAKEN if as_of is None else 0):
+        with contextlib.suppress(HistoryGone):  # the rows of now are in other files now
+            return scan.to_table(table.place, plan(table, columns, where, only, None))
+    return scan.to_table(table.place, plan(table, columns, where, only, as_of))
+
+
+def commits(table: TableContext) -> list[Commit]:
+    """See `Table.history`."""
+    for left in reversed(range(_OVERTAKEN)):
+        done = table.timeline().writes
+        try:
+            return [Commit(i.begin, i.completion or "", i.action.value, table.metadata_of(i)) for i in done]
+        except HistoryGone:  # archived just now
+            if not left:
+                raise
+    raise AssertionError

@@ -1,0 +1,255 @@
+"""Reads: only those files, columns and row groups that a question needs.
+
+    scan = plan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
+    rows = to_table(table, scan)              # or to_reader(table, scan), in bounded memory
+
+Whole files are left out by their partition's values, row groups by the statistics in their footers, and what is left is
+filtered row by row. A filter that mentions a column of floats leaves out no row groups: statistics know no NaN, and
+whether a zero is negative. A small file is fetched with one request, of a large one only the ranges that are needed.
+
+Promised: the rows are those of the snapshot, whatever is committed meanwhile; with a filter those that `filter` of a
+`pyarrow.Table` of all of them has. `to_reader` holds one row group of one file at a time (`files.ROW_GROUP_ROWS` rows
+of the columns asked for and filtered by). NOT promised: an order of the rows.
+
+Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs as arrow_fs
+from pyarrow import types
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords
+from lockprovider.table.files.base_file import check_calendar, conform
+from lockprovider.table.files.place import Place
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.timeline.view import FileSlice, Snapshot
+
+Where = Any  # a pyarrow.compute.Expression, or a list of tuples as for pyarrow.parquet.read_table; None for all rows
+
+BATCH_ROWS = 1 << 16
+_VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
+_BY_NUMBER = "FieldPath("  # in the text of an expression
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A read, planned. Picklable, and each of its slices can be read on its own.
+
+    `schema` is that of the result, `read` has the columns that the filter needs, too. `by_statistics` is whether row
+    groups may be left out.
+    """
+
+    slices: tuple[FileSlice, ...]
+    schema: pa.Schema
+    read: pa.Schema
+    where: Where
+    by_statistics: bool
+
+
+def plan(
+    snapshot: Snapshot,
+    schema: pa.Schema,
+    config: TableConfig,
+    *,
+    columns: Sequence[str] | None = None,
+    where: Where = None,
+    partitions: Iterable[str] | None = None,
+) -> Scan:
+    """Which files hold rows that are asked for.
+
+    Args:
+        snapshot: the rows to choose from.
+        schema: the table's columns, without Hudi's own.
+        config: the table's properties.
+        columns: all without Hudi's own, or these (which may be Hudi's).
+        where: which rows; any column of the table may be named, whether read or not.
+        partitions: paths of partitions; all if None.
+
+    Raises:
+        InvalidInput: a column is named that is not there, or the filter does not fit the columns' types.
+    """
+    if isinstance(partitions, str):
+        raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
+    full = hudi_schema.with_meta(schema)
+    wanted = _wanted(schema, full, columns)
+    slices = snapshot.within(partitions)
+    if where is None:
+        return Scan(slices, wanted, wanted, None, by_statistics=False)
+    expression = _expression(where, full)
+    mentioned = [full.field(name) for name in _mentioned(expression, full)]
+    read = pa.schema([*wanted, *(column for column in mentioned if column.name not in wanted.names)])
+    exact = not any(_has_floats(column.type) for column in mentioned)
+    return Scan(_pruned(slices, full, config, expression), wanted, read, expression, by_statistics=exact)
+
+
+def to_table(place: Place, scan: Scan) -> pa.Table:
+    """All rows of a scan.
+
+    Raises:
+        HistoryGone: a file was cleaned meanwhile.
+    """
+    parts = [batch for one in scan.slices for batch in _batches(place, scan, one)]
+    return pa.Table.from_batches(parts, scan.schema)
+
+
+def to_reader(place: Place, scan: Scan) -> pa.RecordBatchReader:
+    """The rows of a scan, batch by batch; the files are opened one after the other as they are reached.
+
+    Raises:
+        HistoryGone: while reading: a file was cleaned meanwhile.
+    """
+    batches = (batch for one in scan.slices for batch in _batches(place, scan, one, ahead=False))
+    return pa.RecordBatchReader.from_batches(scan.schema, batches)
+
+
+def read_slice(place: Place, scan: Scan, one: FileSlice) -> pa.Table:
+    """The rows of a scan that are in one of its slices.
+
+    Raises:
+        HistoryGone: the file was cleaned meanwhile.
+    """
+    return pa.Table.from_batches(_batches(place, scan, one), scan.schema)
+
+
+# -- planning ----------------------------------------------------------------------------------------------------------
+
+
+def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    if columns is None:
+        return schema
+    missing = [name for name in columns if name not in full.names]
+    if missing or isinstance(columns, str):
+        raise InvalidInput(f"columns {missing or columns!r} are not in the table; name some of {schema.names}")
+    return pa.schema([full.field(name) for name in columns])
+
+
+def _expression(where: Where, full: pa.Schema) -> Any:
+    try:
+        expression = where if isinstance(where, pc.Expression) else pq.filters_to_expression(where)
+        full.empty_table().filter(expression)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidInput(f"filter {where} does not fit the table ({error}); its columns are {full.names}") from error
+    if _BY_NUMBER in str(expression):
+        raise InvalidInput(f"filter {where} mentions a column by its number; name it, of {full.names}")
+    return expression
+
+
+def _mentioned(expression: Any, full: pa.Schema) -> list[str]:
+    """The columns that a filter is about: those without which it does not fit."""
+    empty = full.empty_table()
+
+    def among(names: list[str]) -> list[str]:
+        try:
+            empty.drop_columns(names).filter(expression)
+        except pa.ArrowInvalid:
+            half = len(names) // 2
+            return names if not half else [*among(names[:half]), *among(names[half:])]
+        return []
+
+    return among(full.names)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(types.is_floating(kind)) or any(map(_has_floats, inner))
+
+
+def _pruned(
+    slices: tuple[FileSlice, ...], full: pa.Schema, config: TableConfig, expression: Any
+) -> tuple[FileSlice, ...]:
+    """Without the files whose partition says that no row of theirs is asked for. Nothing is opened."""
+    pds, local = _dataset(), arrow_fs.LocalFileSystem()
+    parquet = pds.ParquetFileFormat()
+    fragments = [
+        parquet.make_fragment(str(number), local, partition_expression=_guarantee(one.partition, full, config))
+        for number, one in enumerate(slices)
+    ]
+    dataset = pds.FileSystemDataset(fragments, full, parquet, local)
+    return tuple(slices[int(fragment.path)] for fragment in dataset.get_fragments(filter=expression))
+
+
+def _guarantee(partition: str, full: pa.Schema, config: TableConfig) -> Any:
+    """What is true of all rows of a partition; True where its path does not say."""
+    sure = pc.scalar(True)
+    if not _paths_are_values(config):
+        return sure
+    try:
+        texts = config.partition_style.values_of(partition)
+    except InvalidRecords:
+        return sure
+    for name, text in zip(config.partition_fields, texts, strict=True):
+        value = _value(text, full.field(name).type) if name in full.names else None
+        if value is not None:
+            sure = (pc.field(name) == value) & sure
+    return sure
+
+
+def _paths_are_values(config: TableConfig) -> bool:
+    """Whether this kind of key generator makes folders of the values as they are."""
+    generator = config.raw.get("hoodie.table.keygenerator.class", "").rpartition(".")[2].upper()
+    names = (config.keygenerator_type, generator or _VALUE_KEYGENS[0])
+    return all(name.startswith(_VALUE_KEYGENS) for name in names)
+
+
+def _value(text: str | None, kind: pa.DataType) -> Any:
+    """A partition value by its text; None if the text does not tell it for sure."""
+    if text is None or "/" in text:
+        return None  # null and empty are one; a path of several levels may be one value, rewritten
+    try:
+        if types.is_string(kind):
+            return pa.scalar(text, kind)
+        if types.is_integer(kind):
+            return pa.scalar(int(text), kind)
+        return pa.scalar(date.fromisoformat(text), kind) if types.is_date(kind) else None
+    except (ValueError, pa.ArrowException):
+        return None
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _batches(place: Place, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
+    """The rows of one file; `ahead` decodes several row groups at once, for those who keep them all."""
+    try:
+        fragment = _fragment(place, one)
+        there = fragment.physical_schema
+        check_calendar(fragment.metadata, repr(one.path))
+        stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
+        if scan.by_statistics:
+            fragment = fragment.subset(filter=scan.where, schema=stored)
+        scanner = fragment.scanner(
+            schema=stored,
+            batch_size=BATCH_ROWS,
+            batch_readahead=1,
+            use_threads=ahead,
+            fragment_scan_options=_dataset().ParquetFragmentScanOptions(pre_buffer=ahead),
+        )
+        for batch in scanner.to_batches():
+            rows = conform(pa.Table.from_batches([batch]), scan.read)
+            rows = rows if scan.where is None else rows.filter(scan.where).select(scan.schema.names)
+            yield from rows.to_batches()
+    except FileNotFoundError as error:
+        raise HistoryGone.with_file(one.path) from error
+    except pa.ArrowInvalid as error:
+        raise Corrupt(f"base file {one.path!r} cannot be read: {error}") from error
+
+
+def _fragment(place: Place, one: FileSlice) -> Any:
+    return _dataset().ParquetFileFormat().make_fragment(*place.source(one.path, one.size))
+
+
+def _dataset() -> Any:
+    """pyarrow.dataset, when something is read: it loads pandas, which writers need not have."""
+    return import_module("pyarrow.dataset")

@@ -1,0 +1,182 @@
+"""Archive: move the oldest instants from the timeline into the archive (`archival` decides which).
+
+All of it under the table lock, in rounds, so that others get in between; each round
+
+    write     the contents of the instants, as one file of the archive
+    decide    the next manifest, which names it: a fenced publish, so that nothing that another did since is passed over
+    point     `_version_` to the manifest, by compare and swap; from here on the instants are archived
+    remove    the instants' files (see `leaving`)
+    merge     ten files of one level into one of the next; manifests and files of long ago are removed
+
+An archiver that dies leaves nothing that a reader sees. The next one goes on, also a restore or a savepoint: a
+manifest that was decided is pointed to, and what is archived is removed. NOT promised: that a task which writes a file
+long after its instant was rolled back, and dies before it removes it again, leaves nothing that readers see: what is
+older than the timeline counts as committed.
+
+Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError
+from lockprovider import InvalidSettings, Lease, LockError
+from lockprovider.table.errors import TableError
+from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.layout import MARKERS, TIMELINE
+from lockprovider.table.format.lsm import Archived
+from lockprovider.table.format.metadata import decode_rollback_plan
+from lockprovider.table.format.properties import check_writable
+from lockprovider.table.services import archive_files, archive_removal, recover
+from lockprovider.table.state import archive_index
+from lockprovider.table.state.prefetch import at_once
+from lockprovider.table.timeline.archival import Archivable, Facts, FileGroup, KeepActive, Plan, plan, surplus
+from lockprovider.table.timeline.retention import earliest_retained
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+_ROUND = 100  # writes; the lock is held for as long as their completed files are removed one by one
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    """What was archived: the names of the completed files, oldest first.
+
+    `held` says why it is less than the settings ask for, and what to do; empty if it is not.
+    """
+
+    instants: tuple[str, ...]
+    held: str = ""
+
+
+def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResult:
+    """Archive what may be; before that, roll back what dead writers left. A few reads if there is nothing to do.
+
+    Raises:
+        InvalidSettings: what is to be kept cannot be.
+        UnsupportedTable: the table cannot be written here.
+        Corrupt: a file of the archive, or an instant, cannot be understood.
+        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+    """
+    keep, now = _checked(table, keep), table.timeline()
+    if not surplus(now, _earliest(table, now), keep) and archive_index.reach(table.archived).begin < now.first_active:
+        return ArchiveResult(())  # also nothing that a dead archiver has left
+    if _may_have_dead(now):
+        recover.sweep(table)
+    names: list[str] = []
+    while True:
+        with table.lock.acquire() as lease:
+            done, is_last = _round(table, lease, keep)
+        names += [one.done.file_name for one in done.actions]
+        if is_last:
+            if names:
+                table.tell("archived", "", instants=len(names))
+            return ArchiveResult(tuple(names), done.held)
+
+
+def after_commit(table: TableContext) -> None:
+    """Archive, if what this process saw last of the timeline is long enough. The commit stands whatever comes of it."""
+    keep = table.settings.archival
+    if len(table.memory.latest.writes) > keep.most:
+        with contextlib.suppress(CasError, LockError, TableError):
+            archive(table, keep)
+
+
+def would_archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResult:
+    """What `archive` would do now, if no writer is dead; nothing is written.
+
+    Raises:
+        InvalidSettings: what is to be kept cannot be.
+    """
+    keep = _checked(table, keep)
+    planned = plan(_facts(table), keep, at_most=len(table.timeline().instants))
+    return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
+
+
+def _checked(table: TableContext, keep: KeepActive | None) -> KeepActive:
+    check_writable(table.config())
+    keep = table.settings.archival if keep is None else keep
+    if not isinstance(keep, KeepActive):
+        raise InvalidSettings(f"keep={keep!r} must be KeepActive(least, most), e.g. KeepActive(20, 30)")
+    if keep.fault:
+        raise InvalidSettings(keep.fault)
+    return keep
+
+
+def _may_have_dead(now: Timeline) -> bool:
+    return bool(now.pending_writes or now.pending(Action.ROLLBACK, Action.RESTORE))
+
+
+def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Plan, bool]:
+    """One round; whether it was the last one."""
+    archive_removal.finish(table, lease)
+    planned = plan(_facts(table), keep, at_most=_ROUND)
+    if planned.actions:
+        calls = [partial(_content, table, action) for action in planned.actions]
+        archive_files.add(table, lease, at_once(table.store, calls))
+        archive_removal.remove(table, lease, planned.actions)
+        _remove_markers(table, planned.actions)
+        archive_files.merge(table, lease)
+    writes = sum(action.done.changes_rows for action in planned.actions)
+    return planned, writes < _ROUND
+
+
+def _facts(table: TableContext) -> Facts:
+    """The files first: then a file of no instant never gets one."""
+    paths = frozenset(entry.path for entry in table.data_files())
+    now = table.timeline()
+    return Facts(now, paths, _replaced(table, now), _victims(table, now), _earliest(table, now))
+
+
+def _earliest(table: TableContext, now: Timeline) -> str:
+    """The begin time of the oldest write that the retention needs; empty if it needs none."""
+    found = earliest_retained(table.settings.retention, now, table.world.now_ms())
+    return found.begin if found else ""
+
+
+def _replaced(table: TableContext, now: Timeline) -> dict[str, frozenset[FileGroup]]:
+    replaces = (instant for instant in now.writes if instant.action is Action.REPLACECOMMIT)
+    return {
+        instant.begin: frozenset(
+            (part, file_id) for part, ids in table.metadata_of(instant).replaced.items() for file_id in ids
+        )
+        for instant in replaces
+    }
+
+
+def _victims(table: TableContext, now: Timeline) -> frozenset[str]:
+    """Of rollbacks that are planned and not done; one without a plan has not begun."""
+    requested = (Instant(begin, Action.ROLLBACK, State.REQUESTED).file_name for begin in now.pending_rollbacks)
+    plans = ((name, _read(table, name)) for name in requested if name in now.names)
+    return frozenset(decode_rollback_plan(data, name).victim for name, data in plans if data)
+
+
+def _content(table: TableContext, action: Archivable) -> Archived:
+    """What the archive keeps of an instant: as JVM Hudi, of a replacecommit its inflight file, if there is one."""
+    done = action.done
+    names = [done.file_name]
+    pending = {(i.action, i.state): i.file_name for i in action.pending}
+    for kind in (Action.CLEAN, Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING, Action.REPLACECOMMIT):
+        states = (State.INFLIGHT,) if kind is Action.REPLACECOMMIT else ()
+        names += [pending[kind, s] for s in (*states, State.REQUESTED) if (kind, s) in pending]
+    metadata, *plans = (_read(table, name) for name in names)
+    return Archived(done.begin, done.completion or "", done.action.value, metadata, next(filter(None, plans), None))
+
+
+def _read(table: TableContext, name: str) -> bytes | None:
+    """None if it is empty."""
+    return table.store.read(f"{TIMELINE}/{name}").data or None
+
+
+def _remove_markers(table: TableContext, actions: Iterable[Archivable]) -> None:
+    """What a writer left that died after its commit."""
+    begins = {action.done.begin for action in actions}
+    entries = table.store.list(f"{MARKERS}/")
+    table.store.delete_all([e.path for e in entries if e.path.removeprefix(f"{MARKERS}/").partition("/")[0] in begins])

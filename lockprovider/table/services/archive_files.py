@@ -1,0 +1,189 @@
+"""Writing the archive's files: add instants to it, merge small files, and remove what is not part of it any more.
+
+All of it is done under the table lock. What counts as decided is a manifest that was published under it; whoever finds
+one that `_version_` does not point to yet points to it, if what it says is still true. Then an archiver that was paused
+meanwhile finds `_version_` changed, and stops.
+
+Source: Hudi `LSMTimelineWriter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from fsspec_cas import ObjectNotFound, Version, Won
+from lockprovider import Lease
+from lockprovider.table.errors import Corrupt
+from lockprovider.table.format.instant import parse
+from lockprovider.table.format.layout import HISTORY
+from lockprovider.table.format.lsm import (
+    SCHEMA,
+    VERSION_FILE,
+    Archived,
+    Digest,
+    HistoryFile,
+    Manifest,
+    decode_manifest,
+    encode_file,
+    encode_manifest,
+    manifest_path,
+    parse_file,
+    parse_manifest_name,
+    table_of,
+)
+from lockprovider.table.state import archive_index
+from lockprovider.table.state.archive_index import History
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+_MERGED = 10  # files of one level (`hoodie.timeline.compaction.batch.size`)
+_MERGED_BYTES = 128 << 20  # of all of them together; they are in memory
+_LEVELS = 9  # a level is one digit
+_MANIFESTS = 3  # that stay, for readers who are at it (`hoodie.timeline.manifest.retained.versions`)
+
+
+def settle(table: TableContext, lease: Lease) -> History:
+    """The archive, once what was decided under an earlier lease is part of it."""
+    history, there = archive_index.look(table.archived), _listed(table)
+    later = sorted(number for number in _numbers(there) if number > history.number)
+    if history.number and history.version is None:
+        _point(table, history.number, None)  # a JVM writer died between its two steps, or we before the first one
+    if later and _holds(table, history, later[-1], there):
+        lease.check()
+        _point(table, later[-1], history.version)
+        return archive_index.look(table.archived)
+    return history
+
+
+def add(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
+    """Make these instants part of the archive, in a file of their own.
+
+    Raises:
+        LeaseLost: somebody took over before that was decided; it did not happen.
+        Refused: a writer that does not hold the lock changed the archive.
+    """
+    begins = sorted(one.begin for one in instants)
+    name = HistoryFile(begins[0], begins[-1], 0).name
+    rows = table_of(instants)
+    size = _put(table, name, encode_file(rows, archive_index.summary(rows.to_pylist(), streams=True)))
+    history = archive_index.look(table.archived)
+    _decide(table, lease, history, {**history.files, name: size})
+
+
+def merge(table: TableContext, lease: Lease) -> None:
+    """Merge the oldest files of each level that has ten, from below; and remove what is not needed any more."""
+    merged = 0
+    for level in range(_LEVELS):
+        history = archive_index.look(table.archived)
+        batch = _batch(history.files, level)
+        if not batch:
+            break
+        _merge(table, lease, history, batch)
+        merged += 1
+    _sweep(table, lease, _MANIFESTS + merged)
+
+
+def _batch(files: Manifest, level: int) -> list[str]:
+    """The oldest files of one level; none if there are not enough, or they are too large."""
+    spans = sorted(span for name in files if (span := parse_file(name)) is not None and span.level == level)
+    batch = [span.name for span in spans[:_MERGED]]
+    return batch if len(batch) == _MERGED and sum(files[name] for name in batch) <= _MERGED_BYTES else []
+
+
+def _merge(table: TableContext, lease: Lease, history: History, batch: list[str]) -> None:
+    digest, seen, parts = Digest(), set[tuple[str, str, str]](), []
+    for name in batch:
+        file = archive_index.opened(table.archived, name, history.files[name])
+        digest = digest.plus(archive_index.digest(file, name, streams=True))
+        parts.append(_new_rows(file.read(SCHEMA.names).cast(SCHEMA), seen))
+    spans = [span for name in batch if (span := parse_file(name)) is not None]
+    least, greatest = min(span.least for span in spans), max(span.greatest for span in spans)
+    name = HistoryFile(least, greatest, spans[0].level + 1).name
+    size = _put(table, name, encode_file(pa.concat_tables(parts).sort_by("instantTime"), digest))
+    left = {one: length for one, length in history.files.items() if one not in batch}
+    _decide(table, lease, history, {**left, name: size})
+
+
+def _new_rows(rows: pa.Table, seen: set[tuple[str, str, str]]) -> pa.Table:
+    """Without instants that came before: an archiver that died may have left them in two files."""
+    keys = list(zip(*(rows.column(name).to_pylist() for name in SCHEMA.names[:3]), strict=True))
+    fresh = [not (key in seen or seen.add(key)) for key in keys]  # type: ignore[func-returns-value]
+    return rows.filter(pa.array(fresh, pa.bool_()))
+
+
+def _decide(table: TableContext, lease: Lease, history: History, files: Manifest) -> None:
+    number = max([history.number, *_numbers(_listed(table))]) + 1
+    lease.publish(manifest_path(number), encode_manifest(files))
+    _point(table, number, history.version)
+
+
+def _point(table: TableContext, number: int, version: Version | None) -> None:
+    data = str(number).encode()
+    if version is None:
+        table.store.put_if_absent(VERSION_FILE, data).unwrap()
+    else:
+        table.store.put_if_match(VERSION_FILE, data, version).unwrap()
+    _drop_checksum(table, "_version_")
+
+
+def _put(table: TableContext, name: str, data: bytes) -> int:
+    """Its size. What is there under this name and is not part of the archive was left by an archiver that died."""
+    path = f"{HISTORY}/{name}"
+    if not isinstance(table.store.put_if_absent(path, data), Won):
+        found = table.store.read(path)
+        if found.data != data:
+            table.store.put_if_match(path, data, found.version).unwrap()
+        _drop_checksum(table, name)
+    return len(data)
+
+
+def _drop_checksum(table: TableContext, name: str) -> None:
+    """Hadoop keeps them beside files on local disks only, and would find a file wrong that it has not written."""
+    if table.store.kind == "local":
+        table.store.delete(f"{HISTORY}/.{name}.crc")
+
+
+def _listed(table: TableContext) -> dict[str, int]:
+    """Sizes in bytes by name."""
+    return {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
+
+
+def _numbers(there: dict[str, int]) -> list[int]:
+    return [number for name in there if (number := parse_manifest_name(name)) is not None]
+
+
+def _holds(table: TableContext, history: History, number: int, there: dict[str, int]) -> bool:
+    """Whether a manifest that is not pointed to may be.
+
+    All its files are there, and nothing that it archives was taken back since: what it archives is removed only once it
+    is pointed to.
+    """
+    try:
+        files = decode_manifest(table.store.read(manifest_path(number)).data, manifest_path(number))
+        if any(there.get(name) != size for name, size in files.items()):
+            return False
+        added = [name for name in files if name not in history.files]
+        fresh = [name for name in added if (span := parse_file(name)) is not None and span.level == 0]
+        names = [one for name in fresh for one in archive_index.names_in(table.archived, name, files[name])]
+    except (Corrupt, ObjectNotFound):
+        return False
+    return bool(added) and {one for one in names if parse(one) is not None} <= table.timeline().names
+
+
+def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
+    """Remove all manifests but the newest, and the files that none of those names."""
+    there = _listed(table)
+    number = archive_index.look(table.archived).number
+    kept = sorted((one for one in _numbers(there) if one <= number), reverse=True)[:keep]
+    gone = [manifest_path(one) for one in _numbers(there) if one not in kept]
+    if not gone:
+        return
+    named = {name for one in kept for name in decode_manifest(table.store.read(manifest_path(one)).data, str(one))}
+    lost = [f"{HISTORY}/{name}" for name in there if parse_file(name) is not None and name not in named]
+    lease.check()
+    table.store.delete_all(gone)
+    table.store.delete_all(lost)

@@ -1,0 +1,163 @@
+"""Clean: remove the files that no reader within the retention needs (`retention` decides which).
+
+    plan      under the table lock, as a file: `.clean.requested`
+    execute   without the lock: the named files are deleted, which may be repeated, by anybody
+    complete  under the lock
+
+A cleaner that dies leaves its plan to the next one. Files that a savepoint needs are not planned; and a savepoint is
+refused that needs files of a plan.
+
+Source: Hudi `CleanPlanActionExecutor`, `CleanActionExecutor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import LOCK, META, checked_path, heartbeat_path, join
+from lockprovider.table.format.properties import check_writable
+from lockprovider.table.format.service_metadata import (
+    CleanMetadata,
+    CleanPlan,
+    decode_clean_plan,
+    encode_clean,
+    encode_clean_plan,
+)
+from lockprovider.table.services import plans
+from lockprovider.table.services.savepoint import savepoints
+from lockprovider.table.settings import check_retention
+from lockprovider.table.timeline.retention import Policy, removable
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """One completed clean: the files it removed, names by partition."""
+
+    instant: str
+    completion: str
+    policy: str
+    files: Mapping[str, tuple[str, ...]]
+
+
+def clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResult, ...]:
+    """Finish what dead cleaners have planned, then clean; nothing to remove leaves nothing on the timeline.
+
+    While another cleaner is at work, this one does nothing.
+
+    Raises:
+        InvalidSettings: the policy would keep nothing.
+        UnsupportedTable: the table cannot be written here.
+        NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
+    """
+    check_retention(table.settings.retention if policy is None else policy)
+    check_writable(table.config())
+    finished = finish_dead(table)
+    with contextlib.ExitStack() as alive:
+        scheduled = _schedule(table, table.settings.retention if policy is None else policy, alive)
+        mine = None if scheduled is None else _carry_out(table, *scheduled)
+        return finished if mine is None else (*finished, mine)
+
+
+def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
+    """The begin time, that beats until `alive` ends, and the plan; None if there is nothing to do."""
+    with table.lock.acquire() as lease:
+        paths, now = _listed(table)
+        plan = planned(table, policy, paths, now, _now_ms(table))
+        if now.pending(Action.CLEAN) or not plan.files:
+            return None
+        begin = alive.enter_context(plans.beating(table, now))
+        plans.put_plan(table, begin, Action.CLEAN, encode_clean_plan(plan, table.url.rstrip("/")), lease)
+    return begin, plan
+
+
+def would_clean(table: TableContext, policy: Policy | None = None) -> CleanPlan:
+    """What `clean` would plan now; nothing is written.
+
+    Raises:
+        InvalidSettings: the policy would keep nothing.
+    """
+    return planned(table, table.settings.retention if policy is None else policy, *_listed(table), table.world.now_ms())
+
+
+def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
+    """Carry out the plans whose cleaners are dead."""
+    now = table.timeline()
+    if not now.pending(Action.CLEAN):
+        return ()
+    with plans.beating(table, now):
+        left = plans.dead_plans(table, now, Action.CLEAN)
+        done = (_carry_out(table, begin, read_plan(table, begin)) for begin in left)
+        return tuple(result for result in done if result is not None)
+
+
+def read_plan(table: TableContext, begin: str) -> CleanPlan:
+    """The plan of a clean that is not completed.
+
+    Raises:
+        Corrupt: it cannot be understood.
+    """
+    return decode_clean_plan(*plans.read_plan(table, begin, Action.CLEAN))
+
+
+def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
+    """What a clean at `now` removes; `paths` were listed before."""
+    check_retention(policy)
+    kept = savepoints(table, now)
+    found = removable(
+        policy,
+        now,
+        paths,
+        now_ms=now_ms,
+        replaced_by=_replaced_by(table, now),
+        protected=frozenset(path for savepoint in kept.values() for path in savepoint.paths),
+    )
+    last = max((instant.begin for instant in now.writes), default="")
+    earliest = None if found.earliest is None else (found.earliest.begin, found.earliest.action.value)
+    return CleanPlan(policy.name, found.files, earliest, last, tuple(sorted(kept)))
+
+
+def _listed(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
+    """The files first: a file whose instant is on no later timeline is nobody's."""
+    paths = tuple(entry.path for entry in table.data_files())
+    return paths, table.timeline()
+
+
+def _now_ms(table: TableContext) -> int:
+    """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
+    by_store = table.store.head(LOCK).modified_ms
+    return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
+
+
+def _replaced_by(table: TableContext, now: Timeline) -> dict[tuple[str, str], str]:
+    replaced: dict[tuple[str, str], str] = {}
+    for instant in now.writes:
+        if instant.action is Action.REPLACECOMMIT:
+            for partition, file_ids in table.metadata_of(instant).replaced.items():
+                replaced |= dict.fromkeys(((partition, file_id) for file_id in file_ids), instant.begin)
+    return replaced
+
+
+def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
+    """None if somebody else completed it."""
+    started_s = table.world.monotonic_s()
+    for partition, names in plan.files.items():
+        if checked_path(partition).partition("/")[0] != META:
+            for name in names:
+                table.store.delete(join(partition, name))
+    took_ms = round((table.world.monotonic_s() - started_s) * 1000)
+    with table.lock.acquire() as lease:
+        if begin not in table.timeline().pending(Action.CLEAN):
+            return None
+        data = encode_clean(CleanMetadata(begin, plan, time_taken_ms=took_ms))
+        completion = plans.complete(table, lease, begin, Action.CLEAN, data)
+    table.store.delete(heartbeat_path(begin))
+    table.tell("cleaned", begin, files=len(plan.paths))
+    return CleanResult(begin, completion, plan.policy, plan.files)

@@ -1,0 +1,113 @@
+"""What rollback, clean and restore share: a begin time of their own, and plan and completion under the lock.
+
+A plan is a file: whoever finds one whose executor is dead carries it out. So every step of an execution may be
+repeated, by anybody, at any time.
+
+Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError
+from lockprovider import Lease
+from lockprovider.table.format.instant import Action, Instant, State, after
+from lockprovider.table.format.layout import HEARTBEATS, TIMELINE
+from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
+from lockprovider.table.timeline.liveness import dead
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+
+def claim_time(table: TableContext, now: Timeline) -> str:
+    """A begin time that no other action has or can get; `now` was listed under the lock.
+
+    Its heartbeat file is there from now on, and is to be removed after the completion.
+    """
+    begin = now.next_time(table.world.now_ms())
+    while claim(table.store, begin) is None:  # a writer begins now; it does not need the lock for that
+        begin = after(begin)
+    return begin
+
+
+@contextlib.contextmanager
+def beating(table: TableContext, now: Timeline) -> Iterator[str]:
+    """A begin time as by `claim_time`, with a heartbeat for as long as its executor lives."""
+    begin = now.next_time(table.world.now_ms())
+    while not (heartbeat := WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)).start():
+        begin = after(begin)
+    try:
+        yield begin
+    finally:
+        with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
+            heartbeat.stop()
+
+
+def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease: Lease | None) -> None:
+    """Put the requested and the inflight state on the timeline, under the lock.
+
+    With a `lease` it cannot happen after somebody else took over: so what was found out under the lock is still true
+    when the plan is there, and what is done by the plan later needs no lock. None: the plan is true anyway.
+    """
+    requested, inflight = (
+        f"{TIMELINE}/{Instant(begin, action, s).file_name}" for s in (State.REQUESTED, State.INFLIGHT)
+    )
+    if lease is None:
+        table.store.put_if_absent(requested, plan, create_once=True).unwrap()
+    else:
+        lease.publish(requested, plan)
+    table.store.put_if_absent(inflight, b"", create_once=True).unwrap()
+
+
+def read_plan(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
+    """The content and the name of a requested file.
+
+    Raises:
+        ObjectNotFound: it was removed meanwhile.
+    """
+    name = Instant(begin, action, State.REQUESTED).file_name
+    return table.store.read(f"{TIMELINE}/{name}").data, name
+
+
+def complete(table: TableContext, lease: Lease, begin: str, action: Action, data: bytes) -> str:
+    """Publish the completed state, under the lock; the completion time."""
+    completion = table.timeline().next_time(table.world.now_ms())
+    name = Instant(begin, action, State.COMPLETED, completion).file_name
+    lease.publish(f"{TIMELINE}/{name}", data)
+    return completion
+
+
+def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:
+    """The begin times of pending plans whose executor is dead; one without a heartbeat has as long as one with it."""
+    planned = now.pending(action)
+    entries = [entry for begin in planned for entry in table.store.list(f"{TIMELINE}/{begin}.{action.value}.requested")]
+    made_ms = {entry.path.rpartition("/")[2].partition(".")[0]: entry.modified_ms or 0 for entry in entries}
+    return _dead(table, planned, made_ms) if planned else ()
+
+
+def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
+    """The begin times among `pending` whose writer or executor is dead, oldest first."""
+    suspects = sorted(pending)
+    return _dead(table, suspects, {}) if suspects else ()
+
+
+def silent(table: TableContext) -> tuple[str, ...]:
+    """The begin times whose heartbeats are too old, pending or not."""
+    beats_ms = _beats_ms(table)
+    return dead(beats_ms, beats_ms, max(beats_ms.values(), default=0), table.settings.heartbeat)
+
+
+def _dead(table: TableContext, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
+    beats_ms = _beats_ms(table)
+    # The newest beat is the store's own clock a moment ago.
+    return dead(suspects, {**made_ms, **beats_ms}, max(beats_ms.values(), default=0), table.settings.heartbeat)
+
+
+def _beats_ms(table: TableContext) -> dict[str, int]:
+    prefix = f"{HEARTBEATS}/"
+    return {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in table.store.list(prefix)}

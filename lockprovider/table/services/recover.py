@@ -1,0 +1,87 @@
+"""Recovery: what dead writers and dead services left is rolled back, or finished.
+
+Whoever's heartbeat has stopped is dead; its instant is rolled back, a rollback or restore of its is taken up.
+
+Source: RFC-22, lazy cleaning of failed writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from fsspec_cas import CasError
+from lockprovider import LockError
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import heartbeat_path
+from lockprovider.table.services import plans, restore, rollback
+from lockprovider.table.services.plans import dead_among
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.timeline import Timeline
+
+
+def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
+    """Roll back the pending instants whose writers are dead; `me` is an instant with a fresh heartbeat.
+
+    A cleaner that cannot get through leaves the work to the next one. With EAGER settings all of them count as dead.
+    """
+    with contextlib.suppress(CasError, LockError):
+        if _suspects(timeline, {me}):
+            _clean(table, timeline, {me}, eager=table.settings.is_eager)
+
+
+def sweep(table: TableContext) -> tuple[str, ...]:
+    """Roll back what dead writers left, and finish the rollbacks and restores of dead executors; their begin times.
+
+    Also removes what is of no use to anybody: heartbeats and markers of those who died before their instant was
+    pending, or after it was over.
+
+    Raises:
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    now = table.timeline()
+    with plans.beating(table, now):  # a fresh heartbeat shows how late the others are
+        done = _clean(table, now, set(), eager=False)
+        _forget(table)
+    return done
+
+
+def _forget(table: TableContext) -> None:
+    silent = plans.silent(table)  # before the timeline is listed: one that begins meanwhile is not among them
+    for begin in {*silent} - {*table.timeline().pending(*Action)}:
+        rollback.remove(table, begin, ())
+        table.store.delete(heartbeat_path(begin))
+
+
+def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
+    restores = timeline.pending(Action.RESTORE)
+    suspects = _suspects(timeline, spared)
+    found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
+    if found and not eager:  # one that has completed since it was listed has removed its heartbeat
+        found = tuple(sorted({*found} & _suspects(table.timeline(), spared)))
+    for begin in found:
+        if begin in restores:
+            restore.finish_dead(table, begin)
+        elif begin in timeline.pending_rollbacks:
+            _finish(table, begin)
+        else:
+            rollback.roll_back(table, begin, only_if_dead=not eager)
+    return found
+
+
+def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
+    return {*timeline.pending(Action.RESTORE), *timeline.pending_writes, *timeline.pending_rollbacks} - spared
+
+
+def _dead(table: TableContext, now: Timeline, suspects: set[str]) -> tuple[str, ...]:
+    """A JVM executor of a rollback may have no heartbeat: then it has as long as if it had one."""
+    rollbacks = suspects & {*now.pending_rollbacks}
+    left = rollbacks & {*plans.dead_plans(table, now, Action.ROLLBACK)} if rollbacks else rollbacks
+    return tuple(sorted({*dead_among(table, suspects - rollbacks), *left}))
+
+
+def _finish(table: TableContext, planned: str) -> None:
+    """Take up a rollback whose cleaner died."""
+    with table.lock.acquire() as lease:
+        now = table.timeline()
+        if planned in now.pending_rollbacks:
+            rollback.execute(table, lease, now, rollback.read_plan(table, planned).victim, fenced=True)

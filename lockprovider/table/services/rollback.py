@@ -1,0 +1,147 @@
+"""Rolling back what did not commit: an instant of one's own that lost, or a dead writer's.
+
+Everything happens under the table lock, so two cleaners do not meet; every step may be repeated, so a cleaner that dies
+halfway leaves a planned rollback that the next one finishes. A rollback is on the timeline as Hudi writes it: its plan,
+then its completion, while the victim's own files are gone.
+
+Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fsspec_cas import ObjectNotFound
+from lockprovider import Lease
+from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.layout import TIMELINE, heartbeat_path, markers_dir, parse_base_file
+from lockprovider.table.format.metadata import (
+    RollbackMetadata,
+    RollbackPlan,
+    RollbackRequest,
+    RolledBackPartition,
+    decode_rollback_plan,
+    encode_rollback,
+    encode_rollback_plan,
+)
+from lockprovider.table.services import plans
+from lockprovider.table.services.plans import dead_among
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+
+def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, own: bool = False) -> None:
+    """Remove a pending instant and all its files. A completed instant, or one that is gone, is left alone.
+
+    `own`: the caller is its writer, so that nobody else can commit it meanwhile.
+
+    Raises:
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    with table.lock.acquire() as lease:
+        now = table.timeline()
+        if now.written_at(begin) is not None:
+            return
+        if not now.pending_files(begin):
+            if own and begin > now.first_active:  # not archived, so rolled back while this writer wrote on
+                remove(table, begin, files_of(table, begin))
+            return
+        if only_if_dead and not dead_among(table, {begin}):
+            return
+        if (own or only_if_dead) and _in_good_hands(table, now, begin):
+            if own:
+                remove(table, begin, files_of(table, begin))  # their plan has not got what was written after it
+            return
+        execute(table, lease, now, begin, fenced=not own)
+    table.tell("rolled_back", begin)
+
+
+def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:
+    """Whether somebody alive is rolling it back: JVM writers do that without the lock, and fail if we get ahead."""
+    planned = _planned_for(table, now, victim)
+    return planned is not None and planned not in plans.dead_plans(table, now, Action.ROLLBACK)
+
+
+def is_planned(table: TableContext, timeline: Timeline, begin: str) -> bool:
+    """Whether a rollback that is not completed names this instant."""
+    return any(read_plan(table, planned).victim == begin for planned in timeline.pending_rollbacks if planned > begin)
+
+
+def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fenced: bool) -> None:
+    """`fenced`: the victim is another's, who may wake up and commit once our lease has lapsed."""
+    files = files_of(table, victim)
+    planned = _planned_for(table, now, victim)
+    plan = read_plan(table, planned) if planned else RollbackPlan(victim, _action(now, victim), _requests(table, files))
+    begin = planned or _plan_it(table, now, plan, lease if fenced else None)
+    remove(table, victim, files)
+    # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
+    for name in reversed(now.pending_files(victim)):
+        table.store.delete(f"{TIMELINE}/{name}")
+    # A task that still wrote either saw that the instant is gone, and withdrew its file, or the file is there now.
+    for path in files_of(table, victim):
+        table.store.delete(path)
+    table.store.delete(heartbeat_path(victim))
+    _complete(table, lease, begin, plan, files)
+    table.store.delete(heartbeat_path(begin))
+
+
+def remove(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
+    """Remove these files of an instant, and its markers."""
+    for path in files:
+        table.store.delete(path)
+    for entry in table.store.list(f"{markers_dir(victim)}/"):
+        table.store.delete(entry.path)
+
+
+def _action(now: Timeline, victim: str) -> str:
+    return (now.pending_action(victim) or Action.COMMIT).value
+
+
+def _requests(table: TableContext, files: tuple[str, ...]) -> tuple[RollbackRequest, ...]:
+    root = table.url.rstrip("/")
+    return tuple(
+        RollbackRequest(partition, tuple(f"{root}/{path}" for path in paths))
+        for partition, paths in _by_partition(files).items()
+    )
+
+
+def _plan_it(table: TableContext, now: Timeline, plan: RollbackPlan, lease: Lease | None) -> str:
+    begin = plans.claim_time(table, now)
+    plans.put_plan(table, begin, Action.ROLLBACK, encode_rollback_plan(plan), lease)
+    return begin
+
+
+def _complete(table: TableContext, lease: Lease, begin: str, plan: RollbackPlan, files: tuple[str, ...]) -> None:
+    done = {partition: RolledBackPartition(deleted=tuple(paths)) for partition, paths in _by_partition(files).items()}
+    metadata = RollbackMetadata(begin, ((plan.victim, plan.action),), done)
+    plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(metadata))
+
+
+def _planned_for(table: TableContext, now: Timeline, victim: str) -> str | None:
+    """The begin time of a pending rollback of this victim, left by a cleaner that died."""
+    return next((begin for begin in now.pending_rollbacks if read_plan(table, begin).victim == victim), None)
+
+
+def read_plan(table: TableContext, begin: str) -> RollbackPlan:
+    """The plan of the rollback that began then; of no victim if it was completed meanwhile."""
+    name = Instant(begin, Action.ROLLBACK, State.REQUESTED).file_name
+    try:
+        return decode_rollback_plan(table.store.read(f"{TIMELINE}/{name}").data, name)
+    except ObjectNotFound:
+        return RollbackPlan("", Action.COMMIT.value)  # completed meanwhile, and archived or removed
+
+
+def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
+    """Every base file that carries this begin time, whether a marker names it or not."""
+    found = ((entry.path, parse_base_file(entry.path.rpartition("/")[2])) for entry in table.data_files())
+    return tuple(path for path, base in found if base is not None and base.begin == begin)
+
+
+def _by_partition(files: Iterable[str]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for path in files:
+        grouped.setdefault(path.rpartition("/")[0], []).append(path)
+    return grouped

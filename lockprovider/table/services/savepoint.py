@@ -1,0 +1,128 @@
+"""Savepoints: a commit whose files no clean takes, so that the table can be read as of it, or restored to it.
+
+A savepoint has the begin time of its commit. It lists every file that an as-of to the commit needs, by completion as by
+begin.
+
+Source: Hudi `SavepointActionExecutor`, `SavepointHelpers`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fsspec_cas import ObjectNotFound
+from lockprovider.table.errors import HistoryGone
+from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.properties import check_writable
+from lockprovider.table.format.service_metadata import Savepoint, decode_clean_plan, decode_savepoint, encode_savepoint
+from lockprovider.table.services import archive_removal
+from lockprovider.table.services.plans import complete, read_plan
+from lockprovider.table.state.as_of import snapshot_at
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import AsOf, FileSlice
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+
+def savepoints(table: TableContext, now: Timeline) -> dict[str, Savepoint]:
+    """All savepoints by the begin time of their commit, oldest first.
+
+    Raises:
+        Corrupt: one cannot be understood.
+    """
+    found = (i for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed)
+    return {instant.begin: _read(table, instant) for instant in sorted(found, key=lambda instant: instant.begin)}
+
+
+def save(table: TableContext, instant: str | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
+    """Make a savepoint of the commit that began at `instant` (None: of the last one); an existing one is returned.
+
+    Raises:
+        HistoryGone: there is no such commit, or files that it needs were cleaned or are about to be.
+        UnsupportedTable: the table cannot be written here.
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    check_writable(table.config())
+    with table.lock.acquire() as lease:
+        archive_removal.finish(table, lease)
+        now = table.timeline()
+        target = commit_at(now, instant)
+        known = savepoints(table, now).get(target.begin)
+        if known is not None:
+            return target.begin, known
+        made = Savepoint(user, table.world.now_ms(), comment, _names(files_of(table, now, target)))
+        inflight = Instant(target.begin, Action.SAVEPOINT, State.INFLIGHT)
+        table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
+        complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(made))
+    table.tell("savepoint", target.begin)
+    return target.begin, made
+
+
+def delete(table: TableContext, instant: str) -> bool:
+    """Give the files of a savepoint free to be cleaned; False if there is no such savepoint.
+
+    Raises:
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    with table.lock.acquire():
+        mine = [i for i in table.timeline().instants if i.action is Action.SAVEPOINT and i.begin == instant]
+        for state in sorted(mine, key=lambda i: not i.is_completed):
+            table.store.delete(f"{TIMELINE}/{state.file_name}")
+    return bool(mine)
+
+
+def commit_at(now: Timeline, begin: str | None) -> Instant:
+    """The completed write that began at `begin`; None means the last one.
+
+    Raises:
+        HistoryGone: there is none.
+    """
+    found = now.writes[-1:] if begin is None else tuple(i for i in now.writes if i.begin == begin)
+    if not found and begin is not None and begin < now.first_active:
+        raise HistoryGone(
+            f"no completed commit began at {begin} on the timeline, which begins at {now.first_active}: if there was "
+            "one, it is archived, and can neither be restored nor kept; choose a later one"
+        )
+    if not found:
+        raise HistoryGone(f"no completed commit began at {begin}; the log lists those that did (17 digits, UTC)")
+    return found[0]
+
+
+def files_of(table: TableContext, now: Timeline, target: Instant) -> tuple[FileSlice, ...]:
+    """The slices that an as-of to `target` needs; asked under the lock.
+
+    Raises:
+        HistoryGone: some were cleaned, or a clean that is planned removes them.
+    """
+    by_completion = snapshot_at(table, now, AsOf(target.completion or "")).slices
+    by_begin = snapshot_at(table, now, AsOf(target.begin, "begin")).slices
+    needed = tuple(sorted({*by_completion, *by_begin}))
+    going = _planned(table, now) & {slice_.path for slice_ in needed}
+    if going:
+        raise HistoryGone(
+            f"commit {target.begin} needs {len(going)} files that a planned clean is about to remove, "
+            f"such as {min(going)!r}; choose a later commit"
+        )
+    return needed
+
+
+def _planned(table: TableContext, now: Timeline) -> frozenset[str]:
+    plans = (decode_clean_plan(*read_plan(table, begin, Action.CLEAN)) for begin in now.pending(Action.CLEAN))
+    return frozenset(path for plan in plans for path in plan.paths)
+
+
+def _names(slices: tuple[FileSlice, ...]) -> dict[str, tuple[str, ...]]:
+    names: dict[str, tuple[str, ...]] = {}
+    for slice_ in slices:
+        names[slice_.partition] = (*names.get(slice_.partition, ()), slice_.path.rpartition("/")[2])
+    return names
+
+
+def _read(table: TableContext, instant: Instant) -> Savepoint:
+    name = instant.file_name
+    try:
+        return decode_savepoint(table.store.read(f"{TIMELINE}/{name}").data, name)
+    except ObjectNotFound:
+        return Savepoint("", 0, "", {})  # deleted just now

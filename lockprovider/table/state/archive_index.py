@@ -1,0 +1,210 @@
+"""Reading the archive: how far it reaches, and what is asked of single instants that are in it.
+
+The archive's files never change, so that what was read of one is kept for as long as it is part of the archive. Our own
+say in their footers what is asked most; of those that a JVM writer made a few columns are read, once.
+
+Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fsspec_cas import ObjectNotFound, Version
+from lockprovider.table.errors import Corrupt
+from lockprovider.table.files.place import Place
+from lockprovider.table.format.instant import Action, Instant, parse
+from lockprovider.table.format.layout import HISTORY
+from lockprovider.table.format.lsm import (
+    VERSION_FILE,
+    Digest,
+    Manifest,
+    decode_manifest,
+    digest_of,
+    manifest_path,
+    parse_file,
+    parse_manifest_name,
+)
+from lockprovider.table.format.metadata import decode_commit
+from lockprovider.table.format.streams import SINK_KEY, batches
+from lockprovider.table.timeline.timeline import Timeline
+
+_WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
+_TIMES = ("instantTime", "completionTime", "action")
+_OVERTAKEN = 5  # how often to look again because files were merged meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the archive is made of.
+
+    `number` is the manifest's, 0 if nothing was archived; `version` that of the file which says so, None if there is no
+    such file: a JVM writer removes it before it writes it anew.
+    """
+
+    number: int = 0
+    files: Manifest = field(default_factory=dict)
+    version: Version | None = None
+
+
+class Archive:
+    """A table's archive, and what was read of it. Thread-safe: what is known is replaced as a whole."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.latest = History()
+        self.digests: Mapping[str, Digest] = {}
+
+
+def look(archive: Archive) -> History:
+    """The archive now: one request while it has not changed since the last look.
+
+    Raises:
+        Corrupt: its manifest cannot be understood.
+    """
+    for _ in range(_OVERTAKEN):
+        number, version = _number(archive)
+        known = archive.latest
+        if number != known.number:
+            with contextlib.suppress(ObjectNotFound):  # others have archived so often meanwhile that it was removed
+                files = _manifest(archive, number) if number else {}
+                known = archive.latest = History(number, files, version)
+        if number == known.number:
+            return replace(known, version=version)
+    raise Corrupt(f"{VERSION_FILE} says {number}, and there is no {manifest_path(number)}; restore the file")
+
+
+def _number(archive: Archive) -> tuple[int, Version | None]:
+    with contextlib.suppress(ObjectNotFound, ValueError):
+        found = archive.place.store.read(VERSION_FILE)
+        return int(found.data), found.version
+    names = (entry.path.rpartition("/")[2] for entry in archive.place.store.list(f"{HISTORY}/manifest_"))
+    numbers = (number for name in names if (number := parse_manifest_name(name)) is not None)
+    return max(numbers, default=0), None
+
+
+def _manifest(archive: Archive, number: int) -> Manifest:
+    return decode_manifest(archive.place.store.read(manifest_path(number)).data, manifest_path(number))
+
+
+def reach(archive: Archive) -> Digest:
+    """How far the archive reaches: the greatest times of its writes, by begin and by completion; both may be empty.
+
+    Raises:
+        Corrupt: a file of it cannot be understood, or is gone.
+    """
+    return _digest(archive, streams=False)
+
+
+def with_batch(archive: Archive, stream: str, batch: int) -> Instant | None:
+    """The archived commit that this batch, or a later one of its stream, is in; None if there is none."""
+    found = (_digest(archive, streams=True).streams or {}).get(stream)
+    return parse(found[1]) if found is not None and found[0] >= batch else None
+
+
+def tells_of_all(archive: Archive, mine: Timeline, now: Timeline) -> bool:
+    """Whether all writes that were archived since `mine` was listed are on it, complete, and the archive says so."""
+    try:
+        names = {one.file_name for one in instants_since(archive, mine.first_active) if one.changes_rows}
+    except Corrupt:
+        return False
+    left = {i.file_name for i in mine.writes if i.begin < now.first_active} - now.written
+    return left <= names <= mine.written
+
+
+def instants_since(archive: Archive, begin: str) -> tuple[Instant, ...]:
+    """The archived instants that began at `begin` or later."""
+    spans = ((name, size, parse_file(name)) for name, size in look(archive).files.items())
+    late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
+    found = (parse(one) for name, size in late for one in names_in(archive, name, size))
+    return tuple(instant for instant in found if instant is not None and instant.begin >= begin)
+
+
+def names_in(archive: Archive, name: str, size: int) -> list[str]:
+    """The names that the completed files had of the instants in one file of the archive."""
+    return [_name(row) for row in _columns(opened(archive, name, size), _TIMES, name).to_pylist()]
+
+
+def opened(archive: Archive, name: str, size: int) -> pq.ParquetFile:
+    """One file of the archive.
+
+    Raises:
+        Corrupt: it is gone, or no Parquet file.
+    """
+    path = f"{HISTORY}/{name}"
+    try:
+        file, filesystem = archive.place.source(path, size)
+        return pq.ParquetFile(file, filesystem=filesystem)
+    except (ObjectNotFound, FileNotFoundError) as error:
+        raise Corrupt(f"{path} is part of the archive, and is not there; restore the file") from error
+    except pa.ArrowInvalid as error:
+        raise Corrupt(f"{path} cannot be read: {error}; restore the file") from error
+
+
+def _digest(archive: Archive, *, streams: bool) -> Digest:
+    """Of all files; those that are merged while they are read are gone, and in the file that they were merged into."""
+    for left in reversed(range(_OVERTAKEN)):
+        history = look(archive)
+        try:
+            return _digest_of(archive, history, streams=streams)
+        except Corrupt:
+            if not left or look(archive).number == history.number:
+                raise
+    raise AssertionError
+
+
+def _digest_of(archive: Archive, history: History, *, streams: bool) -> Digest:
+    known = archive.digests
+    found = {name: known[name] for name in history.files if name in known}
+    for name, size in history.files.items():
+        if name not in found or (streams and found[name].streams is None):
+            found[name] = digest(opened(archive, name, size), name, streams=streams)
+    archive.digests = found
+    total = Digest()
+    for one in found.values():
+        total = total.plus(one)
+    return total
+
+
+def digest(file: pq.ParquetFile, name: str, *, streams: bool) -> Digest:
+    """Of one file: from its footer, or else from its rows."""
+    said = digest_of(file.metadata.metadata)
+    if said is not None:
+        return said
+    columns = (*_TIMES, "metadata") if streams else _TIMES
+    return summary(_columns(file, columns, name).to_pylist(), streams=streams)
+
+
+def summary(rows: Iterable[Mapping[str, Any]], *, streams: bool) -> Digest:
+    """Of rows of the archive."""
+    writes = [row for row in rows if row["action"] in _WRITES]
+    begin = max((row["instantTime"] for row in writes), default="")
+    completion = max((row["completionTime"] for row in writes), default="")
+    return Digest(begin, completion, _streams(writes) if streams else None)
+
+
+def _streams(writes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    for row in writes:
+        data, name = row["metadata"], _name(row)
+        if data is not None and SINK_KEY.encode() in data:
+            for stream, batch in batches(decode_commit(data, name).extra).items():
+                found[stream] = max(found.get(stream, (batch, name)), (batch, name))
+    return found
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['instantTime']}_{row['completionTime']}.{row['action']}"
+
+
+def _columns(file: pq.ParquetFile, names: Iterable[str], name: str) -> pa.Table:
+    try:
+        return file.read([*names])
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(f"{HISTORY}/{name} cannot be read: {error}; restore the file") from error

@@ -1,0 +1,57 @@
+"""What the table was at a moment of the past, and when that cannot be told any more.
+
+Source: Hudi `HoodieTableFileSystemView`, time travel queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lockprovider.table.errors import HistoryGone
+from lockprovider.table.state.archive_index import reach
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.incremental import Order
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import AsOf, Snapshot, lost, rewound
+
+Groups = Mapping[str, frozenset[str]]  # file ids by partition
+
+
+def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:
+    """What the table was at a moment.
+
+    Raises:
+        HistoryGone: it is before the table, before what was archived, or a file was cleaned.
+    """
+    then = rewound(now, moment.includes)
+    archived = refuse_archived(table, moment.time, Order(moment.by))
+    if not then.writes and not archived:
+        raise HistoryGone(f"there is no table at {table.url!r} as of {moment.time}; ask for a later time")
+    seen = table.snapshot_of(then)
+    refuse_gone(table, now, seen, None, f"as of {moment.time}")
+    return seen
+
+
+def refuse_gone(table: TableContext, now: Timeline, seen: Snapshot, among: Groups | None, which: str) -> None:
+    """Refuse a past of which a file is needed that was cleaned."""
+    shown = seen.timeline.written
+    gone = lost(seen, [(i, table.metadata_of(i)) for i in now.writes if i.file_name not in shown])
+    missing = sorted((p, f) for p, f in gone if among is None or f in among.get(p, ()))
+    if missing:
+        partition, file_id = missing[0]
+        raise HistoryGone(
+            f"the table {which} cannot be read any more: of {len(missing)} file groups the files were cleaned, one is "
+            f"{file_id} in partition {partition!r}; ask for a later time, or read the whole table again"
+        )
+
+
+def refuse_archived(table: TableContext, start: str, order: Order) -> str:
+    """The time up to which writes were archived; empty if none were.
+
+    Of archived writes the view knows only that they were completed, so it cannot tell a time between them.
+    """
+    found = reach(table.archived)
+    reached = found.completion if order is Order.COMPLETION else found.begin
+    if start < reached:
+        raise HistoryGone(f"commits up to {reached} were archived; ask for a later time than {start}")
+    return reached

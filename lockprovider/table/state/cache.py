@@ -1,0 +1,190 @@
+"""What one process remembers of a table, so that it need not ask again.
+
+seen        the table at one place of the lock's log. If the same log is found later, the entries that it has got since
+            are all that has happened: no other than our own commits. A rollback of another's, a clean, a restore, a
+            change of the properties and every JVM writer end the log (see `lockprovider.record.commit_log`)
+metadata    completed files never change
+partitions  those known to have a metafile, as long as nothing happened that may remove one
+latest      the timeline as it was seen last: to start from, not to decide by
+
+What others have pending is not in a log. So a timeline that was gone by a log tells who has committed, and not who is
+at work; and nothing is remembered of a table on which a service is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
+
+import pyarrow as pa
+
+from lockprovider import Log, LogEntry
+from lockprovider.table.format.instant import Action, Instant, parse
+from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.metadata import CommitMetadata, decode_commit
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileGroup, FileSlice, Snapshot
+
+_REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
+_PLAIN = (Action.COMMIT, Action.REPLACECOMMIT)
+_PREFIX = f"{TIMELINE}/"
+_KEPT = 20_000  # commits
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The table at one place of one log. `slices`: the latest of each file group; None if nobody has looked."""
+
+    log: str
+    place: int
+    timeline: Timeline
+    config: TableConfig
+    slices: Mapping[FileGroup, FileSlice] | None = None
+
+
+class Memory:
+    """Of one `Table`; thread-safe: what one thread has found out replaces what another has, as a whole."""
+
+    def __init__(self) -> None:
+        self.latest = Timeline()
+        self.is_there = ""  # a path of the timeline that was seen there
+        self.schema: pa.Schema | None = None  # of the last commit that was looked at
+        self.is_contended = False  # whether the last commit had to try for the lock more than once
+        self._seen: Seen | None = None
+        self._raw: dict[str, bytes] = {}
+        self._metadata: dict[str, CommitMetadata] = {}
+        self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
+        self._looked_s: float | None = None
+
+    def known(self, log: Log | None) -> Seen | None:
+        """The table now, if `log` is in the lock record now and tells; None: look."""
+        seen = self._seen
+        if seen is None or log is None or log.name != seen.log:
+            return None
+        since = log.since(seen.place)
+        if since is None:
+            return None
+        if since:
+            there = seen.timeline.written  # a listing may have shown more than the place that it was noted for
+            instants = tuple(i for i in self._learn(since) if i.file_name not in there)
+            slices = self._advanced(seen, instants)
+            timeline = seen.timeline.plus(instants)
+            seen = self._seen = Seen(seen.log, log.next, timeline, seen.config, slices)
+            self.latest = timeline
+        return seen
+
+    def learn(
+        self, log: Log | None, undone: int, timeline: Timeline, config: TableConfig, *, decided: bool
+    ) -> Timeline:
+        """The table was listed after `log` had been read, or under the lock; the timeline now.
+
+        So many of the last publishes may be decided and not be there yet; they are part of the timeline if `decided`.
+        """
+        entries = () if log is None else log.since(log.first) or ()
+        # A listing of several pages may have a later one, and not the one before that was put there meanwhile.
+        last = entries[len(entries) - undone :] if undone else ()
+        is_there = (entry.path.removeprefix(_PREFIX) in timeline.names for entry in last)
+        missing = last[sum(1 for _ in takewhile(bool, is_there)) :]
+        self._learn(entries)
+        unseen = self._learn(missing)
+        timeline = timeline.plus(unseen) if decided else timeline.without(unseen)
+        self.latest = timeline
+        if log is not None and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants):
+            self._seen = Seen(log.name, log.next - (0 if decided else len(missing)), timeline, config)
+        else:
+            self._seen = None
+        return timeline
+
+    @property
+    def config(self) -> TableConfig | None:
+        """The properties as they were seen last: to start from, not to decide by."""
+        seen = self._seen
+        return None if seen is None else seen.config
+
+    def found(self, snapshot: Snapshot) -> Snapshot:
+        """The files were listed for this snapshot; the same."""
+        seen = self._seen
+        if seen is not None and seen.timeline.written == snapshot.timeline.written:
+            self._seen = replace(seen, slices={(s.partition, s.file_id): s for s in snapshot.slices})
+        return snapshot
+
+    def snapshot(self, timeline: Timeline) -> Snapshot | None:
+        """The files of this timeline, if it is the one that was seen last and they are known.
+
+        For the table of just now: what is not the latest any more may be cleaned.
+        """
+        seen = self._seen
+        if seen is None or seen.slices is None or seen.timeline.written != timeline.written:
+            return None
+        return Snapshot(timeline, tuple(sorted(seen.slices.values())))
+
+    def remember(self, name: str, data: bytes) -> None:
+        """The content of a completed write. The oldest are forgotten; they can be read again."""
+        self._raw[name] = data
+        for kept in (self._raw, self._metadata):
+            for old in list(islice(kept, max(0, len(kept) - _KEPT))):
+                kept.pop(old, None)
+
+    def metadata(self, name: str) -> CommitMetadata | None:
+        """What a completed write did, if its content is known.
+
+        Raises:
+            Corrupt: it cannot be understood.
+        """
+        raw = self._raw.get(name)
+        if raw is not None:
+            self._metadata[name] = decode_commit(raw, name)
+            self._raw.pop(name, None)
+        return self._metadata.get(name)
+
+    def partitions_at(self, timeline: Timeline) -> set[str]:
+        """The partitions known to have a metafile; to be added to."""
+        removers = frozenset(i.file_name for i in timeline.instants if i.action in _REMOVERS)
+        if self._partitions[0] != removers:
+            self._partitions = (removers, set())
+        return self._partitions[1]
+
+    def may_look_for_dead(self, now_s: float, every_s: float) -> bool:
+        """Whether this writer looks for dead ones again: not at each of its commits."""
+        last_s = self._looked_s
+        if last_s is not None and now_s - last_s < every_s:
+            return False
+        self._looked_s = now_s
+        return True
+
+    def _learn(self, entries: Iterable[LogEntry]) -> tuple[Instant, ...]:
+        """The instants that were published; their contents are kept."""
+        found: list[Instant] = []
+        for entry in entries:
+            name = entry.path.removeprefix(_PREFIX)
+            instant = parse(name)
+            if instant is None:
+                continue
+            found.append(instant)
+            if entry.data is not None and name not in self._metadata:
+                self.remember(name, entry.data)
+        return tuple(found)
+
+    def _advanced(self, seen: Seen, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
+        """The slices after these writes; None if one of them is not known."""
+        if seen.slices is None:
+            return None
+        slices = dict(seen.slices)
+        for instant in done:
+            metadata = self.metadata(instant.file_name)
+            if metadata is None:
+                return None
+            _apply(slices, instant, metadata)
+        return slices
+
+
+def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
+    for partition, file_ids in metadata.replaced.items():
+        for file_id in file_ids:
+            slices.pop((partition, file_id), None)
+    for stat in (stat for stats in metadata.stats.values() for stat in stats):
+        group, old = (stat.partition, stat.file_id), slices.get((stat.partition, stat.file_id))
+        if old is None or old.begin < done.begin:
+            slices[group] = FileSlice(stat.partition, stat.file_id, done.begin, stat.path, stat.file_size)

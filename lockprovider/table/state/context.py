@@ -1,0 +1,158 @@
+"""`TableContext`: an open table as everything below its verbs sees it.
+
+The store, the lock, the settings and the clock, and what there is now: properties, timeline, commits, files. Services,
+engines and transactions take it; `Table` is one, with the verbs that users call.
+
+NOT promised: that an answer still holds when it is there, or that two answers are of one moment; see `present`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from fsspec_cas import Entry, Machine, Store, World, check_url
+from lockprovider import AuditLog, InvalidSettings, Lock, LockRecord
+from lockprovider.table.files.place import Place
+from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.properties import TableConfig, check_readable
+from lockprovider.table.settings import TableSettings, checked
+from lockprovider.table.state.archive_index import Archive
+from lockprovider.table.state.cache import Memory
+from lockprovider.table.state.current import Now, Present
+from lockprovider.table.state.events import Event, Kind, Watcher, nobody
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import Snapshot
+
+_LOOKS_FOR_DEAD = 2  # in the interval of a heartbeat: who is dead has been so for several intervals by then
+
+_Context = TypeVar("_Context", bound="TableContext")
+
+
+class TableContext:
+    """An opened table. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        url: str,
+        *,
+        storage_options: dict[str, Any] | None = None,
+        settings: TableSettings | None = None,
+        watcher: Watcher = nobody,
+        world: World | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        if not callable(watcher):
+            raise InvalidSettings(f"watcher={watcher!r} must be a function of an Event")
+        self.place = Place.of(store, url, storage_options)
+        self.store = store
+        self.url = url
+        self.storage_options = storage_options
+        self._audit = audit
+        self.settings = checked(settings)
+        self.world = world or Machine()
+        self._watcher = watcher
+        self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
+        self.memory = Memory()
+        self.present = Present(store, url, self._lock, self.memory)
+        self.archived = Archive(self.place)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickle or a copy, which is another client of the same table, and remembers nothing."""
+        return {
+            "store": self.store,
+            "url": self.url,
+            "storage_options": self.storage_options,
+            "settings": self.settings,
+            "watcher": self._watcher,
+            "world": self.world,
+            "audit": self._audit,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        TableContext.__init__(self, **state)
+
+    @classmethod
+    def open(
+        cls: type[_Context],
+        url: str,
+        *,
+        storage_options: dict[str, Any] | None = None,
+        settings: TableSettings | None = None,
+        watcher: Watcher = nobody,
+    ) -> _Context:
+        """Open the table at `url`.
+
+        Raises:
+            TableNotFound: there is none.
+            UnsupportedTable: its rows would come out wrong here.
+            InvalidSettings: they name another index than the table has.
+        """
+        url = check_url(url)
+        store = Store.from_url(url, storage_options)
+        audit = AuditLog(store)
+        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
+        config = table.config()
+        check_readable(config)
+        if settings is not None and settings.index is not None:
+            settings.index.check(config)
+        return table
+
+    def config(self) -> TableConfig:
+        """The table's properties as they are now.
+
+        Raises:
+            TableNotFound: there are none.
+        """
+        return self.present.config()
+
+    def schema(self, timeline: Timeline | None = None) -> pa.Schema:
+        """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
+        return self.present.schema(timeline or self.timeline())
+
+    def timeline(self) -> Timeline:
+        """The timeline, listed now."""
+        return self.present.timeline()
+
+    def metadata_of(self, instant: Instant) -> CommitMetadata:
+        """What a completed write did.
+
+        Raises:
+            Corrupt: its file cannot be understood.
+            HistoryGone: it was archived or taken back since it was listed.
+        """
+        return self.present.metadata_of(instant)
+
+    def data_files(self) -> list[Entry]:
+        """Everything in the table's folder that is not Hudi's own bookkeeping, whether part of a snapshot or not."""
+        return self.present.data_files()
+
+    def snapshot_of(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
+        """The completed rows of `timeline`, by one listing of the files, or by `files`."""
+        return self.present.snapshot(timeline, files)
+
+    @property
+    def lock(self) -> Lock:
+        """This process's client of the table lock."""
+        return self._lock
+
+    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
+        """The table now, listed only where the lock's log does not tell it; see `Present.now`."""
+        return self.present.now(record, listed=listed)
+
+    def has(self, instant: Instant) -> bool:
+        """Whether that file of the timeline is there now."""
+        return self.present.has(instant)
+
+    def may_look_for_dead(self) -> bool:
+        """Whether this writer looks for dead ones again: not at each of its commits."""
+        every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
+        return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
+
+    def tell(self, kind: Kind, begin: str, **detail: object) -> None:
+        """Tell the watcher."""
+        self._watcher(Event(kind, self.world.now_ms(), begin, detail))

@@ -1,0 +1,202 @@
+"""The table's present: what one process finds it to be, asking the store for no more of it than it must.
+
+    properties  the file; while it has not changed, no body is moved
+    timeline    listed; or gone by the log in the lock record, which tells what was committed since (see `Present.now`)
+    commits     their files, each read once: they never change
+    files       listed; or known without, as long as the log tells all that has happened to them
+
+Nothing is written here. NOT promised: that an answer still holds when it is there, or that two answers are of one
+moment. Who reads by them looks again afterwards (`steady`), who commits by them looks under the lock (`transaction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import pyarrow as pa
+
+from fsspec_cas import Entry, ObjectNotFound, Store, Version
+from lockprovider import Lock, LockRecord, MalformedRecord
+from lockprovider.table.errors import HistoryGone, TableNotFound
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
+from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.properties import TableConfig, parse
+from lockprovider.table.state.cache import Memory
+from lockprovider.table.state.prefetch import at_once
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import Snapshot, snapshot
+
+_AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
+_BEFORE_META = ".hoodie/"
+_SEEKING = ("s3", "gcs")
+_PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The table at one moment. `log` is the name of the lock's log then; None if there was none.
+
+    Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
+    """
+
+    timeline: Timeline
+    config: TableConfig
+    log: str | None
+    listed: bool
+
+
+class Present:
+    """Of one `Table`, whose memory it goes by and adds to. Thread-safe."""
+
+    def __init__(self, store: Store, url: str, lock: Lock, memory: Memory) -> None:
+        self._store = store
+        self._url = url
+        self._lock = lock
+        self._memory = memory
+        self._config: tuple[Version, TableConfig] | None = None
+
+    # -- the properties ------------------------------------------------------------------------------------------------
+
+    def config(self) -> TableConfig:
+        """See `Table.config`."""
+        for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
+            try:
+                return self._read_config() if path == PROPERTIES else parse(self._store.read(path).data)
+            except ObjectNotFound:
+                continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
+        raise TableNotFound(f"there is no Hudi table at {self._url!r}; create one with Table.create")
+
+    def _read_config(self) -> TableConfig:
+        """While it has not changed, no body is moved."""
+        known = self._config
+        content = self._store.read(PROPERTIES) if known is None else self._store.read_if_changed(PROPERTIES, known[0])
+        if content is not None:
+            known = self._config = (content.version, parse(content.data))
+        assert known is not None  # noqa: S101 - unchanged is said only of what was read before
+        return known[1]
+
+    # -- the timeline --------------------------------------------------------------------------------------------------
+
+    def timeline(self) -> Timeline:
+        """The timeline, listed now.
+
+        Where a store can begin anywhere, as many pages as there were the last time are asked for at once.
+        """
+        prefix = f"{TIMELINE}/"
+        cuts = self._memory.latest.cuts(_PAGE) if self._store.kind in _SEEKING else ()
+        end = f"{prefix}:"  # all begin with digits; what comes behind is the archive
+        bounds: list[str | None] = [None, *(f"{prefix}{begin}" for begin in cuts), end]
+        parts = [partial(self._store.list, prefix, start_after=a, stop_at=b) for a, b in pairwise(bounds)]
+        names = (entry.path.removeprefix(prefix) for part in at_once(self._store, parts) for entry in part)
+        timeline = self._memory.latest = Timeline.of(names)
+        return timeline
+
+    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
+        """The table now: by the log in the lock record, else, or if `listed`, listed.
+
+        By a log it costs one request, and none that grows with the table. With `record`, which is the own one or about
+        to be replaced by it, all that is decided is part of it, whether it is there yet or not.
+        """
+        decided = record is not None
+        record = record or self._record()
+        log = record.log if record is not None and record.tells_all else None
+        seen = None if listed else self._memory.known(log)
+        if seen is not None:
+            # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
+            return Now(seen.timeline, self.config() if decided else seen.config, seen.log, listed=False)
+        found: list[Timeline] = []
+        config, _ = at_once(self._store, [self.config, lambda: found.append(self.timeline())])
+        assert config is not None  # noqa: S101 - of the first call
+        undone = 0 if record is None else len(record.undone)
+        timeline = self._memory.learn(log, undone, found[0], config, decided=decided)
+        return Now(timeline, config, None if log is None else log.name, listed=True)
+
+    def has(self, instant: Instant) -> bool:
+        """Whether that file of the timeline is there now."""
+        return self._exists(f"{TIMELINE}/{instant.file_name}")
+
+    def _record(self) -> LockRecord | None:
+        """The lock record now; one that cannot be understood tells a reader nothing."""
+        try:
+            return self._lock.look()
+        except MalformedRecord:
+            return None
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self._store.head(path)
+        except ObjectNotFound:
+            return False
+        self._memory.is_there = path
+        return True
+
+    # -- the commits ---------------------------------------------------------------------------------------------------
+
+    def metadata_of(self, instant: Instant) -> CommitMetadata:
+        """See `Table.metadata_of`."""
+        name = instant.file_name
+        known = self._memory.metadata(name)
+        while known is None:
+            try:
+                self._memory.remember(name, self._store.read(f"{TIMELINE}/{name}").data)
+            except ObjectNotFound as error:
+                raise HistoryGone(f"commit {name} was archived or taken back; list the timeline again") from error
+            known = self._memory.metadata(name)
+        return known
+
+    def schema(self, timeline: Timeline) -> pa.Schema:
+        """The columns as the latest commit of `timeline` states them, else as the properties do."""
+        schema = self._memory.schema = self._schema(timeline)
+        return schema
+
+    def _schema(self, timeline: Timeline) -> pa.Schema:
+        for instant in reversed(timeline.writes):
+            text = self.metadata_of(instant).schema_json
+            if text:
+                return hudi_schema.from_avro(text)
+        config = self.config()
+        if config.schema_json is None:
+            raise TableNotFound(f"the table at {self._url!r} has no schema yet; write to it with its own engine first")
+        return hudi_schema.from_avro(config.schema_json)
+
+    def _replaced(self, timeline: Timeline) -> dict[str, frozenset[str]]:
+        """The file groups that completed replacecommits retired, by partition."""
+        retired: dict[str, frozenset[str]] = {}
+        for instant in timeline.writes:
+            if instant.action is Action.REPLACECOMMIT:
+                for partition, file_ids in self.metadata_of(instant).replaced.items():
+                    retired[partition] = retired.get(partition, frozenset()) | frozenset(file_ids)
+        return retired
+
+    # -- the files -----------------------------------------------------------------------------------------------------
+
+    def data_files(self) -> list[Entry]:
+        """See `Table.data_files`."""
+        before = self._store.list("", stop_at=_BEFORE_META)
+        return before + self._store.list("", start_after=_AFTER_META)
+
+    def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
+        """The completed rows of `timeline`, by these files; None: listed now."""
+        return snapshot(timeline, self.data_files() if files is None else files, self._replaced(timeline))
+
+    def known_snapshot(self) -> Snapshot | None:
+        """The rows that a reader sees now, if the log tells; None: list.
+
+        What is decided and not there yet is not part of it. And one look at the end of the timeline is for those who
+        commit without the lock, as a single JVM writer does.
+        """
+        record = self._record()
+        seen = None if record is None or not record.tells_all else self._memory.known(record.log)
+        known = None if seen is None else self._memory.snapshot(seen.timeline)
+        if record is None or seen is None or known is None:
+            return None
+        newest = self._store.list(f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.timeline.latest_time}~")
+        pending = None if record.pending is None else record.pending.path
+        there = pending is None or pending == self._memory.is_there or self._exists(pending)
+        later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
+        return known if there and later.written <= seen.timeline.written else None

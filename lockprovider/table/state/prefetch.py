@@ -1,0 +1,61 @@
+"""Several requests at a time, and reads that begin before the lock is there.
+
+The lock is taken by a write that succeeds only at the version at which it was seen free. If it does, nobody has held
+the lock between that look and the write: so what was read meanwhile is what would be read under the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Generic, TypeVar
+
+from fsspec_cas import Store
+from fsspec_cas.send.begun import begun
+from lockprovider import LockRecord
+
+T = TypeVar("T")
+_MOST = 8  # requests at a time
+
+
+def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
+    """The answers of all calls; where a request does not wait for a network they are made one after the other."""
+    if store.backend.blocking or len(calls) < 2:  # noqa: PLR2004
+        return [call() for call in calls]
+    with ThreadPoolExecutor(min(_MOST, len(calls))) as pool:
+        return [answer.result() for answer in [begun(pool, call) for call in calls]]
+
+
+class Ahead(Generic[T]):
+    """A read that accompanies one acquisition (see `Lock.acquire`).
+
+    The first try to take a lock may go by what its client saw last, which is old where others use it too. `wary` does
+    not read along with that one.
+    """
+
+    def __init__(self, store: Store, read: Callable[[LockRecord], T], *, wary: bool) -> None:
+        self.tries = 0
+        self._store = store
+        self._read = read
+        self._wary = wary
+        self._answer: Future[T] | None = None
+
+    def start(self, seen: LockRecord) -> None:
+        """Begin to read, from the start."""
+        self.tries += 1
+        if self._wary and self.tries == 1:
+            return
+        self._answer = self._store.beside(partial(self._read, seen))
+
+    def drop(self) -> None:
+        """Forget what was read."""
+        self._answer = None
+
+    def result(self, held: LockRecord) -> T:
+        """What was read; read now, under the lock, if nothing was that can be relied on.
+
+        Raises:
+            whatever the read does.
+        """
+        return self._read(held) if self._answer is None else self._answer.result()

@@ -1,0 +1,308 @@
+"""`Table`: one Hudi table that many writers share.
+
+    table = Table.create(url, TableSpec("trips", schema, record_keys=("id",), partition_by=("city",)))
+    result = table.transact(lambda txn: engine.write(txn, upserts=df), retries=5)
+
+Promised: transactions on disjoint file groups all succeed; of two that touch the same one the later gets
+`WriteConflict`, and nothing of it is ever visible. A commit is one atomic create. A writer that dies leaves nothing
+visible, and the others clean up after it. NOT promised: anything for writers that bypass the table's lock; and that two
+writers that insert the same new key at once are told: they write different file groups, both succeed, and the key is
+there twice. A bucket index (`TableSpec.buckets`) promises it, and `check_keys` if all writers have it.
+
+This is the face, and no more. Behind it: what is there now (`present`), reads that begin again (`steady`), the past
+(`history`), one transaction (`transaction`), and again (`attempts`), and a module for each service.
+
+Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from fsspec_cas import Entry, Store, Won, check_url
+from lockprovider import AuditLog
+from lockprovider.table.engines import arrow
+from lockprovider.table.engines.rows import Rows
+from lockprovider.table.errors import InvalidRecords, TableExists
+from lockprovider.table.format.layout import PROPERTIES
+from lockprovider.table.format.properties import encode
+from lockprovider.table.format.service_metadata import Savepoint
+from lockprovider.table.read import changes as history
+from lockprovider.table.read import consistent
+from lockprovider.table.read import scan as reading
+from lockprovider.table.read.changes import Changes
+from lockprovider.table.read.consistent import Commit, PointInTime
+from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, restore, savepoint
+from lockprovider.table.services.archive import ArchiveResult
+from lockprovider.table.services.clean import CleanResult
+from lockprovider.table.services.restore import RestoreResult
+from lockprovider.table.settings import TableSettings, checked
+from lockprovider.table.spec import TableSpec
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.state.events import Watcher, nobody
+from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.incremental import Order
+from lockprovider.table.timeline.retention import Policy
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.transaction import retry
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+
+class Table(TableContext):
+    """An opened table. Thread-safe: each transaction stands for itself."""
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        spec: TableSpec,
+        *,
+        storage_options: dict[str, Any] | None = None,
+        settings: TableSettings | None = None,
+        watcher: Watcher = nobody,
+    ) -> Table:
+        """Make a new table, of version 8, with one empty commit that carries its schema.
+
+        Raises:
+            TableExists: there is one already; nothing was changed.
+            UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
+            InvalidSettings: they name another index than the spec; nothing was written.
+        """
+        url = check_url(url)
+        if not isinstance(spec, TableSpec):
+            raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
+        settings = checked(settings)
+        config = spec.told(settings.index).config()
+        if settings.index is not None:
+            settings.index.check(config)
+        data = encode(config)
+        store = Store.from_url(url, storage_options)
+        audit = AuditLog(store)
+        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
+        table.lock.require_safe_store()
+        if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
+            raise TableExists(f"there is a table at {url!r} already; open it with Table.open")
+        # So that no file of a failed first write can be older than the whole timeline, which would make it visible.
+        table.transact(lambda txn: txn.add(()))
+        return table
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def history(self) -> list[Commit]:
+        """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
+        return consistent.commits(self)
+
+    def snapshot(
+        self,
+        timeline: Timeline | None = None,
+        *,
+        as_of: PointInTime = None,
+        files: Iterable[Entry] | None = None,
+    ) -> Snapshot:
+        """The completed rows of `timeline` (default: now), or of a moment before it; `files` if listed already.
+
+        Raises:
+            HistoryGone: that moment cannot be read (any more).
+        """
+        if timeline is None and files is None:
+            return consistent.snapshot(self, as_of)
+        return consistent.snapshot_by(self, timeline or self.timeline(), as_of, files)
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+        as_of: PointInTime = None,
+    ) -> pa.Table:
+        """The rows, now or as of a moment.
+
+        Args:
+            columns: all without Hudi's own, or these (which may be Hudi's).
+            filter: a pyarrow expression or its list of tuples; files and row groups without such rows are not read.
+            partitions: paths of partitions, as folders are named.
+            as_of: 17 digits of UTC or an aware datetime, of completion; see `AsOf` for begin times.
+
+        Raises:
+            InvalidInput: a column or time that does not exist, a filter that does not fit.
+            HistoryGone: that moment cannot be read (any more).
+        """
+        return consistent.rows(self, columns, filter, partitions, as_of)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+        as_of: PointInTime = None,
+    ) -> pa.RecordBatchReader:
+        """As `to_arrow`, batch by batch: the memory of one row group of one file, whatever the table's size."""
+        return reading.to_reader(self.place, consistent.plan(self, columns, filter, partitions, as_of))
+
+    def changes(
+        self,
+        after: str | datetime | None = None,
+        until: str | datetime | None = None,
+        *,
+        order: Order | str = Order.COMPLETION,
+        columns: Sequence[str] | None = None,
+        partitions: Iterable[str] | None = None,
+    ) -> Changes:
+        """What the commits in (after, until] changed, as a whole: inserted, updated and deleted rows.
+
+        Give the `checkpoint` of one call as `after` to the next, and nothing is missed or given twice, whatever order
+        commits finish in; see `Order` for other orders than that of completion, and what they promise.
+
+        Args:
+            after: a checkpoint; None for the beginning, when every row is an insert.
+            until: a time; None for all there is.
+            order: `completion`, `fenced` or `begin`.
+            columns: all without Hudi's own, or these; the operation comes first in any case.
+            partitions: paths of partitions; all if None.
+
+        Raises:
+            HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
+            InvalidInput: a time or column that does not exist.
+        """
+        return history.changes(self, after, until, order=order, columns=columns, partitions=partitions)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        rows: Rows,
+        *,
+        retries: int = 0,
+        extra: Mapping[str, str] | None = None,
+        check_keys: bool | None = None,
+    ) -> CommitResult:
+        """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
+
+        A column that is missing becomes null. NOT checked, but with `check_keys` (None: as the settings say): that the
+        keys are new to the table; if they may not be, `upsert`. Two appends never conflict otherwise. `extra` goes into
+        the commit's metadata. In a table with a bucket index a row whose key is there is replaced, appends of one
+        bucket do conflict, and a reader is held whole.
+
+        Raises:
+            InvalidRecords: a key is null, comes twice in `rows` or (if checked) is in the table, a column is not the
+                table's, a value does not fit.
+            UnsupportedSchema: a column of another type than the table's; the message names it.
+            Aborted: others took this writer for dead.
+        """
+        return arrow.append(self, rows, retries=retries, extra=extra, check_keys=check_keys)
+
+    def upsert(
+        self,
+        rows: Rows,
+        *,
+        deletes: Rows | None = None,
+        retries: int = 0,
+        extra: Mapping[str, str] | None = None,
+        check_keys: bool | None = None,
+    ) -> CommitResult:
+        """Insert rows, or replace them where their key is in the same partition; and delete the keys in `deletes`.
+
+        The rows have all columns of the table. Of several with one key the one with the highest value in the ordering
+        field counts, without that field the last; in the table too the higher one stays. A key in both is deleted. With
+        `check_keys` (None: as the settings say) a key that others have inserted meanwhile is a conflict, too.
+
+        Raises:
+            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a missing column is refused.
+        """
+        return arrow.upsert(self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys)
+
+    def delete(self, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+        """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
+
+        Raises:
+            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidRecords: a key is null, or a key or partition column is missing.
+        """
+        return arrow.delete(self, keys, retries=retries, extra=extra)
+
+    def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
+        """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
+
+        Writers that began before and commit after it get `WriteConflict`, and know the columns when they try again.
+        Other changes of the schema are not possible: no column is dropped, renamed, or given another type.
+
+        Raises:
+            UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
+            WriteConflict: others added columns first, at each of `retries` + 1 tries.
+        """
+        if not isinstance(columns, pa.Schema):
+            raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
+
+        def run(txn: Transaction) -> None:
+            txn.add_columns(columns)
+            txn.add(())
+
+        return self.transact(run, retries=retries, extra={"added_columns": ",".join(columns.names)})
+
+    def transaction(self, *, pinned: bool = True) -> Transaction:
+        """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it.
+
+        Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
+        """
+        return Transaction(self, pinned=pinned)
+
+    def transact(
+        self,
+        fn: Callable[[Transaction], object],
+        *,
+        retries: int = 0,
+        extra: Mapping[str, str] | None = None,
+        check_keys: bool | None = None,
+        pinned: bool = True,
+    ) -> CommitResult:
+        """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
+
+        `fn` may run `retries` + 1 times and must get all it reads from its transaction. `extra` goes into the commit's
+        extra metadata. `check_keys` is in place of the settings' (see `key_check`): a key that another has inserted
+        meanwhile is a conflict, too. `pinned`: see `transaction`.
+
+        Raises:
+            WriteConflict: others were faster at each try.
+            Aborted: others took this writer for dead.
+        """
+        return retry.transact(self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned)
+
+    # -- services ------------------------------------------------------------------------------------------------------
+
+    def clean(self, policy: Policy | None = None) -> tuple[CleanResult, ...]:
+        """Remove files that no reader needs any more (default: by the settings' retention); see `clean`."""
+        return clean.clean(self, policy)
+
+    def archive(self, keep: KeepActive | None = None) -> ArchiveResult:
+        """Move the oldest instants off the timeline (default: by the settings' `archival`); see `archive`."""
+        return archive.archive(self, keep)
+
+    def savepoint(self, instant: str | None = None, *, user: str = "", comment: str = "") -> str:
+        """Keep the files of a commit (default: the last) from being cleaned; its begin time. See `savepoint.save`."""
+        return savepoint.save(self, instant, user=user, comment=comment)[0]
+
+    def savepoints(self) -> dict[str, Savepoint]:
+        """All savepoints by the begin time of their commit."""
+        return savepoint.savepoints(self, self.timeline())
+
+    def delete_savepoint(self, instant: str) -> bool:
+        """Give a savepoint's files free to be cleaned; False if there is no such savepoint."""
+        return savepoint.delete(self, instant)
+
+    def restore(self, instant: str) -> RestoreResult:
+        """Take back every commit that completed after the one that began at `instant`; see `restore`."""
+        return restore.restore(self, instant)
+
+    def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
+        """Say in the properties that a JVM writer made buckets, or that an empty table is to have them; see `adopt`."""
+        adopt_buckets.adopt_bucket_index(self, buckets, bucket_by)
+
+    def retire_metadata_table(self) -> int:
+        """Remove a metadata table of JVM Hudi's; how many files it had. See `retire`."""
+        return metadata_table.retire_metadata_table(self)

@@ -1,0 +1,197 @@
+"""Which instants an archiver may take off the active timeline: decided here, without touching anything.
+
+Archived is a contiguous beginning of the writes, by begin, and with it the cleans and rollbacks that began before its
+last write. What began before the first write that stays counts as completed from then on, for every reader: so it ends
+before
+
+    savepoint      the first savepointed write: a restore to it needs what came after it, too
+    pending        the write before the first pending one (and before a victim whose rollback is not done): what is
+                   pending must not begin before the first write that stays
+    restore        anything at all, while a restore is not finished
+    replaced       the first replacecommit some of whose replaced files are still there: without it they would be
+                   rows again
+    orphans        the write before the first file of no instant: it would become visible
+
+Kept are at least so many writes, and what the cleaner's retention still needs, with one more before it. Restores and
+savepoints stay for ever: readers are told by them that something was taken back.
+
+Source: Hudi `TimelineArchiverV2`, `ArchivalUtils`, `ClusteringUtils.getEarliestInstantToRetainForClustering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.layout import META, parse_base_file
+from lockprovider.table.timeline.timeline import Timeline
+
+FileGroup = tuple[str, str]
+_BESIDES = (Action.CLEAN, Action.ROLLBACK)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepActive:
+    """How many writes stay on the timeline.
+
+    Attributes:
+        least: so many stay (`hoodie.keep.min.commits`).
+        most: up to so many nothing is archived (`hoodie.keep.max.commits`).
+    """
+
+    least: int = 20
+    most: int = 30
+
+    @classmethod
+    def of(cls, least: int | None, most: int | None) -> KeepActive:
+        """With one of them told, the other is ten away, as in the defaults."""
+        if least is None:
+            return cls() if most is None else cls(max(1, most - 10), most)
+        return cls(least, least + 10 if most is None else most)
+
+    @property
+    def fault(self) -> str:
+        """The sentence that says why it cannot be; empty if it can."""
+        if 1 <= self.least < self.most:
+            return ""
+        return (
+            f"hoodie.keep.min.commits={self.least} and hoodie.keep.max.commits={self.most} cannot be: "
+            "keep at least one commit, and let the second be greater than the first"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Archivable:
+    """One completed instant with all its files; a clean may have been completed twice."""
+
+    completed: tuple[Instant, ...]
+    pending: tuple[Instant, ...] = ()
+
+    @property
+    def done(self) -> Instant:
+        """The completed state that counts."""
+        return max(self.completed, key=lambda instant: instant.completion or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known when it is decided, under the lock.
+
+    Attributes:
+        now: the timeline.
+        paths: all data files, listed before `now`: a file whose instant is not on it never gets one.
+        replaced: the file groups that each completed replacecommit ended, by its begin time.
+        victims: the begin times that rollbacks take back which are not done.
+        earliest: the begin time of the oldest write that the cleaner's retention needs; empty if it has none.
+    """
+
+    now: Timeline
+    paths: frozenset[str] = frozenset()
+    replaced: Mapping[str, frozenset[FileGroup]] = field(default_factory=dict)
+    victims: frozenset[str] = frozenset()
+    earliest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is archived, oldest first. `held` says why it is less than the settings ask for; empty if it is not."""
+
+    actions: tuple[Archivable, ...]
+    held: str = ""
+
+
+def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
+    """How many writes are to go; those that the retention needs count as if they had been told to be kept."""
+    count = len(now.writes)
+    needed = sum(write.begin > earliest for write in now.writes) + 2 if earliest else 0
+    least = max(keep.least, needed)
+    return count - least if count > keep.most + least - keep.least else 0
+
+
+def plan(facts: Facts, keep: KeepActive, *, at_most: int) -> Plan:
+    """What may be archived now, of no more than `at_most` writes."""
+    writes = _by_begin(facts.now.writes)
+    wanted = writes[: surplus(facts.now, facts.earliest, keep)]
+    if not wanted:
+        return Plan(())
+    end, why = min(_barriers(facts), default=("~", ""))
+    taken = [write for write in wanted if write.begin < end][:at_most]
+    stays = writes[len(taken)].begin  # one of them, at least, stays
+    taken = [write for write in taken if write.begin < stays]
+    held = why if end <= wanted[-1].begin else ""
+    return Plan(_with_all_files(facts.now, taken), held)
+
+
+def _by_begin(writes: Iterable[Instant]) -> list[Instant]:
+    return sorted(writes, key=lambda instant: (instant.begin, instant.completion or ""))
+
+
+def _barriers(facts: Facts) -> Iterable[tuple[str, str]]:
+    """Begin times that the archived writes end before, each with its reason."""
+    now = facts.now
+    for begin in now.pending(Action.RESTORE):
+        yield "", f"the restore {begin} is not finished: `lockprovider table rollback URL`, once its executor is dead"
+    kept = [instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT]
+    if kept:
+        yield min(kept), f"{min(kept)} has a savepoint: delete it when nobody is going to restore to it"
+    for begin in now.unfinished[:1]:
+        yield _before(now, begin), f"write {begin} is pending: wait for it, or roll it back"
+    if facts.victims:
+        first = min(facts.victims)
+        yield _before(now, first), f"the rollback of {first} is not finished: `lockprovider table rollback URL`"
+    replace = _first_with_files(facts)
+    if replace:
+        yield replace, f"files that {replace} replaced are still there: `lockprovider table clean URL` removes them"
+    lost = _orphans(facts)
+    if lost:
+        first = min(lost)
+        what = f"{len(lost)} files are of no instant, the first of {first}"
+        yield _before(now, first), f"{what}: `lockprovider table clean URL` removes them"
+
+
+def _before(now: Timeline, begin: str) -> str:
+    """The last write before `begin`: it stays, and shows where the timeline begins, as savepointed ones do not."""
+    kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
+    return max((write.begin for write in now.writes if write.begin < begin and write.begin not in kept), default="")
+
+
+def _first_with_files(facts: Facts) -> str:
+    there = {(partition, file_id) for partition, file_id, _ in _groups(facts.paths)}
+    return min((begin for begin, ended in facts.replaced.items() if ended & there), default="")
+
+
+def _orphans(facts: Facts) -> list[str]:
+    """The begin times of files that are of no instant, of each once."""
+    known = {instant.begin for instant in facts.now.instants if instant.changes_rows}
+    begins = {begin for _, _, begin in _groups(facts.paths)}
+    return sorted(begin for begin in begins - known if begin > facts.now.first_active)
+
+
+def _groups(paths: Iterable[str]) -> Iterable[tuple[str, str, str]]:
+    for path in paths:
+        partition, _, name = path.rpartition("/")
+        base = parse_base_file(name)
+        if base is not None and partition.partition("/")[0] != META:
+            yield partition, base.file_id, base.begin
+
+
+def _with_all_files(now: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
+    """The writes, with the cleans and rollbacks between them, in the order of their begin times."""
+    if not writes:
+        return ()
+    last, begins = writes[-1].begin, {write.begin for write in writes}
+    groups: dict[tuple[str, str], list[Instant]] = {}
+    for instant in now.instants:
+        if instant.changes_rows and instant.begin in begins:
+            groups.setdefault((instant.begin, ""), []).append(instant)
+        elif instant.action in _BESIDES and instant.begin < last:
+            groups.setdefault((instant.begin, instant.action.value), []).append(instant)
+    found = (
+        Archivable(
+            tuple(i for i in files if i.state is State.COMPLETED),
+            tuple(i for i in files if i.state is not State.COMPLETED),
+        )
+        for _, files in sorted(groups.items())
+    )
+    return tuple(one for one in found if one.completed)

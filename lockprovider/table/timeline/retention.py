@@ -1,0 +1,149 @@
+"""Which files a clean may take: what stays readable is decided here, without touching anything.
+
+Three policies, named as Hudi names them. By commits or hours, every as-of from the oldest retained commit on stays
+readable: for each file group all slices that began since, and the latest one before. By versions, a number of slices of
+each file group; a replacement counts as one.
+
+Never taken: the latest slice of a live file group, what a savepoint lists, what a pending write may still read. Taken
+whatever the policy: files whose instant is not on the timeline at all, left by a task that wrote on after its instant
+was rolled back; archival would make them visible.
+
+The last `n` commits are counted by completion, and "since" means their smallest begin time: a commit that began long
+ago and finished lately is a late one, and what it replaced is still needed.
+
+Source: Hudi `CleanPlanner`, `CleanerUtils.getEarliestCommitToRetain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lockprovider.table.format.instant import Instant, format_ms
+from lockprovider.table.format.layout import META, parse_base_file
+from lockprovider.table.timeline.timeline import Timeline
+
+FileGroup = tuple[str, str]
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCommits:
+    """Keep what an as-of to one of the last `commits` commits needs (`hoodie.clean.commits.retained`)."""
+
+    commits: int = 10
+    name = "KEEP_LATEST_COMMITS"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepHours:
+    """Keep what an as-of within the last `hours` needs (`hoodie.clean.hours.retained`)."""
+
+    hours: float = 24.0
+    name = "KEEP_LATEST_BY_HOURS"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepVersions:
+    """Keep the last `versions` slices of each file group (`hoodie.clean.fileversions.retained`)."""
+
+    versions: int = 3
+    name = "KEEP_LATEST_FILE_VERSIONS"
+
+
+Policy = KeepCommits | KeepHours | KeepVersions
+
+
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """What may go: file names by partition. `earliest` is the oldest commit that stays whole, None by versions."""
+
+    earliest: Instant | None
+    files: Mapping[str, tuple[str, ...]]
+
+
+def removable(
+    policy: Policy,
+    now: Timeline,
+    paths: Iterable[str],
+    *,
+    now_ms: int,
+    replaced_by: Mapping[FileGroup, str],
+    protected: frozenset[str],
+) -> Removable:
+    """The files that may go. `paths` were listed BEFORE `now`, so that a file without an instant never gets one.
+
+    `replaced_by` maps file groups to the begin time of the completed replacecommit that ended them; `protected` are the
+    paths that savepoints list.
+    """
+    earliest = earliest_retained(policy, now, now_ms)
+    floors = (earliest.begin if earliest else None, _first_pending(now))
+    since = min((floor for floor in floors if floor), default=None)
+    taken = _orphans(now, paths)
+    for group, slices in _committed(now, paths).items():
+        needed = _needed(policy, slices, since, replaced_by.get(group))
+        taken |= {path for begin, path in slices if begin not in needed}
+    return Removable(earliest, _by_partition(taken - protected))
+
+
+def earliest_retained(policy: Policy, now: Timeline, now_ms: int) -> Instant | None:
+    """Of the retained commits the one that began first; of none, the last commit. By versions there is none."""
+    match policy:
+        case KeepVersions():
+            return None
+        case KeepCommits(commits):
+            retained = now.writes[-commits:]
+        case KeepHours(hours):
+            border = format_ms(now_ms - round(hours * _HOUR_MS))
+            retained = tuple(i for i in now.writes if (i.completion or "") >= border) or now.writes[-1:]
+    return min(retained, key=lambda instant: instant.begin, default=None)
+
+
+def _first_pending(now: Timeline) -> str | None:
+    """A pending write may rewrite the slices that were the latest when it began."""
+    return min(now.unfinished, default=None)
+
+
+def _needed(policy: Policy, slices: list[tuple[str, str]], since: str | None, replaced_by: str | None) -> set[str]:
+    """The begin times of the slices to keep, of one file group's, oldest first."""
+    begins = [begin for begin, _ in slices]
+    versions = policy.versions if isinstance(policy, KeepVersions) else 1
+    if replaced_by is not None:
+        begins.append(replaced_by)  # its end counts as its latest version
+    kept = set(begins[-versions:])
+    if since is not None:
+        kept |= {begin for begin in begins if begin >= since}
+        kept |= set([begin for begin in begins if begin < since][-1:])
+    elif not isinstance(policy, KeepVersions):
+        kept |= set(begins)
+    return kept
+
+
+def _committed(now: Timeline, paths: Iterable[str]) -> dict[FileGroup, list[tuple[str, str]]]:
+    """The (begin, path) pairs of each file group's completed slices, oldest first."""
+    groups: dict[FileGroup, list[tuple[str, str]]] = {}
+    for partition, file_id, begin, path in _slices(paths):
+        if now.visible(begin):
+            groups.setdefault((partition, file_id), []).append((begin, path))
+    return {group: sorted(slices) for group, slices in groups.items()}
+
+
+def _orphans(now: Timeline, paths: Iterable[str]) -> set[str]:
+    known = {instant.begin for instant in now.instants}
+    return {path for _, _, begin, path in _slices(paths) if begin not in known and begin > now.first_active > ""}
+
+
+def _slices(paths: Iterable[str]) -> Iterable[tuple[str, str, str, str]]:
+    for path in paths:
+        partition, _, name = path.rpartition("/")
+        base = parse_base_file(name)
+        if base is not None and partition.partition("/")[0] != META:
+            yield partition, base.file_id, base.begin, path
+
+
+def _by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        partition, _, name = path.rpartition("/")
+        found.setdefault(partition, []).append(name)
+    return {partition: tuple(names) for partition, names in found.items()}

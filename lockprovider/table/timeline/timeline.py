@@ -1,0 +1,179 @@
+"""The timeline, as one listing showed it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lockprovider.table.format.instant import Action, Instant, State, after, format_ms, parse
+
+_ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
+_SERVICES = frozenset({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All instants of one listing, ordered by their file names. What is found out of them is kept."""
+
+    instants: tuple[Instant, ...] = ()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Timeline:
+        """Read the file names below the timeline folder; names that are not instants are passed over."""
+        return cls(tuple(found for name in sorted(names) if (found := parse(name)) is not None))
+
+    def plus(self, instants: Iterable[Instant]) -> Timeline:
+        """The same timeline with these instants, too."""
+        there, new = list(self.instants), []
+        for instant in instants:
+            at = bisect_left(there, instant.file_name, key=lambda one: one.file_name)
+            if there[at : at + 1] != [instant]:
+                there.insert(at, instant)
+                new.append(instant)
+        return _knowing(Timeline(tuple(there)), self, new) if new else self
+
+    def cuts(self, size: int) -> tuple[str, ...]:
+        """Begin times at which this many file names, or a few more, have come before, each: to list parts at once.
+
+        No file is named by a begin time alone, so that parts before and after one are all there is.
+        """
+        begins = [instant.begin for instant in self.instants[size::size]]
+        return tuple(dict.fromkeys(begins))
+
+    def without(self, instants: Iterable[Instant]) -> Timeline:
+        """The same timeline, and these instants not."""
+        gone = {instant.file_name for instant in instants}
+        return (
+            self
+            if gone.isdisjoint(self.names)
+            else Timeline(tuple(i for i in self.instants if i.file_name not in gone))
+        )
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All file names."""
+        return frozenset(instant.file_name for instant in self.instants)
+
+    @cached_property
+    def writes(self) -> tuple[Instant, ...]:
+        """Completed instants that change rows, in the order of their completion."""
+        done = (instant for instant in self.instants if instant.is_completed and instant.changes_rows)
+        return tuple(sorted(done, key=lambda instant: instant.completion or ""))
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """The file names of `writes`: what a snapshot is made of."""
+        return frozenset(instant.file_name for instant in self.writes)
+
+    @cached_property
+    def latest_time(self) -> str:
+        """The largest time on the timeline, begin or completion; empty on an empty timeline."""
+        times = (time for instant in self.instants for time in (instant.begin, instant.completion) if time)
+        return max(times, default="")
+
+    @cached_property
+    def latest_completed_time(self) -> str:
+        """The largest time of a completed instant; empty if there is none."""
+        done = (instant for instant in self.instants if instant.is_completed)
+        return max((time for i in done for time in (i.begin, i.completion) if time), default="")
+
+    @cached_property
+    def latest_completed_begin(self) -> str:
+        """The latest begin time of a completed instant; empty if there is none."""
+        return max((instant.begin for instant in self.instants if instant.is_completed), default="")
+
+    @cached_property
+    def first_active(self) -> str:
+        """The begin time before which a write that is not here was archived, and so completed.
+
+        Only writes count: archival leaves restores, savepoints, and services that are not done, behind. Pending ones do
+        not if any is completed: a writer may be late to begin at a time that was archived meanwhile. Savepointed ones
+        do not: it goes on behind them if it is told to. Empty if there is none.
+        """
+        kept = {instant.begin for instant in self.instants if instant.action is Action.SAVEPOINT}
+        writes = [instant for instant in self.instants if instant.changes_rows and instant.begin not in kept]
+        done = [instant for instant in writes if instant.is_completed]
+        return min((instant.begin for instant in done or writes), default="")
+
+    @cached_property
+    def visible(self) -> Callable[[str], bool]:
+        """Whether the files of a write that began then are rows of the table: it is completed, or archived."""
+        done, first, unfinished = {i.begin for i in self.writes}, self.first_active, {*self.unfinished}
+        return lambda begin: begin in done or (begin < first and begin not in unfinished)
+
+    @cached_property
+    def unfinished(self) -> tuple[str, ...]:
+        """Begin times of all that will change rows or files and is not completed, oldest first.
+
+        Besides commits these are table services, which may have written files already.
+        """
+        done = {instant.begin for instant in self.writes}
+        return tuple(sorted({i.begin for i in self.instants if i.changes_rows} - done))
+
+    def next_time(self, now_ms: int) -> str:
+        """A time of now that exceeds everything on the timeline."""
+        now = format_ms(now_ms)
+        latest = self.latest_time
+        return now if now > latest else after(latest)
+
+    def is_alone(self, instant: Instant) -> bool:
+        """Whether no other action began at the same time."""
+        return all(other.action is instant.action for other in self.instants if other.begin == instant.begin)
+
+    def written_at(self, begin: str) -> Instant | None:
+        """The completed write that began at `begin`; a rollback, say, of the same time is another instant."""
+        return next((i for i in self.instants if i.begin == begin and i.is_completed and i.changes_rows), None)
+
+    def pending_action(self, begin: str) -> Action | None:
+        """The action of the pending write `begin`; None if there is none."""
+        return next(
+            (i.action for i in self.instants if i.begin == begin and i.changes_rows and not i.is_completed), None
+        )
+
+    def is_pending(self, begin: str) -> bool:
+        """Whether the write `begin` is inflight and not completed: without that its writer must not commit."""
+        states = {i.state for i in self.instants if i.begin == begin and i.changes_rows}
+        return State.INFLIGHT in states and State.COMPLETED not in states
+
+    @property
+    def pending_writes(self) -> tuple[str, ...]:
+        """Begin times of commits that are not completed, oldest first."""
+        return self.pending(*_ROLLED_BACK)
+
+    @property
+    def pending_rollbacks(self) -> tuple[str, ...]:
+        """Begin times of rollbacks that were planned and not completed, oldest first."""
+        return self.pending(Action.ROLLBACK)
+
+    def pending(self, *actions: Action) -> tuple[str, ...]:
+        """Begin times of instants of these actions that are not completed, oldest first."""
+        as_write = not _SERVICES.isdisjoint(actions)  # completed, they go by the name of a commit
+        mine = [instant for instant in self.instants if instant.action in actions]
+        done = {
+            i.begin for i in self.instants if i.is_completed and (i.action in actions or (as_write and i.changes_rows))
+        }
+        return tuple(sorted({instant.begin for instant in mine} - done))
+
+    def pending_files(self, begin: str) -> tuple[str, ...]:
+        """File names of the requested and inflight states of one write, inflight last."""
+        pending = (i for i in self.instants if i.begin == begin and i.changes_rows and not i.is_completed)
+        return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is State.INFLIGHT))
+
+
+def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timeline:
+    """The same timeline; what had been found out of the timeline `before` these instants is not found out again."""
+    done = sorted((i for i in new if i.is_completed and i.changes_rows), key=lambda i: i.completion or "")
+    last = before.writes[-1].completion or "" if before.writes else ""
+    if any(i.action is Action.SAVEPOINT for i in new) or any((i.completion or "") <= last for i in done):
+        return after
+    times = [time for i in new for time in (i.begin, i.completion) if time]
+    completed = [time for i in new if i.is_completed for time in (i.begin, i.completion) if time]
+    vars(after)["writes"] = (*before.writes, *done)
+    vars(after)["written"] = before.written | {i.file_name for i in done}
+    vars(after)["latest_time"] = max([before.latest_time, *times])
+    begins = [i.begin for i in new if i.is_completed]
+    vars(after)["latest_completed_begin"] = max([before.latest_completed_begin, *begins])
+    vars(after)["latest_completed_time"] = max([before.latest_completed_time, *completed])
+    return after

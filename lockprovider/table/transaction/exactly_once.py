@@ -1,0 +1,55 @@
+"""Exactly once: a batch that is written again after a crash finds itself in the table.
+
+A commit says which batch of which stream it is, in the key and the form of Hudi's own streaming sink; so "is it there"
+and "it is there now" are one atomic step. Batches of one stream are numbered upwards and committed in that order. It is
+found after it was archived, too.
+
+Source: Hudi `HoodieStreamingSink`, `CommitUtils.getValidCheckpointForCurrentWriter`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockprovider.table.errors import AlreadyCommitted
+from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.streams import SINK_KEY, batches
+from lockprovider.table.state import archive_index
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """One batch of one stream. Of Spark: the query's id, which its checkpoint keeps, and the batch's id."""
+
+    stream: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of stream {self.stream}"
+
+    def note(self) -> dict[str, str]:
+        """What the commit says in its extra metadata."""
+        return {SINK_KEY: json.dumps({self.stream: str(self.batch)})}
+
+    def found_in(self, done: Instant) -> AlreadyCommitted:
+        """The error of a second try."""
+        return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
+
+
+def committed_in(table: TableContext, timeline: Timeline, once: Once) -> Instant | None:
+    """The commit that this batch, or a later one of its stream, is in; None if there is none.
+
+    Reads back to the stream's latest commit; for a stream that has none all commits on the timeline, and what the
+    archive's files say of their streams.
+    """
+    for instant in reversed(timeline.writes):
+        last = batches(table.metadata_of(instant).extra).get(once.stream)
+        if last is not None:
+            return instant if last >= once.batch else None
+    return archive_index.with_batch(table.archived, once.stream, once.batch)

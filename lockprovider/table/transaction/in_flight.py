@@ -1,0 +1,62 @@
+"""What writes that are not completed are known to touch: for the conflict check.
+
+A clustering, of the JVM's, says it in its plan. A writer says it by the markers of the files it has written so far, and
+a JVM writer, besides, in its inflight file.
+
+Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fsspec_cas import ObjectNotFound
+from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.layout import TIMELINE, markers_dir, parse_base_file, parse_marker
+from lockprovider.table.format.metadata import decode_clustering_plan, decode_commit
+from lockprovider.table.timeline.conflict import FileGroup, Operation
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+_CLUSTER = "CLUSTER"
+
+
+def planned_services(table: TableContext, now: Timeline) -> tuple[Operation, ...]:
+    """The clusterings that are planned and not completed, with the file groups they are going to replace.
+
+    A pending overwrite, of the JVM's too, does not say what it will replace; it is checked when it commits.
+    """
+    requested = [Instant(begin, Action.CLUSTERING, State.REQUESTED) for begin in now.pending(Action.CLUSTERING)]
+    return tuple(Operation(i, _CLUSTER, decode_clustering_plan(_content(table, i), i.file_name)) for i in requested)
+
+
+def pending_writes(table: TableContext, now: Timeline, me: str) -> tuple[Operation, ...]:
+    """The other writers that are not completed, with what they have written or announced so far."""
+    return tuple(_pending_write(table, now, begin) for begin in now.pending_writes if begin != me)
+
+
+def _pending_write(table: TableContext, now: Timeline, begin: str) -> Operation:
+    inflight = Instant(begin, now.pending_action(begin) or Action.COMMIT, State.INFLIGHT)
+    content = _content(table, inflight)
+    profile = decode_commit(content, inflight.file_name) if content else None
+    announced = frozenset() if profile is None else profile.file_groups
+    return Operation(inflight, "UNKNOWN" if profile is None else profile.operation, announced | _marked(table, begin))
+
+
+def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
+    groups: set[FileGroup] = set()
+    for entry in table.store.list(f"{markers_dir(begin)}/"):
+        marker = parse_marker(entry.path)
+        base = None if marker is None else parse_base_file(marker.file_name)
+        if marker is not None and base is not None:
+            groups.add((marker.partition, base.file_id))
+    return frozenset(groups)
+
+
+def _content(table: TableContext, instant: Instant) -> bytes:
+    try:
+        return table.store.read(f"{TIMELINE}/{instant.file_name}").data
+    except ObjectNotFound:
+        return b""  # completed or rolled back just now; under the lock only by a writer that does not hold it

@@ -1,0 +1,131 @@
+"""A write that is ready to be committed, and what came of it: what it will say, and what it had seen.
+
+By the two a commit is judged. Nothing here asks the table: what others have done since comes in as an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
+from lockprovider.table.timeline.conflict import (
+    TABLE_SERVICES,
+    Operation,
+    Overlap,
+    Resolution,
+    by_bucket,
+    by_file_group,
+    prefer_writer,
+)
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import Snapshot
+
+if TYPE_CHECKING:
+    from lockprovider.table.format.properties import TableConfig
+    from lockprovider.table.transaction.exactly_once import Once
+    from lockprovider.table.transaction.key_check import KeyCheck
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a transaction came to.
+
+    `instant` is its begin time, `completion` its completion time (17 digits, UTC). `attempts` counts the runs of the
+    function given to `transact`, `conflicts` those that lost.
+    """
+
+    instant: str
+    completion: str
+    inserted: int
+    updated: int
+    deleted: int
+    file_groups: tuple[tuple[str, str], ...]
+    attempts: int
+    conflicts: int
+    lock_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one instant is going to commit.
+
+    `config` and `timeline` are the table as its writer knew it, `snapshot` the rows that it read, None if it read none.
+    `keys` are its new keys, where they are compared; `once` says which batch it is, of a stream.
+    """
+
+    begin: str
+    action: Action
+    metadata: CommitMetadata
+    config: TableConfig
+    timeline: Timeline
+    snapshot: Snapshot | None = None
+    keys: KeyCheck | None = None
+    once: Once | None = None
+
+    @property
+    def inflight(self) -> Instant:
+        """The instant, until it is completed."""
+        return Instant(self.begin, self.action, State.INFLIGHT)
+
+    def completed(self, completion: str) -> Instant:
+        """The instant, once it is."""
+        return Instant(self.begin, self.action, State.COMPLETED, completion)
+
+    @property
+    def operation(self) -> Operation:
+        """As the check of conflicts sees it."""
+        return Operation.of(self.inflight, self.metadata)
+
+    @property
+    def is_table_service(self) -> bool:
+        """Whether it rewrites rows that came in earlier: then what others have pending counts, too."""
+        return self.metadata.operation in TABLE_SERVICES
+
+    def may_overlap(self, resolution: Resolution) -> bool:
+        """Whether a completed write can touch what this one does; new file groups are nobody else's.
+
+        Resolutions that look at more than file groups see all others, and so does a write that read a snapshot.
+        """
+        if self.snapshot is not None or self.keys is not None or self.config.bucket_index is not None:
+            return True
+        fresh = not self.metadata.replaced and all(stat.prev_commit is None for stat in self._stats)
+        return not (fresh and resolution in (by_file_group, prefer_writer))
+
+    def overlap(self, others: Sequence[Operation], resolution: Resolution) -> Overlap | None:
+        """Which of the others it loses to, by buckets where the table has them."""
+        return (resolution if self.config.bucket_index is None else by_bucket(resolution))(self.operation, others)
+
+    def result(self, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
+        """What it came to: it was committed, after so many conflicts of earlier tries."""
+        return CommitResult(
+            instant=self.begin,
+            completion=completion,
+            inserted=sum(stat.num_inserts for stat in self._stats),
+            updated=sum(stat.num_updates for stat in self._stats),
+            deleted=sum(stat.num_deletes for stat in self._stats),
+            file_groups=tuple(sorted(self.metadata.file_groups)),
+            attempts=conflicts + 1,
+            conflicts=conflicts,
+            lock_wait_s=lock_wait_s,
+        )
+
+    @property
+    def _stats(self) -> Iterable[WriteStat]:
+        return chain.from_iterable(self.metadata.stats.values())
+
+
+def operation_name(action: Action, said: str) -> str:
+    """Hudi's name of the operation; an engine that knows no overwrite may have said another."""
+    return "INSERT_OVERWRITE" if action is Action.REPLACECOMMIT and said not in REPLACING else said
+
+
+def by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
+    """The files by partition path, each partition's in their order."""
+    found: dict[str, tuple[WriteStat, ...]] = {}
+    for stat in stats:
+        found[stat.partition] = (*found.get(stat.partition, ()), stat)
+    return found

@@ -1,0 +1,68 @@
+"""A function in a transaction, again and again until it commits or has lost too often.
+
+An attempt that others have overtaken is rolled back, and the next one waits a little and begins from a fresh snapshot:
+so the function must get all it reads from its transaction. Any other failure is rolled back too, and comes out as it
+is. An attempt that found the table changed before it had begun does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from fsspec_cas import InvalidInput
+from fsspec_cas.given import whole
+from fsspec_cas.send.retry import delay_s
+from lockprovider.table.errors import PropertiesChanged
+from lockprovider.table.services import archive
+from lockprovider.table.state.stale import is_overtaken
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+
+def transact(
+    table: TableContext,
+    fn: Callable[[Transaction], object],
+    *,
+    retries: int = 0,
+    extra: Mapping[str, str] | None = None,
+    check_keys: bool | None = None,
+    pinned: bool = True,
+) -> CommitResult:
+    """See `Table.transact`."""
+    retries = whole(retries, "retries")
+    if not callable(fn):
+        raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
+    if extra is not None and not _is_text(extra):
+        raise InvalidInput(f"extra={extra!r} must be names and texts: it goes into the commit's metadata as JSON text")
+    conflicts = 0
+    while True:
+        txn = Transaction(table, pinned=pinned)
+        txn.extra.update(extra or {})
+        txn.check_keys = txn.check_keys if check_keys is None else check_keys
+        try:
+            fn(txn)
+            result = txn.commit(conflicts=conflicts)
+        except PropertiesChanged:
+            continue  # it has not begun; now they are known
+        except Exception as error:
+            conflicts += 1
+            txn.rollback()
+            if conflicts > retries or not is_overtaken(table, txn.timeline, error):
+                raise
+            table.tell("retry", txn.begin, conflicts=conflicts)
+            table.world.sleep(delay_s(conflicts, table.world.random()))
+        except BaseException:
+            txn.rollback()
+            raise
+        else:
+            if table.settings.archive_automatically:
+                archive.after_commit(table)
+            return result
+
+
+def _is_text(extra: object) -> bool:
+    """Whether all of it is text: a commit's metadata has no other values."""
+    return isinstance(extra, Mapping) and all(isinstance(text, str) for pair in extra.items() for text in pair)

@@ -1,0 +1,164 @@
+"""The start of a write: an instant that is its writer's alone, pending on the timeline, with a heartbeat.
+
+The begin time exceeds those of all that is completed on a timeline seen after `.requested` was created, and no other
+action has it, else it is given up for a later one. Then every writer that took its snapshot before sees an instant that
+began later than all in it (so JVM writers judge), and every one after sees it pending; and among the files of one file
+group the last that was written began last.
+
+Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError, Won
+from lockprovider import NotAcquired
+from lockprovider.table.errors import Aborted, PropertiesChanged
+from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.layout import TIMELINE, heartbeat_path
+from lockprovider.table.format.metadata import encode_replace_pending
+from lockprovider.table.services import recover, rollback
+from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.format.properties import TableConfig
+    from lockprovider.table.state.context import TableContext
+
+_REQUEST_S = 60.0
+_FRESH_S = 10.0  # old a begin time may be when it is taken
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What an instant is started for; `config` is the table's as its writer knows it."""
+
+    action: Action
+    operation: str
+    config: TableConfig
+
+    @property
+    def contents(self) -> tuple[bytes, bytes]:
+        """Of the requested and of the inflight file."""
+        return (b"", b"") if self.action is Action.COMMIT else encode_replace_pending(self.operation)
+
+
+@dataclass(slots=True)
+class Started:
+    """An instant of this writer, from its start until it is committed, rolled back, or left to another process.
+
+    `seen` is the timeline after it was taken, `log` the name of the lock's log then; None if there was none.
+    `looks_for_dead`: it was listed to find dead writers, too.
+    """
+
+    begin: str
+    heartbeat: WriterHeartbeat
+    seen: Timeline
+    log: str | None = None
+    looks_for_dead: bool = False
+    is_over: bool = False
+
+    def look_around(self, table: TableContext, snapshot: Timeline) -> None:
+        """Tell of the start, on this snapshot, and clean up after dead writers if it is time to."""
+        try:
+            table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
+            if self.looks_for_dead:
+                recover.clean_dead(table, self.seen, self.begin)
+        except BaseException:
+            self.heartbeat.leave()  # what is left is a dead writer's, then
+            raise
+
+    def end(self, table: TableContext, left: Iterable[str]) -> None:
+        """After the commit: what is left over is harmless, and removed by the next `recover.sweep`."""
+        self.is_over = True
+        self.heartbeat.leave()
+        with contextlib.suppress(CasError):
+            table.store.delete_all([*left, heartbeat_path(self.begin)])
+
+    def roll_back(self, table: TableContext) -> None:
+        """Remove everything that was written; what cannot be removed now is left to the next writer."""
+        if self.is_over:
+            return
+        self.is_over = True
+        try:
+            with contextlib.suppress(CasError, NotAcquired):
+                rollback.roll_back(table, self.begin, own=True)
+        finally:  # not before: others would take it for dead at once, and get in each other's way
+            with contextlib.suppress(CasError):
+                self.heartbeat.stop()
+
+
+def start(table: TableContext, intent: Intent, known: Timeline) -> Started:
+    """Take an instant, later than all that is known; give it to its transaction, and then `look_around`.
+
+    Raises:
+        PropertiesChanged: the table is not the one of the intent any more; nothing was begun.
+        CasError: the store failed; what is left is a dead writer's.
+    """
+    while not isinstance(tried := _take(table, intent, known.next_time(table.world.now_ms())), Started):
+        known = tried
+    return tried
+
+
+def resume(table: TableContext, begin: str, now: Timeline) -> Started:
+    """Take up an instant that another process of the same writer has started.
+
+    Raises:
+        Aborted: it is not pending any more.
+    """
+    heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+    if not now.is_pending(begin) or not heartbeat.resume():
+        raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
+    return Started(begin, heartbeat, now)
+
+
+def _take(table: TableContext, intent: Intent, begin: str) -> Started | Timeline:
+    """Try to begin at this time; if it will not do, the timeline as it was listed after."""
+    chosen_s = table.world.monotonic_s()
+    # The heartbeat first: a pending instant without one counts as dead.
+    heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+    if not heartbeat.start():
+        return table.timeline()
+    requested = Instant(begin, intent.action, State.REQUESTED)
+    plan, profile = intent.contents
+    try:
+        # One that comes so late may find itself before what was archived meanwhile.
+        is_late = table.world.monotonic_s() - chosen_s > _FRESH_S
+        if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
+            heartbeat.stop()
+            return table.timeline()
+        return _verify(table, intent, requested, profile, heartbeat)
+    except BaseException:
+        heartbeat.leave()  # what is left is a dead writer's, then
+        raise
+
+
+def _verify(
+    table: TableContext, intent: Intent, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
+) -> Started | Timeline:
+    """Whether that time, which is requested now, will do; the timeline as it was seen after, if not."""
+    begin = requested.begin
+    inflight = Instant(begin, intent.action, State.INFLIGHT)
+    creating = table.store.beside(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
+    looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
+    seen = table.now(listed=looks_for_dead)
+    creating.result()
+    now = seen.timeline
+    if seen.config == intent.config and now.latest_completed_begin < begin and now.is_alone(requested):
+        return Started(begin, heartbeat, now, seen.log, looks_for_dead)
+    heartbeat.leave()
+    names = (inflight.file_name, requested.file_name)  # in this order
+    table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])
+    if seen.config != intent.config:
+        raise PropertiesChanged("the table's properties were changed by another writer; begin again")
+    return now
+
+
+def _create(table: TableContext, instant: Instant, content: bytes, *, timeout_s: float) -> bool:
+    outcome = table.store.put_if_absent(f"{TIMELINE}/{instant.file_name}", content, timeout=timeout_s)
+    return isinstance(outcome, Won)

@@ -1,0 +1,283 @@
+"""One transaction: begin, write, and the commit that happens once or never.
+
+    begin   the snapshot is one listing of the timeline; nothing is written yet
+    start   with the first write: heartbeat, `.requested`, `.inflight`, at a begin time that will do (see `starting`)
+    write   engines put markers and data files under names that carry the begin time; nobody reads them
+    commit  in a turn at the table lock: the instant is still pending and its heartbeat alive, the table is still what
+            it was, nothing completed since the snapshot touched the same file groups (see `judging`) -> fenced publish
+            of the completed file (see `committing`)
+
+Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lockprovider.table.errors import InvalidRecords, TableError
+from lockprovider.table.files.bucket_groups import check_written
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import markers_dir, parse_marker
+from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
+from lockprovider.table.format.properties import TableConfig, check_writable
+from lockprovider.table.timeline.conflict import completed_since
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice, Snapshot
+from lockprovider.table.transaction.commit import Committing
+from lockprovider.table.transaction.exactly_once import Once, committed_in
+from lockprovider.table.transaction.key_check import KeyCheck, refuse_shared
+from lockprovider.table.transaction.proposal import CommitResult, Draft, by_partition, operation_name
+from lockprovider.table.transaction.start import Intent, Started, resume, start
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+__all__ = ["CommitResult", "Transaction"]
+
+
+class Transaction:
+    """One instant of one writer; not thread-safe, and good for one commit."""
+
+    def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
+        table.lock.require_safe_store()  # its begin is a conditional create already
+        self.table = table
+        now = table.now() if pinned else None
+        self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
+        check_writable(self.config)
+        self._timeline: Timeline | None = None if now is None else now.timeline
+        self.extra: dict[str, str] = {}
+        self.operation = "UPSERT"
+        self._action = Action.COMMIT
+        self._replaced: dict[str, tuple[str, ...]] = {}
+        self._schema_json: str | None = None
+        self._snapshot: Snapshot | None = None
+        self._instant: Started | None = None
+        self._stats: tuple[WriteStat, ...] | None = None
+        self._announced: list[str] = []  # the markers that this process has written
+        self._writes_elsewhere: bool | None = None
+        self._once: Once | None = None
+        self.check_keys = table.settings.check_keys
+
+    @classmethod
+    def resume(cls, table: TableContext, begin: str) -> Transaction:
+        """Take up an instant that another process of the same writer began, to commit it or to roll it back.
+
+        Its snapshot is of now: for writes that only add file groups. A replacecommit replaces all there are now.
+
+        Raises:
+            Aborted: it is not pending any more.
+        """
+        txn = cls(table)
+        mine = resume(table, begin, txn.timeline)
+        if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
+            txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
+        txn._instant = mine
+        return txn
+
+    @property
+    def timeline(self) -> Timeline:
+        """What was completed when this transaction began; if nothing was read before its start, when it started."""
+        if self._timeline is None:
+            self._timeline = self.table.timeline()
+        return self._timeline
+
+    @property
+    def schema_json(self) -> str | None:
+        """The table's Avro schema, without meta columns, as this transaction's commit will state it."""
+        if self._schema_json is None:
+            self._schema_json = hudi_schema.to_avro(self.table.schema(self.timeline), self.config.name)
+        return self._schema_json
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The rows this transaction reads; conflicts are judged against it."""
+        if self._snapshot is None:
+            known = self.table.memory.snapshot(self.timeline)
+            found = known or self.table.memory.found(self.table.snapshot_of(self.timeline))
+            self._snapshot = self._snapshot or found  # threads that read partitions at once go by the same
+        return self._snapshot
+
+    @property
+    def begin(self) -> str:
+        """The begin time; empty until something is written."""
+        return "" if self._instant is None else self._instant.begin
+
+    def exactly_once(self, once: Once) -> None:
+        """Say which batch of a stream this is; the commit carries it, and is refused if another one did before.
+
+        Raises:
+            AlreadyCommitted: it is in the table; `commit` looks again, under the lock.
+        """
+        self._once = once
+        self.extra.update(once.note())
+        done = committed_in(self.table, self.timeline, once)
+        # What is decided, and not there yet, may not come to be: then the commit finds out, under the lock.
+        if done is not None and (done.file_name not in self.timeline.names or self.table.has(done)):
+            raise once.found_in(done)
+
+    def start(self) -> str:
+        """Take an instant, if not done yet: after this, data files may be written under its begin time."""
+        return self._started().begin
+
+    def _started(self) -> Started:
+        if self._instant is None:
+            intent = Intent(self._action, self.operation, self.config)
+            mine = self._instant = start(self.table, intent, self._timeline or self.table.memory.latest)
+            mine.look_around(self.table, self._timeline or mine.seen)
+            self._timeline = self._timeline or mine.seen
+        return self._instant
+
+    def columns(self, check: Callable[[pa.Schema], object]) -> pa.Schema:
+        """The table's schema, of a transaction that has started then; `check` refuses input, before it if possible."""
+        seen = self.table.memory.schema
+        if self._timeline is None and seen is not None and _passes(check, seen):
+            self.start()  # else it may have got a column since
+        schema = self.table.schema(self.timeline)
+        check(schema)
+        self.start()
+        return schema
+
+    @property
+    def partitions(self) -> set[str]:
+        """The partitions that are known to have a metafile; to be added to."""
+        return self.table.memory.partitions_at(self.timeline)
+
+    def announce(self, marker: str) -> None:
+        """A marker that this process is about to write."""
+        self._announced.append(marker)
+
+    def write_here(self) -> None:
+        """This process writes files, and announces them."""
+        self._writes_elsewhere = self._writes_elsewhere or False
+
+    def write_elsewhere(self) -> None:
+        """Other processes write files too: what they announce is looked for in the store."""
+        self._writes_elsewhere = True
+
+    def overwrite(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
+        """Let all rows that the snapshot has in these partitions end with this commit; before anything is written.
+
+        Rows that come in by other writers meanwhile, in new file groups, stay: they count as written after. With
+        `add(())` the partitions are emptied (`operation` is `DELETE_PARTITION` then, in Hudi's words).
+
+        Raises:
+            InvalidRecords: something was written already, or the operation replaces nothing.
+        """
+        if self._instant is not None:
+            raise InvalidRecords("overwrite comes first in a transaction, before its first write; begin another one")
+        if operation not in REPLACING:
+            raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
+        self._action, self.operation = Action.REPLACECOMMIT, operation
+        for old in self.snapshot.within(partitions):
+            self._replaced[old.partition] = (*self._replaced.get(old.partition, ()), old.file_id)
+
+    def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
+        """What the snapshot has in these partitions, without what this transaction lets end."""
+        seen = self.snapshot.within(partitions)
+        return tuple(old for old in seen if old.file_id not in self._replaced.get(old.partition, ()))
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Let the table have these columns too, from this commit on; older rows have nulls there.
+
+        A column that is there already with this type stays as it is.
+
+        Raises:
+            UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
+        """
+        evolved = hudi_schema.with_columns(self.table.schema(self.timeline), columns)
+        self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
+
+    def add(self, stats: Iterable[WriteStat]) -> None:
+        """Say which data files were written; once, after all of them are in the store.
+
+        Raises:
+            InvalidRecords: called twice, or a file is of a file group that ends with this commit.
+        """
+        if self._stats is not None:
+            raise InvalidRecords("a transaction takes one write; put upserts and deletes into the same one")
+        self.start()
+        found = tuple(stats)
+        ended = [stat.path for stat in found if stat.file_id in self._replaced.get(stat.partition, ())]
+        if ended:
+            raise InvalidRecords(f"files {ended} are of file groups that are overwritten; insert their rows instead")
+        check_written(self.config, found)
+        self._stats = found
+
+    def commit(self, *, conflicts: int = 0) -> CommitResult:
+        """Make the write visible, if no other got in the way; then it is visible for good.
+
+        Raises:
+            WriteConflict: a commit that completed since the snapshot touched the same file groups.
+            Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
+            AlreadyCommitted: this batch was committed before, see `exactly_once`.
+            InvalidRecords: nothing was written.
+        """
+        if self._stats is None:
+            raise InvalidRecords("nothing was written in this transaction; write first, or do not commit")
+        mine, stats = self._started(), self._stats
+        self._remove_strays(mine.begin, stats)
+        self.table.tell("written", mine.begin, files=len(stats))
+        draft = self._draft(mine.begin, stats)
+        completion, waited_s = Committing(self.table, mine, draft, self._announced).run()
+        return draft.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
+
+    def leave(self) -> None:
+        """Let go of the instant: another process of this writer has taken it up, or nobody will."""
+        if self._instant is not None:
+            self._instant.heartbeat.leave()
+
+    def rollback(self) -> None:
+        """Remove everything this transaction wrote; nothing of it was visible.
+
+        What cannot be removed now is left to the next writer, who will find this one's heartbeat expired.
+        """
+        if self._instant is not None:
+            self._instant.roll_back(self.table)
+
+    def _draft(self, begin: str, stats: tuple[WriteStat, ...]) -> Draft:
+        keys = _look_for_keys(self, stats) if self.check_keys else None
+        said = operation_name(self._action, self.operation)
+        metadata = CommitMetadata(by_partition(stats), said, self.schema_json, self.extra, self._replaced)
+        return Draft(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._once)
+
+    def _remove_strays(self, begin: str, stats: tuple[WriteStat, ...]) -> None:
+        """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
+        store, mine = self.table.store, {stat.path for stat in stats}
+        if self._writes_elsewhere is not False:
+            self._announced = [entry.path for entry in store.list(f"{markers_dir(begin)}/")]
+        for path in self._announced:
+            marker = parse_marker(path)
+            if marker is not None and marker.data_path not in mine:
+                store.delete(marker.data_path)
+
+
+def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:
+    try:
+        check(schema)
+    except TableError:
+        return False
+    return True
+
+
+def _look_for_keys(txn: Transaction, stats: Sequence[WriteStat]) -> KeyCheck | None:
+    """Most of the check, before others have to wait for it; None in a table with buckets, which tell of them anyway.
+
+    Raises:
+        WriteConflict: another has inserted a key of these files since the transaction's snapshot.
+        InvalidRecords: they are inserted, and a key is in the table already.
+    """
+    table = txn.table
+    if txn.config.bucket_index is None:
+        keys = KeyCheck(table.place, stats)
+        if txn.operation == "INSERT":
+            keys.refuse_known(txn.snapshot)
+        now = table.timeline()
+        refuse_shared(table, txn.begin, keys, [(i, table.metadata_of(i)) for i in completed_since(txn.timeline, now)])
+        return keys
+    if txn.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
+        raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
+    return None

@@ -1,0 +1,136 @@
+"""What a commit is judged by at its turn, when the table of the moment is seen.
+
+    alive      its instant is still pending and its heartbeat beats, nobody plans to roll it back, and the table is
+               still what its writer took it for
+    once       its batch is not in the table already
+    conflicts  what it has read is still there, and no other has touched its file groups since, added columns or, where
+               they are compared, inserted its keys
+
+Others wait meanwhile: so of the commits since no more is read than is asked for (see `needed`), and each of them once.
+NOT judged here: whether it is decided already; who commits knows.
+
+Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockprovider.table.errors import ARCHIVED, Aborted, WriteConflict
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.properties import check_writable
+from lockprovider.table.services import rollback
+from lockprovider.table.state import archive_index
+from lockprovider.table.timeline.conflict import FileGroup, Operation, archived_since, completed_since, undone_since
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import lost
+from lockprovider.table.transaction.exactly_once import committed_in
+from lockprovider.table.transaction.in_flight import pending_writes, planned_services
+from lockprovider.table.transaction.key_check import refuse_shared
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+    from lockprovider.table.state.current import Now
+    from lockprovider.table.state.heartbeat import WriterHeartbeat
+    from lockprovider.table.transaction.proposal import Draft
+
+
+def needed(table: TableContext, draft: Draft, now: Timeline) -> tuple[Instant, ...]:
+    """The commits whose contents the judgement is going to ask for: to have them at hand by then."""
+    done = completed_since(draft.timeline, now)
+    return done if draft.may_overlap(table.settings.resolution) else done[-1:]
+
+
+def judge(table: TableContext, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> None:
+    """Let a commit pass, or say what is in its way.
+
+    Raises:
+        Aborted: it was rolled back, its heartbeat expired, or the table changed.
+        UnsupportedTable: it changed so that it cannot be written here any more.
+        AlreadyCommitted: its batch is in the table.
+        WriteConflict: another one was faster.
+    """
+    _check_alive(table, draft, heartbeat, seen)
+    _check_once(table, draft, seen.timeline)
+    _check_conflicts(table, draft, seen.timeline)
+
+
+def _check_alive(table: TableContext, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> None:
+    begin, now = draft.begin, seen.timeline
+    if seen.listed and not now.is_pending(begin):
+        raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
+    if not heartbeat.alive:
+        raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
+    if rollback.is_planned(table, now, begin):
+        raise Aborted(f"a rollback of instant {begin} is planned; begin again")
+    if seen.config != draft.config:
+        check_writable(seen.config)
+        raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
+
+
+def _check_once(table: TableContext, draft: Draft, now: Timeline) -> None:
+    done = None if draft.once is None else committed_in(table, now, draft.once)
+    if draft.once is not None and done is not None:
+        raise draft.once.found_in(done)
+
+
+def _check_conflicts(table: TableContext, draft: Draft, now: Timeline) -> None:
+    _check_snapshot(table, draft, now)
+    done = completed_since(draft.timeline, now)
+    _check_columns(table, draft, done)
+    may_overlap = draft.may_overlap(table.settings.resolution)
+    later = [(i, table.metadata_of(i)) for i in done] if may_overlap else []
+    unseen = frozenset[FileGroup]() if draft.snapshot is None else lost(draft.snapshot, later)
+    if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
+        raise WriteConflict(draft.begin, later[-1][0].file_name, tuple(sorted(unseen)))
+    _check_overlap(table, draft, now, later)
+    if draft.keys is not None:
+        refuse_shared(table, draft.begin, draft.keys, later)
+
+
+def _check_snapshot(table: TableContext, draft: Draft, now: Timeline) -> None:
+    """What the writer has seen completed is not taken back, and what it has not seen can still be found."""
+    if undone_since(draft.timeline, now):
+        raise WriteConflict(draft.begin, max(_restores(now), default="a restore"), ())
+    if _may_have_missed(table, draft.timeline, now):
+        raise WriteConflict(draft.begin, ARCHIVED, ())
+
+
+def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
+    """Whether a write may be archived that my snapshot has not: it completed later, or while I listed others."""
+    suspect = now.first_active > mine.first_active > "" or archived_since(mine, now)
+    return suspect and not archive_index.tells_of_all(table.archived, mine, now)
+
+
+def _check_columns(table: TableContext, draft: Draft, done: tuple[Instant, ...]) -> None:
+    """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost.
+
+    Each commit states all columns, and had this check too: the last one tells.
+    """
+    for other in reversed(done):
+        text = table.metadata_of(other).schema_json
+        if text:
+            mine = hudi_schema.outline(table.schema(draft.timeline))
+            if hudi_schema.outline(hudi_schema.from_avro(text)) != mine:
+                raise WriteConflict(draft.begin, other.file_name, ())
+            return
+
+
+def _check_overlap(
+    table: TableContext, draft: Draft, now: Timeline, later: list[tuple[Instant, CommitMetadata]]
+) -> None:
+    others = [Operation.of(i, metadata) for i, metadata in later]
+    others += planned_services(table, now)
+    if draft.is_table_service:
+        others += pending_writes(table, now, draft.begin)
+    overlap = draft.overlap(others, table.settings.resolution)
+    if overlap is not None:
+        lost_to = overlap.lost_to
+        table.tell("conflict", draft.begin, lost_to=lost_to.begin, file_groups=len(overlap.file_groups))
+        raise WriteConflict(draft.begin, lost_to.file_name, overlap.file_groups)
+
+
+def _restores(timeline: Timeline) -> list[str]:
+    return [instant.file_name for instant in timeline.instants if instant.action is Action.RESTORE]

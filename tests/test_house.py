@@ -1,0 +1,280 @@
+"""The rules of the house: which folder may import which, what is pure, how large a folder and a file may be.
+
+Each package has floors: what stands on one imports only what stands below it, or in its own folder. An import under
+`TYPE_CHECKING` counts like any other: a wish to see a type above is the circle, whether it runs or not.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("fsspec_cas", "lockprovider")
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+# From the ground up; what stands in one line does not know its neighbours.
+FLOORS: dict[str, list[tuple[str, ...]]] = {
+    "fsspec_cas": [
+        ("capability", "clock"),
+        ("errors", "outcome", "version"),  # three nouns that are tied by annotations
+        ("answer", "command", "content", "given", "naming"),
+        ("send",),
+        ("backends",),
+        ("exclusive", "testing"),
+        ("store",),
+        ("filesystem", "probe"),
+        ("cli",),
+    ],
+    "lockprovider": [
+        ("errors",),
+        ("hudi_keys",),
+        ("settings",),
+        ("record",),
+        ("lease",),
+        ("acquire", "observe"),
+        ("publish",),
+        ("client",),
+        ("aio",),
+        ("table",),
+        ("demo",),
+        ("commands",),
+        ("cli",),
+    ],
+    "lockprovider.table": [
+        ("errors",),
+        ("format",),
+        ("timeline",),
+        ("files", "settings"),
+        ("state", "spec"),
+        ("services", "doctor"),
+        ("transaction", "read"),
+        ("engines",),
+        ("table",),
+    ],
+}
+
+# Decisions and codecs, by folder or module: no store, no clock, no thread. Which foreign libraries they may have.
+PURE: dict[str, set[str]] = {
+    "fsspec_cas.version": set(),
+    "fsspec_cas.errors": set(),
+    "fsspec_cas.outcome": set(),
+    "fsspec_cas.answer": set(),
+    "fsspec_cas.capability": set(),
+    "fsspec_cas.send.resolve": set(),
+    "fsspec_cas.send.retry": set(),
+    "lockprovider.errors": set(),
+    "lockprovider.hudi_keys": set(),
+    "lockprovider.settings": set(),
+    "lockprovider.record": set(),
+    "lockprovider.lease.states": {"fsspec_cas"},
+    "lockprovider.lease.machine": {"fsspec_cas"},
+    "lockprovider.acquire.polling": {"fsspec_cas"},
+    "lockprovider.observe.words": set(),
+    "lockprovider.observe.svg": set(),
+    "lockprovider.observe.status": {"fsspec_cas"},
+    "lockprovider.observe.audit": set(),
+    "lockprovider.observe.audit_picture": set(),
+    "lockprovider.table.errors": set(),
+    "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
+    "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
+    "lockprovider.table.state.events": set(),
+    "lockprovider.table.transaction.proposal": set(),
+    "lockprovider.commands.table.picture": set(),
+}
+IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
+
+LONG = {  # above 400 lines, and why
+    "fsspec_cas.store": "to be cut: what sends, what is async, what is sync",
+    "lockprovider.lease.machine": "every transition of the lease in one place, to be read beside its table",
+}
+MOST_LINES = 400
+MOST_FILES = 16
+
+# Services know each other through `plans` alone, but for these.
+SERVICES = {
+    "clean": {"savepoint"},
+    "restore": {"archive_removal", "savepoint"},
+    "recover": {"restore", "rollback"},
+    "savepoint": {"archive_removal"},
+    "archive": {"archive_files", "archive_removal", "recover"},
+    "archive_removal": {"archive_files"},
+}
+
+
+def imported(module: str, *, at_run_time_only: bool = False) -> set[str]:
+    """The absolute names of what a module imports."""
+    tree = ast.parse(MODULES[module].read_text())
+    skipped = {id(node) for block in ast.walk(tree) if _types_only(block) for node in ast.walk(block)}
+    nodes = [node for node in ast.walk(tree) if not (at_run_time_only and id(node) in skipped)]
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return found
+
+
+def _types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def modules_imported(module: str, *, at_run_time_only: bool = False) -> set[str]:
+    """Those of our own; of `from folder import module` the module, not the folder."""
+    own = {name for name in imported(module, at_run_time_only=at_run_time_only) if name in MODULES}
+    return own - {parent for parent in own if any(name.startswith(f"{parent}.") for name in own)} - {module}
+
+
+def room(package: str, module: str) -> str | None:
+    """The folder or file of a package that a module is, or is in."""
+    return module.removeprefix(f"{package}.").partition(".")[0] if module.startswith(f"{package}.") else None
+
+
+def floors(package: str) -> dict[str, int]:
+    return {name: number for number, names in enumerate(FLOORS[package]) for name in names}
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_folder_has_a_floor(package: str) -> None:
+    rooms = {found for module in MODULES if (found := room(package, module)) is not None}
+    assert rooms == set(floors(package))
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_imports_point_down(package: str) -> None:
+    level, wrong = floors(package), []
+    for module in MODULES:
+        mine = room(package, module)
+        for name in modules_imported(module) if mine is not None else ():
+            theirs = room(package, name)
+            tied = {mine, theirs} <= {"errors", "outcome", "version"}
+            if theirs is not None and theirs != mine and not tied and level[theirs] >= level[mine or ""]:
+                wrong.append(f"{module} imports {name}")
+    assert wrong == []
+
+
+def test_what_stands_below_knows_nothing_of_the_packages_above() -> None:
+    below = {"fsspec_cas": "lockprovider"}
+    wrong = [
+        (m, n) for m in MODULES for n in imported(m) for a, b in below.items() if m.startswith(a) and n.startswith(b)
+    ]
+    assert wrong == []
+
+
+def test_no_circle_is_longer_than_three() -> None:
+    graph = {module: modules_imported(module) for module in MODULES if not _is_package(module)}
+    assert [circle for circle in circles(graph) if len(circle) > 3] == []
+
+
+def _is_package(module: str) -> bool:
+    return MODULES[module].name == "__init__.py"
+
+
+def circles(graph: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
+    """The strongly connected parts that have more than one member (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(node: str) -> Iterator[list[str]]:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in graph:
+                continue
+            if other not in index:
+                yield from visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            part = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(part) > 1:
+                yield part
+
+    for node in graph:
+        if node not in index:
+            yield from visit(node)
+
+
+def test_a_circle_would_be_found() -> None:
+    assert list(circles({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["a", "e"], "e": []})) == [["a", "b", "c", "d"]]
+
+
+def pure_modules() -> dict[str, set[str]]:
+    return {m: allowed for m in MODULES for pure, allowed in PURE.items() if m == pure or m.startswith(f"{pure}.")}
+
+
+@pytest.mark.parametrize("module", pure_modules())
+def test_pure_modules_touch_nothing(module: str) -> None:
+    pure, found = pure_modules(), imported(module, at_run_time_only=True)
+    package = module.partition(".")[0]
+    roots = {name.partition(".")[0] for name in found} - {"__future__"}
+    assert roots - set(sys.stdlib_module_names) - {package} <= pure[module]
+    assert roots & IMPURE <= pure[module]
+    own = {name for name in modules_imported(module, at_run_time_only=True) if name.partition(".")[0] == package}
+    assert own <= {*pure}
+
+
+def test_engines_do_not_know_each_other() -> None:
+    shared = {"arrow", "writer", "rows", "bucketed", "sql_where", "java"}  # pandas, for Dask, is made of them
+    base = "lockprovider.table.engines"
+    wrong = []
+    for module in MODULES:
+        mine = room(base, module)
+        for name in modules_imported(module) if mine is not None else ():
+            theirs = room(base, name)
+            if theirs not in {None, mine, *shared} and (mine, theirs) != ("dask", "pandas"):
+                wrong.append(f"{module} imports {name}")
+    assert wrong == []
+
+
+def test_services_know_each_other_through_plans_alone_but_for_some_pairs() -> None:
+    base = "lockprovider.table.services"
+    for module in MODULES:
+        mine = room(base, module)
+        known = {room(base, name) for name in modules_imported(module)} - {None, mine, "plans"} if mine else set()
+        assert known <= SERVICES.get(mine or "", set()), f"{module} knows {known}"
+
+
+def test_a_folder_is_small_and_so_is_a_file() -> None:
+    beside = Counter(path.parent for path in MODULES.values() if path.parent.name != "demo")
+    assert {str(folder): count for folder, count in beside.items() if count - 1 > MOST_FILES} == {}
+    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module for module, count in lines.items() if count > MOST_LINES} == set(LONG)
+
+
+def test_only_the_face_has_verbs() -> None:
+    above = ("lockprovider.commands", "lockprovider.demo", "lockprovider.table.table")
+    faces = ("lockprovider.table.table", "lockprovider.table.Table")
+    users = {m for m in MODULES if imported(m) & {*faces} and not m.startswith(above)}
+    assert users == {"lockprovider.table"}
+
+
+def test_our_own_modules_are_imported_by_name_in_two_places_only() -> None:
+    found = {m for m, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text())) if _imports_own(node)}
+    assert found <= {"lockprovider.cli", "fsspec_cas.backends"}
+
+
+def _imports_own(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or "import_module" not in ast.dump(node.func):
+        return False
+    first = ast.unparse(node.args[0])
+    return not first.strip("'\"").startswith(
+        ("pyarrow", "pandas", "dask", "pyspark", "polars", "s3fs", "gcsfs", "adlfs")
+    )
+
+
+@pytest.mark.parametrize("package", [m for m in MODULES if _is_package(m)])
+def test_a_folder_says_what_it_is_for(package: str) -> None:
+    assert ast.get_docstring(ast.parse(MODULES[package].read_text()))

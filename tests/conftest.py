@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from servers.base import Server
 
 # What is quick: a test in one of these places that asks for nothing of the second line and starts no process.
-QUICK = ("unit", "table/unit", "test_tidy.py")
+QUICK = ("unit", "table/unit", "test_tidy.py", "test_house.py", "test_documents.py")
 SLOW = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "benches", "spark"}
 STARTS = {"subprocess", "Popen", "fork", "spark_session"}
 

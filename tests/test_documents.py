@@ -1,0 +1,285 @@
+"""The documents say what is so: links lead somewhere, commands, files and imports are there, figures are the code's."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import shlex
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fsspec_cas import cli as cas_cli
+from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending
+from lockprovider import cli as lock_cli
+from lockprovider.lease import machine
+from lockprovider.publish import steps
+from lockprovider.record import commit_log
+from lockprovider.settings import GRACE_MS, HAND_OVER_S
+from lockprovider.table import KeepActive, KeepCommits, KeepHours, KeepVersions
+from lockprovider.table.errors import TableError
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = (ROOT, ROOT / ".github", *(ROOT / name for name in ("fsspec_cas", "lockprovider", "tests", "benchmarks")))
+DOCUMENTS = [*ROOT.glob("*.md"), *(path for folder in FOLDERS[1:] for path in sorted(folder.rglob("*.md")))]
+NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+MOST_LINES = 220
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt))`")
+_BENCHMARK = re.compile(r"python -m (benchmarks\.\w+)")
+_DOTTED = re.compile(r"\b(?:fsspec_cas|lockprovider)(?:\.\w+)+")
+_FOLDER = re.compile(r"`([a-z_]+)/`")
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def prose_of(name: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", _BLOCK.sub("", text_of(name)))
+
+
+def blocks(name: str, *languages: str) -> list[str]:
+    return [body for language, body in _BLOCK.findall(text_of(name)) if language in languages]
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them of headings."""
+    titles = re.findall(r"^#+ (.+)$", _BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
+def broken(name: str, text: str) -> list[str]:
+    """The links of a document that lead nowhere."""
+    wrong = []
+    for link in _LINK.findall(text):
+        path, _, anchor = link.partition("#")
+        if "://" in path:
+            continue
+        target = (ROOT / name).parent / path if path else ROOT / name
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+            wrong.append(link)
+    return wrong
+
+
+def test_there_are_documents() -> None:
+    there = {
+        "README.md",
+        ".github/CONTRIBUTING.md",
+        *(f"{p}/README.md" for p in ("fsspec_cas", "lockprovider", "tests")),
+    }
+    assert there | {"lockprovider/table/README.md", "benchmarks/README.md", ".github/decisions/README.md"} <= {*NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_leads_somewhere(name: str) -> None:
+    assert broken(name, prose_of(name)) == []
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    assert broken("README.md", "[a](tests/README.md#kinds) [b](nowhere.md) [c](#no-such)") == ["nowhere.md", "#no-such"]
+
+
+def test_the_first_document_is_short() -> None:
+    assert len(text_of("README.md").splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_that_is_named_is_there(name: str) -> None:
+    text = _BLOCK.sub("", text_of(name))
+    places = [(ROOT / name).parent, ROOT, *(path for path in ROOT.rglob("*/") if _is_ours(path))]
+    named = {found for found in _FILE.findall(text) if not found.startswith("manifest")}
+    assert {found for found in named if not any((place / found).exists() for place in places)} == set()
+
+
+def _is_ours(path: Path) -> bool:
+    return path.relative_to(ROOT).parts[0] in {"fsspec_cas", "lockprovider", "tests", "benchmarks"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_module_that_is_named_is_there(name: str) -> None:
+    named = {found for found in _DOTTED.findall(text_of(name)) if not found.endswith((".py", ".svg", ".md"))}
+    assert {found for found in named if not _is_module(found)} == set()
+
+
+def _is_module(dotted: str) -> bool:
+    """It, or one in which its last word stands."""
+    path = ROOT / dotted.replace(".", "/")
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    files = [path.parent.with_suffix(".py"), path.parent / "__init__.py"]
+    return any(file.exists() and path.name in file.read_text(encoding="utf-8") for file in files)
+
+
+@pytest.mark.parametrize("package", ["fsspec_cas", "lockprovider", "lockprovider/table"])
+def test_every_folder_of_a_package_is_said_to_be_for_something(package: str) -> None:
+    there = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")} - {"table", "demo"}
+    assert there <= {*_FOLDER.findall(text_of(f"{package}/README.md"))}
+    assert there <= {*_FOLDER.findall(text_of(".github/CONTRIBUTING.md"))}
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found[0].choices) if found else {}
+
+
+@cache
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    return {"fsspec-cas": cas_cli._parser(), "lockprovider": lock_cli.parser(["table"])}
+
+
+def unknown(line: str) -> list[str]:
+    """The words of a shell line that a command of ours does not know."""
+    words = shlex.split(line.partition(" #")[0].replace("$(", " ").replace(")", " "))
+    at = next((i for i, word in enumerate(words) if Path(word).name in parsers()), None)
+    if at is None:
+        return []
+    parser = parsers()[Path(words[at]).name]
+    rest = words[at + 1 :]
+    while rest and commands(parser):
+        if rest[0] not in commands(parser):
+            return rest[:1]
+        parser = commands(parser)[rest.pop(0)]
+    ours = rest[: rest.index("--")] if "--" in rest else rest
+    options = {option for action in parser._actions for option in action.option_strings}
+    return [word for word in ours if word.startswith("-") and word not in options]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_that_is_shown_exists(name: str) -> None:
+    assert [
+        (line, wrong) for body in blocks(name, "sh") for line in body.splitlines() if (wrong := unknown(line))
+    ] == []
+
+
+@pytest.mark.parametrize("line", ["lockprovider brake s3://b/t", "v=$(fsspec-cas get --if-match v s3://b/k)"])
+def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+    assert unknown(line) != []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_test_and_benchmark_that_is_to_be_run_exists(name: str) -> None:
+    words = {word for body in blocks(name, "sh") for word in body.split()}
+    assert {word for word in words if word.startswith("tests/") and not (ROOT / word).exists()} == set()
+    benchmarks = {*_BENCHMARK.findall(text_of(name))}
+    assert {one for one in benchmarks if not (ROOT / f"{one.replace('.', '/')}.py").exists()} == set()
+
+
+def test_every_benchmark_is_described() -> None:
+    described = {*_BENCHMARK.findall(text_of("benchmarks/README.md"))}
+    runs = {f"benchmarks.{path.stem}": path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py")}
+    questions = {
+        name for name, text in runs.items() if f"python -m {name} " in text and "prints its address" not in text
+    }
+    assert questions <= described
+
+
+def test_every_kind_of_test_is_described() -> None:
+    kinds = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and [*path.glob("**/test_*.py")]}
+    assert {kind for kind in kinds if f"`{kind}/`" not in text_of("tests/README.md")} == set()
+
+
+# -- examples ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_example_is_python_and_imports_what_is_there(name: str) -> None:
+    for body in blocks(name, "python"):
+        tree = compile(body, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for node in ast.walk(tree):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            if module.partition(".")[0] not in {"fsspec_cas", "lockprovider"}:
+                continue
+            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                assert _is_there(module, alias.name), f"{name}: from {module} import {alias.name}"
+
+
+def _is_there(module: str, name: str) -> bool:
+    """By the file for engines, whose libraries take long to be imported."""
+    path = ROOT / module.replace(".", "/")
+    if "engines" not in module:
+        return hasattr(import_module(module), name)
+    files = [path / f"{name}.py", path / name / "__init__.py"]
+    text = path.with_suffix(".py").read_text(encoding="utf-8") if path.with_suffix(".py").exists() else ""
+    return any(file.exists() for file in files) or f"def {name}(" in text or f"class {name}" in text
+
+
+def test_every_word_of_the_vocabulary_is_in_the_code() -> None:
+    rows = text_of(".github/CONTRIBUTING.md").partition("## Vocabulary")[2].partition("\n## ")[0].splitlines()
+    words = {word for row in rows if row.startswith("|") for word in re.findall(r"`([\w-]+)`", row.rpartition("| ")[2])}
+    packages = [ROOT / "fsspec_cas", ROOT / "lockprovider"]
+    code = "\n".join(path.read_text(encoding="utf-8") for package in packages for path in package.rglob("*.py"))
+    assert len(words) > 20
+    assert {word for word in words if word not in code} == set()
+
+
+# -- the specification -------------------------------------------------------------------------------------------------
+
+
+def test_every_field_of_the_record_is_specified() -> None:
+    pending = Pending("a", "s", "d", b"1", sole=True)
+    log = Log("n").plus(pending)
+    whole = LockRecord("o", 1, expired=True, epoch=1, nonce="n", pending=pending, holder=Holder("h", 1, 1), line=("p",))
+    data = LockRecord.encode(whole)
+    more = LockRecord(
+        "o", 1, expired=True, turn_ms=1, freed_ms=1, guest_ms=1, rest_ms=1, handed=True, late_ms=1, log=log
+    )
+    earlier = LockRecord("o", 1, expired=False, pending=pending, earlier=(pending,))
+    said = {key for one in (data, more.encode(), earlier.encode()) for key in re.findall(rb'"(\w+)":', one)}
+    specified = text_of("lockprovider/README.md")
+    assert {key.decode() for key in said if f"`{key.decode()}`" not in specified} == set()
+
+
+def test_the_constants_of_the_lock_are_the_codes() -> None:
+    text, settings = " ".join(text_of("lockprovider/README.md").split()), LockSettings()
+    said = [
+        f"{settings.validity_s:g} s, at least 10 x renewal",
+        f"every {settings.renew_s:g} s;",
+        f"{settings.timeout_s:g} s, {settings.poll_s:g} s",
+        f"| {GRACE_MS} ms (Hudi's)",
+        f"min(validity, {HAND_OVER_S:g} s); half of it to apply",
+        f"plainly released lock | {machine.HAND_OVERS} |",
+        f"a free lock is anyone's after | {machine.LONGEST_S:g} s",
+        f"{machine._REST_MS / 1000:g} s, every {machine._REST_EVERY_MS // 1000} s",
+        f"{machine._PAST_MS // 1000} s after it passed",
+        f"{commit_log._ENTRIES} entries, {commit_log._PACKED} bytes deflated, {commit_log._LARGEST} bytes an entry",
+        f"more than {commit_log._LARGEST} bytes, or of more than {commit_log._PACKED // 2} deflated",
+        f"bytes that travel in the record | {steps._ENCLOSED}, deflated",
+        HUDI_LOCK_PATH,
+    ]
+    assert [sentence for sentence in said if sentence not in text] == []
+
+
+def test_the_defaults_of_the_services_are_the_codes() -> None:
+    text = text_of("lockprovider/table/README.md")
+    keep = KeepActive()
+    said = [
+        f"nothing is done up to {keep.most} commits, and {keep.least} stay",
+        f"By commits ({KeepCommits().commits}) or hours ({KeepHours().hours:g})",
+        f"By versions ({KeepVersions().versions})",
+    ]
+    assert [sentence for sentence in said if sentence not in text] == []
+
+
+def test_every_error_of_tables_says_what_to_do() -> None:
+    text = text_of("lockprovider/table/README.md")
+    errors = {kind.__name__ for kind in TableError.__subclasses__()}
+    assert {name for name in errors if f"`{name}`" not in text} == set()
+
+
+def test_every_decision_has_its_four_parts_and_is_listed() -> None:
+    listed = text_of(".github/decisions/README.md")
+    pages = sorted((ROOT / ".github" / "decisions").glob("[0-9]*.md"))
+    assert [int(page.name[:4]) for page in pages] == [*range(1, len(pages) + 1)]
+    for page in pages:
+        titles = re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert titles == ["Problem", "Design", "Alternatives", "Caveats"]
+        assert f"]({page.name})" in listed

@@ -68,6 +68,12 @@ class Bench:
         writer.write(self.body)
         return writer
 
+    def closed_in_a_hurry(self):
+        """Its end has a short time only; its parts had a long one, since a busy machine may need it."""
+        writer = self.writer()
+        writer._inner._timeout = 3.0
+        return writer.close()
+
     def held(self):
         """What the server has, without the proxy."""
         with contextlib.suppress(FileNotFoundError):
@@ -216,7 +222,7 @@ def test_a_part_whose_answer_is_lost_is_there_once(bench, action):
 
 def test_a_completion_that_hangs_is_unknown_and_resolve_finds_it(bench):
     bench.proxy.rule(match=bench.finishing, action=do.lose_answer(Ending.HANG))
-    outcome = bench.writer(timeout=2.0).close()
+    outcome = bench.closed_in_a_hurry()
     assert isinstance(outcome, Unknown)
     assert outcome.data is None
     assert bench.store.resolve(outcome) == Won(bench.held().version)
@@ -225,7 +231,7 @@ def test_a_completion_that_hangs_is_unknown_and_resolve_finds_it(bench):
 def test_resolving_a_stream_that_never_arrived_writes_nothing(bench):
     """What was streamed is gone; an empty object under its name would be a lie."""
     rule = bench.proxy.rule(match=bench.finishing, action=do.never_deliver(Ending.HANG), times=None)
-    outcome = bench.writer(timeout=1.0).close()
+    outcome = bench.closed_in_a_hurry()
     assert rule.fired == 1
     assert isinstance(outcome, Unknown)
     assert isinstance(bench.store.resolve(outcome), Unknown)

@@ -50,16 +50,25 @@ def jvm(start_jvm: Callable[[], JvmLocks]) -> JvmLocks:
 
 
 @pytest.fixture(scope="session")
-def start_hudi(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], HudiSpark]]:
-    """A function that starts a Spark driver with JVM Hudi, for tests that kill it."""
+def hudi_jars(request: pytest.FixtureRequest) -> list[Path]:
+    """JVM Hudi for Spark, as released."""
     config = request.config
     if "jvm" not in config.getoption("markexpr") and not any("::" in argument for argument in config.args):
         pytest.skip("JVM Hudi in Spark is not tested: its 410 MB are fetched only when asked for by `pytest -m jvm`")
     try:
+        return jars("hudi-spark-1.2.0", jvm_spark.JARS)
+    except (Missing, ServerError) as reason:
+        pytest.skip(f"JVM Hudi is not tested: {reason}")
+
+
+@pytest.fixture(scope="session")
+def start_hudi(
+    request: pytest.FixtureRequest, hudi_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], HudiSpark]]:
+    """A function that starts a Spark driver with JVM Hudi, for tests that kill it."""
+    try:
         tool("java")
-        folder, released = jvm_spark.pyspark(), jars("hudi-spark-1.2.0", jvm_spark.JARS)
+        folder, released = jvm_spark.pyspark(), hudi_jars
         spark_jars = sorted((folder / "pyspark" / "jars").glob("*.jar"))
         ours = compiled(SOURCES, [*released, *spark_jars], tmp_path_factory.mktemp("classes"))
     except (Missing, ServerError) as reason:

@@ -8,9 +8,12 @@ import re
 import shlex
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from jvm.spark import SHARED
+from test_house import FLOORS
 
 from fsspec_cas import cli as cas_cli
 from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending
@@ -121,6 +124,20 @@ def test_every_folder_of_a_package_is_said_to_be_for_something(package: str) -> 
     there = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")} - {"table", "demo"}
     assert there <= {*_FOLDER.findall(text_of(f"{package}/README.md"))}
     assert there <= {*_FOLDER.findall(text_of(".github/CONTRIBUTING.md"))}
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_the_floors_are_told_in_their_order(package: str) -> None:
+    text = (
+        text_of(".github/CONTRIBUTING.md")
+        .partition(f"**`{package}`**")[2]
+        .partition("\n\n**")[0]
+        .partition("\n\nAt ")[0]
+    )
+    told = re.findall(r"`(\w+)(?:\.py|/)`", text)
+    floors = [[told.index(room) for room in rooms if room in told] for rooms in FLOORS[package]]
+    assert [room for rooms in FLOORS[package] for room in rooms if room not in told] == []
+    assert all(max(lower) < min(upper) for lower, upper in pairwise(floors))
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -267,6 +284,11 @@ def test_the_defaults_of_the_services_are_the_codes() -> None:
         f"By versions ({KeepVersions().versions})",
     ]
     assert [sentence for sentence in said if sentence not in text] == []
+
+
+def test_jvm_writers_are_told_what_the_tests_tell_them() -> None:
+    text = text_of("lockprovider/table/README.md")
+    assert [f"{key}={value}" for key, value in SHARED.items() if f"`{key}={value}`" not in text] == []
 
 
 def test_every_error_of_tables_says_what_to_do() -> None:

@@ -35,7 +35,7 @@ JARS = (
 MAIN = Path(__file__).parent / "spark_main.py"
 ANSWER_S = 600.0
 
-# What a Spark writer must be told to share a table with others; the README says the same.
+# What a Spark writer must be told to share a table with others; lockprovider/table/README.md says the same.
 SHARED = {
     "hoodie.write.auto.upgrade": "false",
     "hoodie.metadata.enable": "false",

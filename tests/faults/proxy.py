@@ -65,7 +65,7 @@ class FaultProxy:
     """Listens on a free port of 127.0.0.1 and speaks to one server.
 
     `log` has (method, path, what the client got: a status or "close", "reset", "hang", "cut");
-    `delivered` has (method, path, status) of all that reached the server.
+    `delivered` has (method, path and query, status) of all that reached the server.
     """
 
     def __init__(self, host: str, port: int, *, dialect: str = "s3") -> None:
@@ -201,7 +201,7 @@ class _Exchange:
     async def deliver(self, request: Request | None = None) -> Answer:
         asked = request or self.request
         answer = await self.upstream.ask(asked)
-        self.proxy.delivered.append((asked.method, asked.path, answer.status))
+        self.proxy.delivered.append((asked.method, asked.target, answer.status))
         if self.rule:
             self.rule.answers.append(answer.status)
         return answer

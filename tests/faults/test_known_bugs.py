@@ -177,7 +177,10 @@ def test_t08_equal_bytes_are_not_mine(bench: Bench, fault: str):
     if fault != "none":
         bench.proxy.rule(match=is_write, action=AFTER_COMMIT[fault])
     outcome = bench.store.put_if_absent(bench.key, MINE, timeout=PATIENCE_S)
-    assert isinstance(outcome, Lost) if fault == "none" else bench.unknown(outcome)
+    if fault == "none":
+        assert isinstance(outcome, Lost)
+    else:
+        bench.unknown(outcome)
     assert bench.truth() == before
     assert bench.applied() == 0
 

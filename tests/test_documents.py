@@ -95,13 +95,9 @@ def test_the_first_document_is_short() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_that_is_named_is_there(name: str) -> None:
     text = _BLOCK.sub("", text_of(name))
-    places = [(ROOT / name).parent, ROOT, *(path for path in ROOT.rglob("*/") if _is_ours(path))]
+    places = [(ROOT / name).parent, *FOLDERS, *(path for folder in FOLDERS[1:] for path in folder.rglob("*/"))]
     named = {found for found in _FILE.findall(text) if not found.startswith("manifest")}
     assert {found for found in named if not any((place / found).exists() for place in places)} == set()
-
-
-def _is_ours(path: Path) -> bool:
-    return path.relative_to(ROOT).parts[0] in {"fsspec_cas", "lockprovider", "tests", "benchmarks"}
 
 
 @pytest.mark.parametrize("name", NAMES)

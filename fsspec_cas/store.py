@@ -163,6 +163,13 @@ class AsyncStore:
         answer = await self._look(full, lambda left: self.backend.get(full, None, timeout_s=left), timeout)
         return _content(answer, full)
 
+    async def read_or_none(self, path: str, *, timeout: float = TIMEOUT_S) -> Content | None:
+        """The object as `read` gives it; None if there is none."""
+        try:
+            return await self.read(path, timeout=timeout)
+        except ObjectNotFound:
+            return None
+
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """The object if it is not at `version` any more, else None; then no body was moved, where the store can."""
         full, version = self._full(path), self._own(version)
@@ -592,6 +599,10 @@ class Store:
     def read(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
         """See `AsyncStore.read`."""
         return self._drive.run(self._async.read(path, timeout=timeout))
+
+    def read_or_none(self, path: str, *, timeout: float = TIMEOUT_S) -> Content | None:
+        """See `AsyncStore.read_or_none`."""
+        return self._drive.run(self._async.read_or_none(path, timeout=timeout))
 
     def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
         """See `AsyncStore.read_if_changed`."""

@@ -270,6 +270,14 @@ def test_what_is_not_there_is_a_file_not_found():
         assert caught.value.path == "root/a"
 
 
+def test_what_may_not_be_there_is_read_as_none():
+    store, backend, _ = scripted(Missing())
+    assert store.read_or_none("a") is None
+    assert backend.asked == [("get", "root/a", None, 60.0)]
+    store, _, _ = scripted(seen(V1, None, b"data"))
+    assert store.read_or_none("a") == Content(b"data", V1)
+
+
 def test_an_unchanged_object_is_none_also_where_the_server_sends_it_all_the_same():
     for answer in (Unchanged(), seen(V1, None, b"data")):
         store, backend, _ = scripted(answer)

@@ -58,8 +58,9 @@ def _checks_then_writes(lease: Lease, path: str, data: bytes) -> None:
 
 def _does_not_look(lease: Lease, pending: Any, answer: Any) -> None:
     """A lease that ended while its commit was on the way: "so it was not written"."""
-    lease._learn(answer or machine.Ended("it had ended before"))
-    raise lease._lost("it has ended")
+    ended = answer or machine.Ended("it had ended before")
+    lease._learn(ended)
+    raise lease._lost(ended)
 
 
 async def _put_whatever_is_there(
@@ -114,12 +115,18 @@ _ALSO = {
     "a publish forgets what is not there yet": "fence|truth",
 }
 
+# A lease that is being given back passes no check, whether it lapses or not: only the model, which looks at the machine
+# alone, sees that this one does not.
+_OF_CLOCKS = {
+    name: twin for name, twin in CLOCKS.items() if name != "a lease that may have been given back does not lapse"
+}
+
 WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     **{
         name: (f"{PUBLISHING[name][0]}|{_ALSO.get(name, PUBLISHING[name][0])}", _step(PUBLISHING[name][2].step))
         for name in _OF_PUBLISHING
     },
-    **{name: ("one", _timed(twin)) for name, twin in CLOCKS.items()},
+    **{name: ("one", _timed(twin)) for name, twin in _OF_CLOCKS.items()},
     "a publish is a check and a write": ("fence", lambda: mock.patch.object(Lease, "publish", _checks_then_writes)),
     "a lease that ended is taken for not written": (
         "truth",

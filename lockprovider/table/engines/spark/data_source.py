@@ -5,12 +5,12 @@
     df.write.format("hudi_cas").mode("append").save("s3://bucket/trips")
     spark.sql("create temporary view trips using hudi_cas options (path 's3://bucket/trips')")
 
-The options are those of `spark_options.Options`. A loaded DataFrame, and a view, is the table as of its making: load it
+The options are those of `options.Options`. A loaded DataFrame, and a view, is the table as of its making: load it
 again to see later commits. `append` adds rows without looking for their keys; `overwrite` replaces the whole table in
 one commit. Upserts, merges and deletes are functions (`spark`, `spark_merge`): a data source cannot shuffle rows.
 
 Not promised: what needs a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables); typed errors (Spark hands on
-their type and sentence as text, after words of its own: `spark_errors.typed_errors` makes them errors again); that a
+their type and sentence as text, after words of its own: `errors.typed_errors` makes them errors again); that a
 query's columns and filters narrow what is read (name them as options: Spark 4 does not prune the columns of Python
 sources, and its filter pushdown for them gives wrong rows). Needs PySpark 4.2.
 

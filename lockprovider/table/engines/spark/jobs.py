@@ -1,4 +1,4 @@
-"""The Spark jobs that a write is made of; what they run on the executors is in `spark_tasks`."""
+"""The Spark jobs that a write is made of; what they run on the executors is in `tasks`."""
 
 from __future__ import annotations
 

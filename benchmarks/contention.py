@@ -35,9 +35,9 @@ from lockprovider.lease.states import (
     HandOver,
     Held,
     Idle,
+    LostRace,
     Me,
     Moment,
-    Outrun,
     Passing,
     Publish,
     PutFailed,
@@ -394,7 +394,7 @@ class Simulation:
         if version is not None:
             return PutWon(version)
         takes = isinstance(process.machine, Writing) and process.machine.purpose == "take"
-        return Outrun() if takes and condition is not ABSENT else PutFailed()
+        return LostRace() if takes and condition is not ABSENT else PutFailed()
 
     def _moment(self, process: _Process) -> Moment:
         return Moment(round((1e6 + self.now_s + process.skew_s) * 1000), self.now_s, str(next(self._nonces)))

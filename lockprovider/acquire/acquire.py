@@ -98,10 +98,10 @@ class _Asking:
                 return
             if tried.looked:
                 self._party.knows(self._client.known)
-            if not busy.outrun:
+            if not busy.lost_race:
                 self._party.busy = busy
             left_s = self._left_s()
-            if last or (left_s <= 0 and not busy.free and not busy.outrun):
+            if last or (left_s <= 0 and not busy.free and not busy.lost_race):
                 raise _not_acquired(self._client.path, busy)
             sight = self._sight(busy, began_s if tried.looked else None)
             waiter, pause_s = self._look_or_join(waiter, sight)

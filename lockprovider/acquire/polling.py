@@ -33,8 +33,8 @@ _EARLY = 0.9  # of the time until the own turn is slept through: turns are not e
 _WAYS = 1.5  # to the store, that a look is earlier still: it shall be there in time
 _GUEST_ROUND = 0.7  # of a round of the line is slept through by those who are not in it
 _GUEST_S = 0.1  # their first pause, while nobody else is known to want the lock
-_OUTRUN_WAY_S = 0.02
-_OUTRUN_WAYS = 2  # to the store, until whoever was faster may have ended
+_LOST_RACE_WAY_S = 0.02
+_LOST_RACE_WAYS = 2  # to the store, until whoever was faster may have ended
 _CROWD_S = 0.15  # the first pause in a crowd without a line
 _CROWD_WAYS = 3  # to the store, if that is longer
 _CROWD_GROWTH = 1.5  # of that, each time that another got the lock
@@ -166,7 +166,7 @@ def _noted(waiter: Waiter, sight: Sight) -> Waiter:
 
 
 def _another_got_it(waiter: Waiter, sight: Sight) -> bool:
-    return sight.busy.outrun or (waiter.version not in (None, sight.version) and not sight.busy.free)
+    return sight.busy.lost_race or (waiter.version not in (None, sight.version) and not sight.busy.free)
 
 
 def _should_join(waiter: Waiter, sight: Sight) -> bool:
@@ -177,7 +177,7 @@ def _should_join(waiter: Waiter, sight: Sight) -> bool:
     line = sight.record.line
     # Else the lock is free between, for whoever looks, and its record is never left alone for long enough.
     turns_are_taken = line or sight.record.turn_ms or _lasts_s(sight) > max(_QUIET_S, _QUIET_WAYS * waiter.way_s)
-    if not sight.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line or sight.busy.outrun:
+    if not sight.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line or sight.busy.lost_race:
         return False
     if sight.took_s is None and not waiter.refused:
         return True
@@ -209,8 +209,8 @@ def _guests_pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
     if waiter.rivals and not line:
         return _crowd_pause_s(waiter, draw)
     slowing_s, round_s = _slowing_s(waiter.looks - 1, waiter.poll_s), len(line) * _turn_s(sight)
-    if sight.busy.outrun:  # by one of the line, who comes on time; the last newcomer of all is soon tried again
-        soon_s = _OUTRUN_WAYS * max(waiter.way_s, _OUTRUN_WAY_S)
+    if sight.busy.lost_race:  # by one of the line, who comes on time; the last newcomer of all is soon tried again
+        soon_s = _LOST_RACE_WAYS * max(waiter.way_s, _LOST_RACE_WAY_S)
         later_s = min(slowing_s, round_s) if sight.record.turn_ms else slowing_s
         return min(waiter.poll_s, max(soon_s, later_s / 4) * (1 + draw))
     return max(slowing_s, _GUEST_ROUND * round_s) * (1 + draw) / 2
@@ -253,7 +253,7 @@ def _left_s(sight: Sight) -> float:
 def _lasts_s(sight: Sight) -> float:
     """How long the turn lasts by now; clocks may differ."""
     holder = sight.record.holder
-    if holder is None or sight.busy.free or sight.busy.outrun:
+    if holder is None or sight.busy.free or sight.busy.lost_race:
         return 0.0
     return (sight.now_ms - holder.since_ms) / 1000
 

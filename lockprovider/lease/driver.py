@@ -65,7 +65,7 @@ class Driver:
         self.state: State = Idle()
         self.one_step = threading.RLock()
         self.looked = False  # whether the store was asked, in this try
-        self.patient = False  # who was outrun does not ask by whom
+        self.patient = False  # who lost a race does not ask by whom
         self._me = me
         self._file = file
         self.world = file.world

@@ -15,7 +15,7 @@ by less than the grace plus the margin.
                 another's, valid          Idle        Busy
     Free        Publish                   Writing     PutRecord if match: taken, decided, handed over; the epoch rises
                 TryLock                   as Reading
-    Writing     take surely lost          Idle        Busy: outrun, and nobody has looked by whom
+    Writing     take surely lost          Idle        Busy: lost the race, and nobody has looked by whom
                 won, took, no pending     Held        Acquired
                 won, took, pending        Rolling     Apply
                 won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
@@ -32,7 +32,7 @@ by less than the grace plus the margin.
                 published: mine is told   Idle        HandedOver (and others have gone on)
                            as it was      Free        not written (it may land yet)
                            the log goes on
-                           without it     Idle        Busy: outrun; it never was, and never will be
+                           without it     Idle        Busy: lost the race; it never was, and never will be
                 renewed, committed: else  Lost        Ended; whether a commit was decided, `settle_commit` says
                 published: else           Lost        Ended; whether it was decided, `settle_commit` says
                 released, freed: else     Idle        Released, Freed (it is not ours any more)
@@ -94,9 +94,9 @@ from lockprovider.lease.states import (
     Idle,
     Look,
     Lost,
+    LostRace,
     Me,
     Moment,
-    Outrun,
     Passing,
     Publish,
     Purpose,
@@ -202,8 +202,8 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
             return _written(me, write, version)
         case Writing() as write, PutFailed():
             return Checking(write), ReadRecord()
-        case Writing(purpose="take" | "free" as purpose), Outrun():
-            return Idle(), Told("freed") if purpose == "free" else Busy("", 0, None, outrun=True)
+        case Writing(purpose="take" | "free" as purpose), LostRace():
+            return Idle(), Told("freed") if purpose == "free" else Busy("", 0, None, lost_race=True)
         case Checking(), Look():
             return state, ReadRecord()
         case Checking(Writing(before=Held(record)) as write), AppliedPending():
@@ -264,14 +264,14 @@ def hands_over(record: LockRecord, now_ms: int) -> bool:
     return bool(record.line) and lasts_ms <= LONGEST_S * 1000 and not every_so_often
 
 
-def refused(write: State, condition: Condition, *, patient: bool) -> PutFailed | Outrun:
+def refused(write: State, condition: Condition, *, patient: bool) -> PutFailed | LostRace:
     """What a refusal tells: of a take by one that can wait that somebody was faster, else nothing before a look.
 
     Something on the way may have sent the write twice, and then it is there. A take that is there is done again; but of
     a publish it must not be said that it never was.
     """
     repeatable = isinstance(write, Writing) and write.purpose in ("take", "free")
-    return Outrun() if patient and repeatable and isinstance(condition, Version) else PutFailed()
+    return LostRace() if patient and repeatable and isinstance(condition, Version) else PutFailed()
 
 
 def rests_s(record: LockRecord, now_ms: int) -> float:
@@ -524,7 +524,7 @@ def _published(me: Me, write: Writing, free: Free, seen: RecordSeen) -> Step:
     if seen.version == free.version:
         return free, Told("not_written")
     if record is not None and record.log is not None and record.log.name == log.name and record.log.first < log.next:
-        return Idle(), Busy("", 0, None, outrun=True)
+        return Idle(), Busy("", 0, None, lost_race=True)
     why = f"the lock was taken by one that keeps no log: {_said(me, record)}"
     return Lost(why), Ended(why, _reason(me, record))
 

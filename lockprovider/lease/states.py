@@ -96,7 +96,7 @@ class PutFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Outrun:
+class LostRace:
     """The write was refused, so somebody else was faster. For one that is as well done again, should it be there."""
 
 
@@ -172,7 +172,7 @@ Event = (
     | RecordSeen
     | PutWon
     | PutFailed
-    | Outrun
+    | LostRace
     | AppliedPending
     | Renew
     | Commit
@@ -212,7 +212,7 @@ class Apply:
 class Busy:
     """Somebody else holds it; or it is `free`, and `ahead` others in the line go first.
 
-    `outrun`: somebody took it while we did, so a turn has just begun; the rest is what was there before.
+    `lost_race`: somebody took it while we did, so a turn has just begun; the rest is what was there before.
     """
 
     owner: str
@@ -220,7 +220,7 @@ class Busy:
     holder: Holder | None
     ahead: int = 0
     free: bool = False
-    outrun: bool = False
+    lost_race: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,9 @@ from lockprovider.lease.states import (
     Idle,
     Look,
     Lost,
+    LostRace,
     Me,
     Moment,
-    Outrun,
     Publish,
     PutFailed,
     PutRecord,
@@ -77,7 +77,7 @@ PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free", "gone"
 _MEMORY = 3
 _LONG_AGO_MS = -(10**9)
 _NAMES = "ABCZ"
-_PLAIN = {"failed": PutFailed(), "outrun": Outrun(), "applied": AppliedPending(), "look": Look()}
+_PLAIN = {"failed": PutFailed(), "lost race": LostRace(), "applied": AppliedPending(), "look": Look()}
 _GUEST, _GUESTS = "j", 1000
 
 
@@ -474,7 +474,7 @@ class Publishing:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         what = f"{name}'s write ({_what(put.record)})"
         refusal = self.rules.refused(self._all[client.machine], put.condition, patient=budget.twice > 0)
-        refused = "outrun" if isinstance(refusal, Outrun) else "failed"
+        refused = "lost race" if isinstance(refusal, LostRace) else "failed"
         if not self._true(world, put):
             yield self._feed(f"{what} is refused", world, i, client, refused)
             return

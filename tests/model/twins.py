@@ -19,8 +19,8 @@ from lockprovider.lease.states import (
     Held,
     Idle,
     Lost,
+    LostRace,
     Me,
-    Outrun,
     Publish,
     PutFailed,
     PutRecord,
@@ -226,13 +226,13 @@ def _forgets_what_is_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
 
 def _any_refusal_tells(write: Any, condition: Any, *, patient: bool) -> Any:
     del write
-    return Outrun() if patient and condition is not ABSENT else PutFailed()
+    return LostRace() if patient and condition is not ABSENT else PutFailed()
 
 
 def _a_refused_publish_never_was(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
-    if isinstance(event, Outrun) and isinstance(state, Writing) and state.purpose not in ("take", "free"):
+    if isinstance(event, LostRace) and isinstance(state, Writing) and state.purpose not in ("take", "free"):
         if state.purpose == "publish":
-            return Idle(), Busy("", 0, None, outrun=True)
+            return Idle(), Busy("", 0, None, lost_race=True)
         event = PutFailed()
     return real.step(me, state, event)
 

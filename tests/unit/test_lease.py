@@ -23,9 +23,9 @@ from lockprovider.lease.states import (
     Idle,
     Look,
     Lost,
+    LostRace,
     Me,
     Moment,
-    Outrun,
     Passing,
     Publish,
     PutFailed,
@@ -247,12 +247,12 @@ def test_any_other_record_means_that_the_lease_is_lost(event: object, seen: Lock
     assert isinstance(effect, Ended)
 
 
-def test_a_take_that_was_surely_outrun_is_over_without_a_look_and_nothing_else_is() -> None:
+def test_a_take_that_was_surely_lost_its_race_is_over_without_a_look_and_nothing_else_is() -> None:
     writing, _ = taking(None)
-    assert step(ME, writing, Outrun()) == (Idle(), Busy("", 0, None, outrun=True))
+    assert step(ME, writing, LostRace()) == (Idle(), Busy("", 0, None, lost_race=True))
     for other in (step(ME, held(), Renew(at("n2")))[0], publishing()[0]):
-        with pytest.raises(ValueError, match="Outrun does not belong to Writing"):
-            step(ME, other, Outrun())
+        with pytest.raises(ValueError, match="LostRace does not belong to Writing"):
+            step(ME, other, LostRace())
 
 
 def test_a_lost_take_is_judged_again() -> None:
@@ -729,8 +729,8 @@ def test_a_publish_that_was_not_answered_and_is_not_there() -> None:
     assert step(ME, checking, RecordSeen(GIVEN, V1, at())) == (found_free(), Told("not_written"))
     without = replace(GIVEN, owner="another", nonce="n7", log=GIVEN.log.plus(small("next")), pending=small("next"))
     without = replace(without, earlier=())
-    outrun = (Idle(), Busy("", 0, None, outrun=True))
-    assert step(ME, checking, RecordSeen(without, V3, at())) == outrun, "it never was, and never will be"
+    lost = (Idle(), Busy("", 0, None, lost_race=True))
+    assert step(ME, checking, RecordSeen(without, V3, at())) == lost, "it never was, and never will be"
     ended, told = step(ME, checking, RecordSeen(OTHERS, V3, at()))
     assert isinstance(ended, Lost)
     assert isinstance(told, Ended), "the log is gone, so nobody can tell by it"
@@ -743,7 +743,7 @@ def test_what_was_handed_over_is_freed_for_those_who_know_nothing_of_that() -> N
     assert put.condition == V2
     assert (put.record.expired, put.record.handed, put.record.undone) == (True, False, ())
     assert step(ME, freeing, PutWon(V3)) == (Idle((put.record, V3)), Told("freed"))
-    assert step(ME, freeing, Outrun()) == (Idle(), Told("freed"))
+    assert step(ME, freeing, LostRace()) == (Idle(), Told("freed"))
     checking, _ = step(ME, freeing, PutFailed())
     assert step(ME, checking, RecordSeen(OTHERS, V3, at())) == (Idle(), Told("freed"))
 

@@ -229,20 +229,20 @@ def test_while_nobody_knows_how_long_a_turn_is_newcomers_do_not_all_join_during_
     assert waits[5] * 0.05 > 1.0
 
 
-# -- outrun ------------------------------------------------------------------------------------------------------------
+# -- lost races --------------------------------------------------------------------------------------------------------
 
 
 @given(draws, st.integers(min_value=0, max_value=30))
-def test_one_that_was_outrun_comes_back_when_the_faster_one_may_have_ended(draw, looks) -> None:
+def test_one_that_lost_the_race_comes_back_when_the_faster_one_may_have_ended(draw, looks) -> None:
     free = replace(HELD, expired=True)
-    seen = replace(sight(free), busy=Busy("", 0, None, outrun=True))
+    seen = replace(sight(free), busy=Busy("", 0, None, lost_race=True))
     pause = pause_s(Waiter("p", 1.0, looks=looks), seen, draw)
     assert 0.04 <= pause <= 0.3, "the first time, however long it has waited"
     assert pause <= pause_s(Waiter("p", 1.0, looks=looks, rivals=4), seen, draw) <= 1.0
 
 
-def test_one_in_the_line_that_was_outrun_lets_a_turn_go_by() -> None:
-    seen = replace(sight(replace(in_line(0, turn_ms=100), expired=True)), busy=Busy("", 0, None, outrun=True))
+def test_one_in_the_line_that_lost_the_race_lets_a_turn_go_by() -> None:
+    seen = replace(sight(replace(in_line(0, turn_ms=100), expired=True)), busy=Busy("", 0, None, lost_race=True))
     assert 0.07 <= pause_s(Waiter("p", 1.0), seen) <= 0.1
     assert passing(Waiter("p", 1.0), seen, 100.0) == Passing()
 

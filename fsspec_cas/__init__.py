@@ -7,7 +7,8 @@
 `Store` and `AsyncStore` are the front; `errors` draws the error tree; `outcome` says what a write can come to.
 """
 
-from fsspec_cas.answer import Entry
+from fsspec_cas.answer import Content, Entry, Info
+from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.content import Bytes, check_bytes
@@ -31,7 +32,7 @@ from fsspec_cas.errors import (
 from fsspec_cas.naming import check_path, check_url
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
 from fsspec_cas.probe.proof import require_safe_for_locks
-from fsspec_cas.store import AsyncStore, Content, Info, Store
+from fsspec_cas.store import Store
 from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
 __all__ = [

@@ -82,6 +82,30 @@ class Unchanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes of an object and their version, out of one response."""
+
+    data: bytes
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What a look at an object shows.
+
+    `modified_ms` and `answered_ms` are the store's own clock, epoch ms: when the object was written, and when this was
+    said (over HTTP cut down to a whole second). None where the store does not say.
+    """
+
+    path: str
+    version: Version
+    size: int
+    modified_ms: int | None
+    write_id: str | None
+    answered_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One object in a listing. `modified_ms` is the store's clock, epoch ms."""
 

@@ -14,43 +14,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
-from fsspec_cas.answer import Denied, FinishAnswer, NoAnswer, NotNow, Upload
+from fsspec_cas.answer import Denied, NoAnswer, NotNow, Seen, Upload
 from fsspec_cas.backends.base import Uploads
+from fsspec_cas.bridge.drive import Drive
 from fsspec_cas.content import Bytes, check_buffer
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import Lost, Outcome, Won, Write
-from fsspec_cas.send.drive import Drive
-from fsspec_cas.version import Condition
-
-T = TypeVar("T")
-
-Sends = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
+from fsspec_cas.send.sender import Sender
+from fsspec_cas.version import ABSENT
 
 PART_BYTES = 8 * 1024 * 1024
 _ABORT_S = 10.0
 
 _log = logging.getLogger(__name__)
-
-
-class Calls(Protocol):
-    """What a writer asks of its store."""
-
-    async def put(self, write: Write, data: bytes, timeout: float) -> Outcome:
-        """A settled `put_if_absent`."""
-
-    async def finish(self, write: Write, send: Sends, timeout: float) -> Outcome:
-        """The same for what `send` does."""
-
-    async def repeat(
-        self, path: str, ask: Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]], timeout: float
-    ) -> T:
-        """Ask again until there is an answer."""
-
-    async def current(self, path: str, timeout: float) -> Condition:
-        """What is there."""
 
 
 class AsyncExclusive:
@@ -60,7 +39,7 @@ class AsyncExclusive:
     value would be overlooked; left by an exception, it aborts.
     """
 
-    def __init__(self, uploads: Uploads, write: Write, calls: Calls, *, part_size: int, timeout: float) -> None:
+    def __init__(self, uploads: Uploads, write: Write, sender: Sender, *, part_size: int, timeout: float) -> None:
         _check(uploads, part_size)
         self.path = write.path
         self.outcome: Outcome | None = None
@@ -68,7 +47,7 @@ class AsyncExclusive:
         self.written = 0
         self._uploads = uploads
         self._write = write
-        self._calls = calls
+        self._sender = sender
         self._part_size = part_size
         self._timeout = timeout
         self._buffer = bytearray()
@@ -159,7 +138,7 @@ class AsyncExclusive:
         def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
             return self._uploads.begin(self.path, self._write.write_id, timeout_s=left)
 
-        begun = await self._calls.repeat(self.path, ask, self._timeout)
+        begun = await self._sender.repeat(self.path, ask, self._timeout)
         self._denied = isinstance(begun, Denied)  # "it exists": what comes now is taken and dropped
         self._upload = begun if isinstance(begun, Upload) else None
 
@@ -174,7 +153,7 @@ class AsyncExclusive:
         def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
             return self._uploads.add(upload, part, timeout_s=left)
 
-        added: Upload | Denied = await self._calls.repeat(self.path, ask, self._timeout)
+        added: Upload | Denied = await self._sender.repeat(self.path, ask, self._timeout)
         if isinstance(added, Denied):
             raise CasError(f"the store refused a part of {self.path!r}, which had no condition", path=self.path)
         return added
@@ -182,13 +161,14 @@ class AsyncExclusive:
     async def _finish(self) -> Outcome:
         tail = bytes(self._buffer)
         if self._denied:  # then nothing was sent that could make the object
-            return Lost(self.path, self._write.condition, await self._calls.current(self.path, self._timeout))
+            seen = await self._sender.head(self.path, self._timeout)
+            return Lost(self.path, self._write.condition, seen.version if isinstance(seen, Seen) else ABSENT)
         if self._upload is None:
-            return await self._calls.put(self._write, tail, self._timeout)
+            return await self._sender.write(self._write, tail, self._timeout)
         if not self._uploads.rules.tail_with_finish:
             self._upload, tail = await self._add(self._upload, tail), b""
         upload = self._upload
-        return await self._calls.finish(
+        return await self._sender.finish(
             self._write, lambda left: self._uploads.finish(upload, tail, timeout_s=left), self._timeout
         )
 

@@ -16,11 +16,11 @@ from fsspec.core import url_to_fs
 from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
 from fsspec_cas.backends.base import WRITE_ID_KEY, Backend, PartRules, Uploads
 from fsspec_cas.backends.options import check_options
+from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
 from fsspec_cas.errors import InvalidUrl, NotSupported
 from fsspec_cas.naming import check_url
-from fsspec_cas.send.drive import Inline
 from fsspec_cas.version import Condition, Version
 
 __all__ = ["WRITE_ID_KEY", "Backend", "PartRules", "Uploads", "backend_for", "off_thread", "place_of", "split_url"]

@@ -18,8 +18,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
+from fsspec_cas.bridge.drive import close_from_any_thread
 from fsspec_cas.errors import NotSupported
-from fsspec_cas.send.drive import close_from_any_thread
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout as within  # `wait_for` made a task of its own for each request before Python 3.12

@@ -23,6 +23,8 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.implementations.chained import ChainedFileSystem
 
+from fsspec_cas.answer import Content
+from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.backends import backend_for, off_thread
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound, OutcomeUnknown
@@ -30,7 +32,7 @@ from fsspec_cas.exclusive import PART_BYTES
 from fsspec_cas.filesystem.file import ExclusiveFile, ExclusiveText
 from fsspec_cas.filesystem.forward import attach, plain
 from fsspec_cas.outcome import Outcome, Unknown
-from fsspec_cas.store import TIMEOUT_S, AsyncStore, Content, Store
+from fsspec_cas.store import Store
 from fsspec_cas.version import Version
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, NoAnswer, NotNow, Upload, WriteAnswer
+from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.errors import NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
-from fsspec_cas.store import AsyncStore
 from fsspec_cas.version import Condition, Version
 
 State = Literal["yes", "no", "known", "skipped", "failed"]

@@ -22,15 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from fsspec_cas.answer import Applied, Denied
+from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
+from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.errors import CasError, NotSupported, Unavailable
 from fsspec_cas.outcome import Won
 from fsspec_cas.probe.bench import BROKEN, Bench, Check, Finding, Use
 from fsspec_cas.probe.checks import CHECKS
-from fsspec_cas.send.drive import OnLoop
 from fsspec_cas.send.retry import delay_s
-from fsspec_cas.store import AsyncStore, Store
+from fsspec_cas.store import Store
 from fsspec_cas.version import ABSENT, Condition
 
 RACERS = 8

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import ClassVar, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
+from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
+from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.probe.probe import async_require_safe_for_locks
-from fsspec_cas.send.drive import OnLoop
-from fsspec_cas.store import AsyncStore, Store
+from fsspec_cas.store import Store
 
 _AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 

@@ -1,10 +1,9 @@
-"""How one operation is sent, repeated, settled and driven, until what it came to is known.
+"""How one operation is sent, repeated and settled, until what it came to is known.
 
     resolve  what an answer, or none, says of a conditional write: a table; pure
     retry    how long to pause before the next try; pure
     tries    whether there is time for another try
-    drive    async operations for sync callers
-    begun    operations that go on in the background
+    sender   the loop that asks a backend, and does what these three say
 
-May import: errors, outcome, version, answer and below.
+May import: backends and below.
 """

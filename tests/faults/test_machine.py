@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
 from fsspec_cas import ABSENT, Lost, ObjectNotFound, OutcomeUnknown, Store, Unavailable, Unknown, Version, Won
-from fsspec_cas import store as store_module
 from fsspec_cas.answer import Applied, Denied, Missing
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.send import sender
 from fsspec_cas.send.resolve import Send
 from fsspec_cas.testing import (
     Delay,
@@ -260,8 +260,8 @@ def test_no_calls_and_faults_make_an_outcome_untrue():
     print(tally)  # noqa: T201 (pytest shows it with a failure)
 
 
-_right = store_module.on_write_answer
-_right_look = store_module.on_look_answer
+_right = sender.on_write_answer
+_right_look = sender.on_look_answer
 
 
 def trusts_refusals(attempt, answer):
@@ -296,6 +296,6 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "wrong"), WRONG)
 def test_a_wrong_theory_is_caught(monkeypatch, name, wrong):
-    monkeypatch.setattr(store_module, name, wrong)
+    monkeypatch.setattr(sender, name, wrong)
     with pytest.raises((AssertionError, KeyError)):
         run_state_machine_as_test(FaultyRegister, settings=settings(SETTINGS, phases=[Phase.generate]))

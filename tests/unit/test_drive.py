@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import fsspec.asyn
 import pytest
 
+from fsspec_cas.bridge import drive
+from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.errors import CasError
-from fsspec_cas.send import drive
-from fsspec_cas.send.drive import OnLoop
 
 LONG_S = 60.0
 

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas.send.begun import begun
+from fsspec_cas.bridge.begun import begun
 from lockprovider.table.engines import bucketed
 from lockprovider.table.engines.rows import Rows, as_stream, as_table, check_columns
 from lockprovider.table.engines.writer import for_here

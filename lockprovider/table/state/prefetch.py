@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from fsspec_cas import Store
-from fsspec_cas.send.begun import begun
+from fsspec_cas.bridge.begun import begun
 from lockprovider import LockRecord
 
 T = TypeVar("T")

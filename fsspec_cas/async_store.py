@@ -1,0 +1,298 @@
+"""`AsyncStore`: conditional writes whose outcome is true, for async callers.
+
+`fsspec_cas.store` says what is promised, and what is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from fsspec_cas.answer import Content, Entry, Info, ListAnswer, Missing, Page, Seen, Unchanged, WriteAnswer
+from fsspec_cas.backends import Backend, backend_for, off_thread, split_url
+from fsspec_cas.bridge.drive import Inline, OnLoop, OwnLoop
+from fsspec_cas.capability import Capabilities
+from fsspec_cas.clock import Machine, World
+from fsspec_cas.content import Bytes, check_bytes
+from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
+from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
+from fsspec_cas.given import seconds
+from fsspec_cas.naming import check_path, check_root
+from fsspec_cas.outcome import Lost, Outcome, Unknown, Write
+from fsspec_cas.send.retry import delay_s
+from fsspec_cas.send.sender import Sender
+from fsspec_cas.version import ABSENT, Condition, Version
+
+TIMEOUT_S = 60.0
+_BATCH = 1000  # S3's most
+
+
+class AsyncStore:
+    """Conditional writes below one root, for async callers.
+
+    Bound to the event loop it is first used on; close it there (`async with`). Paths are relative to the root.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        root: str = "",
+        *,
+        world: World | None = None,
+        drive: Inline | OnLoop | OwnLoop | None = None,
+        on_throttled: Callable[[], None] | None = None,
+    ) -> None:
+        self.backend = backend
+        self.root = check_root(root)
+        self._world = world or Machine()
+        self._drive = drive or OwnLoop()
+        self._sender = Sender(backend, self._world, self._drive, on_throttled)
+
+    @classmethod
+    def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> AsyncStore:
+        """Open the store that `url` names, with fsspec's storage options.
+
+        Raises:
+            InvalidUrl: the URL cannot be understood.
+            NotSupported: no backend for this protocol.
+        """
+        fs, root = split_url(url, storage_options)
+        return cls(off_thread(backend_for(fs)), root)
+
+    @classmethod
+    def from_filesystem(cls, fs: Any, root: str = "") -> AsyncStore:
+        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
+        return cls(off_thread(backend_for(fs)), root)
+
+    def below(self, folder: str) -> AsyncStore:
+        """The same store, rooted one folder deeper."""
+        return AsyncStore(self.backend, self._below(folder), world=self._world, drive=self._drive)
+
+    async def __aenter__(self) -> AsyncStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.backend.close()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this kind of store is documented to do."""
+        return self.backend.capabilities
+
+    async def read(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
+        """The object's bytes and version, from one request.
+
+        Raises:
+            ObjectNotFound: there is none.
+            StoreError: the store did not answer, or refused access.
+        """
+        full = self._full(path)
+        answer = await self._sender.get(full, None, timeout)
+        return _content(answer, full)
+
+    async def read_or_none(self, path: str, *, timeout: float = TIMEOUT_S) -> Content | None:
+        """The object as `read` gives it; None if there is none."""
+        try:
+            return await self.read(path, timeout=timeout)
+        except ObjectNotFound:
+            return None
+
+    async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
+        """The object if it is not at `version` any more, else None; then no body was moved, where the store can."""
+        full, version = self._full(path), self._own(version)
+        answer = await self._sender.get(full, version, timeout)
+        if isinstance(answer, Unchanged) or (isinstance(answer, Seen) and answer.version == version):
+            return None  # the second: a server that ignores the condition sends the body all the same
+        return _content(answer, full)
+
+    async def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
+        """Version, size and time of an object.
+
+        Raises:
+            ObjectNotFound: there is none.
+        """
+        full = self._full(path)
+        answer = await self._sender.head(full, timeout)
+        if not isinstance(answer, Seen):
+            raise ObjectNotFound(f"there is no object at {full!r}", path=full)
+        return Info(full, answer.version, answer.size, answer.modified_ms, answer.write_id, answer.answered_ms)
+
+    async def put_if_absent(
+        self, path: str, data: Bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
+    ) -> Outcome:
+        """Create the object, or lose to whoever did.
+
+        `create_once=True` promises that nobody ever overwrites or deletes this path; then a lost answer can always
+        be settled.
+
+        Raises:
+            NotBytes: `data` is not bytes; nothing was sent.
+            StoreError: the store did not do it, and no copy of this write can still arrive.
+        """
+        write = self._new_write(path, ABSENT, create_once=create_once)
+        return await self._sender.write(write, check_bytes(path, data), timeout)
+
+    async def put_if_match(
+        self, path: str, data: Bytes, version: Version | str, *, timeout: float = TIMEOUT_S
+    ) -> Outcome:
+        """Replace the object if it still is at `version`, given as such or as its text.
+
+        Where versions are not unique (S3), an object that went A-B-A is "still at A"; write bytes that never repeat.
+        """
+        write = self._new_write(path, self._own(version), create_once=False)
+        return await self._sender.write(write, check_bytes(path, data), timeout)
+
+    def open_exclusive(
+        self, path: str, *, part_size: int = PART_BYTES, create_once: bool = False, timeout: float = TIMEOUT_S
+    ) -> AsyncExclusive:
+        """A writer whose object appears when it is closed, as a whole, and only if nothing is there then.
+
+        Memory is bounded by a few times `part_size` bytes, whatever is written. What fits into one part is a
+        `put_if_absent`; more goes in parts, and the completion carries the condition. An exception inside `async with`,
+        or no `close`, leaves nothing. `timeout` is for each part and for the end, in seconds.
+
+        Not promised: more than the store's own conditional completion. SeaweedFS 4.48 lets several of many completions
+        at the same moment succeed, fake-gcs-server ignores their conditions; `fsspec-cas probe` shows it.
+
+        Raises:
+            InvalidInput: the store does not take parts of this size.
+        """
+        write = self._new_write(path, ABSENT, create_once=create_once)
+        timeout = seconds(timeout)
+        return AsyncExclusive(self.backend.uploads, write, self._sender, part_size=part_size, timeout=timeout)
+
+    async def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
+        """Take up a write whose outcome was unknown: look again, and re-send it under its own condition.
+
+        What cannot be sent again (a stream) is only looked for. A delete whose object is gone stays unknown.
+        """
+        return await self._sender.resume(unknown, timeout)
+
+    async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
+        """Remove the object if it still is at `version`; `Won` carries the version removed.
+
+        It looks first: what is gone or replaced by then is `Lost`. Refused after that look, with the object gone or
+        replaced, it is `Unknown`: a delete leaves nothing behind by which one could tell mine from another's.
+
+        Raises:
+            NotSupported: this store has no conditional delete; nothing was deleted.
+        """
+        full, version = self._full(path), self._own(version)
+        if not self.capabilities.delete_match:
+            raise NotSupported(f"{self.backend.name} has no conditional delete; write a tombstone instead")
+        return await self._sender.write(Write(full, version, self._world.new_id(), removes=True), None, timeout)
+
+    async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
+        """Remove the object, whatever it is; one that is not there is fine."""
+        full = self._full(path)
+        await self._sender.repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
+
+    async def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
+        """Remove these objects, as `delete` does; many in one request, where the store can. `timeout` is for each.
+
+        Raises:
+            StoreError: some may be gone, and some not; may be repeated.
+        """
+        left = [check_path(path) for path in paths]
+        if hasattr(type(self.backend), "delete_batch"):
+            with contextlib.suppress(NotSupported):
+                while len(left) > 1:
+                    await self._delete_batch([self._full(path) for path in left[:_BATCH]], timeout)
+                    del left[:_BATCH]
+        for path in left:
+            await self.delete(path, timeout=timeout)
+
+    async def _delete_batch(self, full: list[str], timeout: float) -> None:
+        backend: Any = self.backend
+
+        def ask(left: float) -> Coroutine[Any, Any, WriteAnswer]:
+            answer: Coroutine[Any, Any, WriteAnswer] = backend.delete_batch(full, timeout_s=left)
+            return answer
+
+        await self._sender.repeat(full[0], ask, timeout)
+
+    async def list(
+        self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
+    ) -> list[Entry]:
+        """All objects whose path starts with `prefix`, ordered by path; paths relative to the root.
+
+        Only those after `start_after` and before `stop_at`; no page beyond `stop_at` is asked for. A listing of several
+        pages is not one moment of the store.
+        """
+        full = self._below(prefix)
+        after = None if start_after is None else self._below(start_after)
+        found: list[Entry] = []
+        token: str | None = None
+        while True:
+            page = await self._page(full, after, token, timeout)
+            found += [Entry(self._relative(one.path), one.size, one.modified_ms) for one in page.entries]
+            token = page.token
+            if token is None or (stop_at is not None and found and found[-1].path >= stop_at):
+                kept = (entry for entry in found if stop_at is None or entry.path < stop_at)
+                return sorted(kept, key=lambda entry: entry.path)  # a hierarchical Azure account has another order
+
+    async def _page(self, full: str, after: str | None, token: str | None, timeout: float) -> Page:
+        def ask(left: float) -> Coroutine[Any, Any, ListAnswer]:
+            return self.backend.list_page(full, after, token, timeout_s=left)
+
+        return await self._sender.repeat(full, ask, timeout)
+
+    async def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
+        """Read, apply `fn`, write back under the version read; again from the start if somebody was faster.
+
+        `fn` gets None where there is no object. It may be called several times and must have no side effects.
+
+        Raises:
+            NotBytes: `fn` returned something else than bytes; nothing was written.
+            OutcomeUnknown: the answer to the write was lost and could not be settled.
+            Unavailable: still losing races at the timeout.
+        """
+        deadline = self._world.monotonic_s() + seconds(timeout)
+        if not callable(fn):
+            raise InvalidInput(f"fn={fn!r} must be a function of the old bytes (or None) that returns the new ones")
+        failures = 0
+        while (left := deadline - self._world.monotonic_s()) > 0:
+            outcome = await self._update_once(path, fn, left)
+            if not isinstance(outcome, Lost):
+                return outcome.unwrap()
+            failures += 1
+            await self._drive.sleep(min(delay_s(failures, self._world.random()), max(left, 0)))
+        raise Unavailable(f"{path!r} was changed by others at each of {failures} tries", path=path)
+
+    async def _update_once(self, path: str, fn: Callable[[bytes | None], bytes], timeout: float) -> Outcome:
+        try:
+            content = await self.read(path, timeout=timeout)
+        except ObjectNotFound:
+            return await self.put_if_absent(path, fn(None), timeout=timeout)
+        return await self.put_if_match(path, fn(content.data), content.version, timeout=timeout)
+
+    def _new_write(self, path: str, condition: Condition, *, create_once: bool) -> Write:
+        if check_path(path).endswith("/"):
+            raise InvalidInput(f"{path!r} names a folder: write the object's path without the slash", path=path)
+        return Write(self._full(path), condition, self._world.new_id(), create_once)
+
+    def _full(self, path: str) -> str:
+        return self._below(check_path(path))
+
+    def _below(self, folder: str) -> str:
+        return f"{self.root}/{check_root(folder)}" if self.root else check_root(folder)
+
+    def _relative(self, full: str) -> str:
+        plain = full if self.root.startswith("/") else full.lstrip("/")
+        return plain[len(self.root) + 1 :] if self.root else plain
+
+    def _own(self, given: Version | str) -> Version:
+        """The version, which may be given as its text."""
+        version = Version.of(given)
+        if version.backend != self.backend.name:
+            raise InvalidVersion(f"version {version} is not one of {self.backend.name}")
+        if version.token.strip('"') == "*" or (version.backend == "gcs" and version.token.strip("0") == ""):
+            raise InvalidVersion(f"{version} is a wildcard of the store's and no version of an object")
+        return version
+
+
+def _content(answer: Seen | Missing | Unchanged, full: str) -> Content:
+    if not isinstance(answer, Seen) or answer.data is None:
+        raise ObjectNotFound(f"there is no object at {full!r}", path=full)
+    return Content(answer.data, answer.version)

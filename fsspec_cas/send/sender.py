@@ -1,0 +1,173 @@
+"""What sends: it asks a backend, again where it must, until it is known what a call came to or its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+from fsspec_cas.answer import Applied, FinishAnswer, Missing, NoAnswer, NotNow, Seen, Unchanged, WriteAnswer, throttled
+from fsspec_cas.backends.base import Backend
+from fsspec_cas.clock import World
+from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
+from fsspec_cas.given import seconds
+from fsspec_cas.outcome import Lost, Outcome, Unknown, Won, Write
+from fsspec_cas.send.resolve import (
+    Adapt,
+    Attempt,
+    Contradicts,
+    Inconclusive,
+    Look,
+    Next,
+    Send,
+    first_step,
+    on_look_answer,
+    on_write_answer,
+)
+from fsspec_cas.send.tries import Sleeps, Tries
+from fsspec_cas.version import Absent, Version
+
+T = TypeVar("T")
+
+Ask = Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]]
+Looked = Seen | Missing | Unchanged
+Sending = Callable[[float], Coroutine[Any, Any, FinishAnswer]]
+
+
+class Sender:
+    """Sends the requests of one store; each is given the seconds that are left, and `timeout` is for all of a call.
+
+    `on_throttled` is called for each answer that asks for patience, before anything is sent again.
+    """
+
+    def __init__(
+        self, backend: Backend, world: World, drive: Sleeps, on_throttled: Callable[[], None] | None = None
+    ) -> None:
+        self._backend = backend
+        self._world = world
+        self._drive = drive
+        self._on_throttled = on_throttled
+
+    async def write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
+        """Put the data, or remove the object, under the write's condition."""
+        return await self._settle(Attempt(write), first_step(write), self._sending(write, data), data, timeout)
+
+    async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
+        """The same where only `send` can make the object, as at the end of a stream: nobody else can send it again."""
+        return await self._settle(Attempt(write), Send(), send, None, timeout)
+
+    async def resume(self, unknown: Unknown, timeout: float) -> Outcome:
+        """Take up a write whose outcome was unknown, with a look; then it may be sent again, if its data is there."""
+        write, data = unknown.write, unknown.data
+        spent = data is None and not write.removes
+        attempt = Attempt(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
+        return await self._settle(attempt, Look(), self._sending(write, data), data, timeout)
+
+    async def repeat(self, path: str, ask: Ask[T], timeout: float) -> T:
+        """Ask again, with pauses, until there is an answer; only for calls that may be repeated freely.
+
+        Raises:
+            Unavailable: there was none within `timeout`.
+        """
+        tries, failures, why, floor = self._tries(timeout), 0, "the timeout had passed", None
+        while left := await tries.pause(failures, floor):
+            answer = self._heard(await tries.spend(ask(left)))
+            if not isinstance(answer, (NotNow, NoAnswer)):
+                return answer
+            failures, why, floor = failures + 1, answer.why, answer.retry_after_s
+        raise Unavailable(f"the store did not answer for {path!r} within {timeout:g} s: {why}", path=path)
+
+    async def head(self, path: str, timeout: float) -> Looked:
+        """What is there, without its bytes."""
+        return await self._look(path, lambda left: self._backend.head(path, timeout_s=left), timeout)
+
+    async def get(self, path: str, unless: Version | None, timeout: float) -> Looked:
+        """What is there, with its bytes if it is not at `unless`."""
+        return await self._look(path, lambda left: self._backend.get(path, unless, timeout_s=left), timeout)
+
+    async def _look(self, path: str, ask: Ask[Looked], timeout: float) -> Looked:
+        return await self.repeat(path, ask, timeout)
+
+    def _sending(self, write: Write, data: bytes | None) -> Sending:
+        path, condition = write.path, write.condition
+
+        async def remove(left: float) -> WriteAnswer:
+            removed = None if isinstance(condition, Absent) else condition
+            answer = await self._backend.delete(path, removed, timeout_s=left)
+            return Applied(removed) if isinstance(answer, Applied) else answer
+
+        async def put(left: float) -> WriteAnswer:
+            return await self._backend.put(path, data or b"", condition, write.write_id, timeout_s=left)
+
+        return remove if write.removes else put
+
+    async def _settle(self, attempt: Attempt, step: Next, send: Sending, data: bytes | None, timeout: float) -> Outcome:
+        """Do what `resolve` says until it knows, or until the deadline; `data` is for whoever takes it up later."""
+        tries = self._tries(timeout)
+        try:
+            while True:
+                match step:
+                    case Won() | Lost():
+                        return step
+                    case Inconclusive(why):
+                        return Unknown(attempt.write, why, data, attempt.resent)
+                    case Contradicts(why):
+                        _blame_the_store(attempt.write, why)
+                    case Send() | Look() | Adapt():
+                        floor = None if isinstance(step, Adapt) else step.retry_after_s
+                        left = await tries.pause(step.after_failures, floor)
+                if left <= 0:
+                    return _out_of_time(attempt, data)
+                attempt, step = await tries.spend(self._do(attempt, step, send, left))
+        except (StoreError, NotSupported) as error:
+            if attempt.unsure:  # the store cannot be asked: that does not mean "lost"
+                return Unknown(attempt.write, f"{attempt.why}; then: {error}", data, attempt.resent)
+            raise
+        except (asyncio.CancelledError, KeyboardInterrupt) as stop:
+            raise stop from _interrupted(attempt, data)
+
+    async def _do(
+        self,
+        attempt: Attempt,
+        step: Send | Look | Adapt,
+        send: Sending,
+        left: float,
+    ) -> tuple[Attempt, Next]:
+        if isinstance(step, Look):
+            path = attempt.write.path
+            seen = await self._backend.head(path, timeout_s=left)
+            if isinstance(seen, Missing) and attempt.write.removes and not attempt.unsure:
+                seen = await self._backend.get(path, None, timeout_s=left)  # a HEAD cannot say "there is no bucket"
+            return on_look_answer(attempt, self._heard(seen))
+        if isinstance(step, Adapt):
+            self._backend.adapt(step.refused)
+        return on_write_answer(attempt, self._heard(await send(left)))
+
+    def _heard(self, answer: T) -> T:
+        if self._on_throttled is not None and throttled(answer):
+            self._on_throttled()
+        return answer
+
+    def _tries(self, timeout: float) -> Tries:
+        return Tries(self._world, self._drive, seconds(timeout))
+
+
+def _blame_the_store(write: Write, why: str) -> NoReturn:
+    raise NotSupported(f"{write.path!r} cannot be written conditionally: {why}; run `fsspec-cas probe`")
+
+
+def _out_of_time(attempt: Attempt, data: bytes | None) -> Outcome:
+    write = attempt.write
+    if attempt.doubt or attempt.refused:
+        return Unknown(write, attempt.why or "the look after a refusal failed", data, attempt.resent)
+    done, why = "removed" if write.removes else "written", attempt.why or "the timeout had passed"
+    raise Unavailable(f"{write.path!r} was not {done}: {why}", path=write.path)
+
+
+def _interrupted(attempt: Attempt, data: bytes | None) -> OutcomeUnknown:
+    resent = attempt.resent or attempt.doubt
+    unknown = Unknown(attempt.write, "the call was interrupted before its answer came", data, resent)
+    path = attempt.write.path
+    return OutcomeUnknown(
+        f"it is not known what came of the call for {path!r}: {unknown.why}", path=path, outcome=unknown
+    )

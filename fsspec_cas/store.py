@@ -92,14 +92,14 @@ class Store:
         """
         return Store(self.backend, self.root, world=self._world, on_throttled=on_throttled)
 
-    def beside(self, call: Callable[[], T]) -> Future[T]:
+    def in_background(self, call: Callable[[], T]) -> Future[T]:
         """Begin a call that asks this store, and go on; where requests wait for no network, it is over on return.
 
         It has a thread of its own, and goes on if nobody waits for it.
         """
         if self.backend.blocking:
             return done(call)
-        pool = ThreadPoolExecutor(1, "beside")
+        pool = ThreadPoolExecutor(1, "in_background")
         try:
             return begun(pool, call)
         finally:

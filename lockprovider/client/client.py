@@ -286,7 +286,7 @@ class Client:
 
     def free_again(self) -> Future[None]:
         """Release what was handed over, while nobody waits, for those who know nothing of that. Best effort."""
-        return self._store.beside(self._free_again)
+        return self._store.in_background(self._free_again)
 
     def _free_again(self) -> None:
         driver = self._driver

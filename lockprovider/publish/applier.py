@@ -62,7 +62,7 @@ class Applying:
         """Whoever handed the lock over is at its publish: look for that while the record is being written."""
         self._ahead = None
         if pending is not None and pending.sole and not self._store.backend.blocking:
-            self._ahead = pending, self._store.beside(partial(steps.is_there, self._store, pending.path))
+            self._ahead = pending, self._store.in_background(partial(steps.is_there, self._store, pending.path))
 
     def was_seen(self, pending: Pending) -> bool:
         """What came of the look ahead."""

@@ -46,7 +46,7 @@ class Ahead(Generic[T]):
         self.tries += 1
         if self._wary and self.tries == 1:
             return
-        self._answer = self._store.beside(partial(self._read, seen))
+        self._answer = self._store.in_background(partial(self._read, seen))
 
     def drop(self) -> None:
         """Forget what was read."""

@@ -144,7 +144,7 @@ def _verify(
     """Whether that time, which is requested now, will do; the timeline as it was seen after, if not."""
     begin = requested.begin
     inflight = Instant(begin, intent.action, State.INFLIGHT)
-    creating = table.store.beside(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
+    creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
     looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
     seen = table.now(listed=looks_for_dead)
     creating.result()

@@ -52,7 +52,7 @@ class Store:
         self._world = world or Machine()
         self._drive: Inline | OnLoop = Inline(self._world) if backend.blocking else OnLoop()
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)
-        self._apart: Store | None = None
+        self._isolated: Store | None = None
 
     @classmethod
     def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> Store:
@@ -74,16 +74,16 @@ class Store:
         """The same store, rooted one folder deeper."""
         return Store(self._async.backend, self._async._below(folder), world=self._world)  # noqa: SLF001
 
-    def apart(self) -> Store:
+    def isolated_connections(self) -> Store:
         """The same store over connections of its own (one more set, however often it is asked for).
 
         For what must get through while all connections of this one are busy. Where nothing is connected, this one.
         """
-        make = getattr(type(self.backend), "apart", None)
+        make = getattr(type(self.backend), "isolated_connections", None)
         if make is None:
             return self
-        self._apart = self._apart or Store(make(self.backend), self.root, world=self._world)
-        return self._apart
+        self._isolated = self._isolated or Store(make(self.backend), self.root, world=self._world)
+        return self._isolated
 
     def telling(self, on_throttled: Callable[[], None]) -> Store:
         """The same store, that calls this each time it is asked for patience (429, 503), before it sends again.

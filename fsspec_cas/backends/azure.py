@@ -90,7 +90,7 @@ class AzureBackend:
         self._unfinished: set[str] = set()  # where a create was refused though no blob is there
         self._services: PerLoop[BlobServiceClient] = PerLoop()
 
-    def apart(self) -> AzureBackend:
+    def isolated_connections(self) -> AzureBackend:
         """The same store over connections of its own."""
         return AzureBackend(self._given)
 

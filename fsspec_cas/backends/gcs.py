@@ -79,7 +79,7 @@ class GcsBackend:
         self._given = fs
         self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
 
-    def apart(self) -> GcsBackend:
+    def isolated_connections(self) -> GcsBackend:
         """The same store over connections of its own."""
         return GcsBackend(self._given)
 

@@ -88,7 +88,7 @@ class S3Backend:
         self._proved: bool | None = None  # the dialect in which a condition was last seen to hold
         self._connections: PerLoop[Connection] = PerLoop()
 
-    def apart(self) -> S3Backend:
+    def isolated_connections(self) -> S3Backend:
         """The same store over connections of its own."""
         return S3Backend(self._given)
 

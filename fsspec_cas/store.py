@@ -85,12 +85,12 @@ class Store:
         self._isolated = self._isolated or Store(make(self.backend), self.root, world=self._world)
         return self._isolated
 
-    def telling(self, on_throttled: Callable[[], None]) -> Store:
+    def on_throttled(self, call: Callable[[], None]) -> Store:
         """The same store, that calls this each time it is asked for patience (429, 503), before it sends again.
 
         On whatever thread the request runs; what it raises fails the call.
         """
-        return Store(self.backend, self.root, world=self._world, on_throttled=on_throttled)
+        return Store(self.backend, self.root, world=self._world, on_throttled=call)
 
     def in_background(self, call: Callable[[], T]) -> Future[T]:
         """Begin a call that asks this store, and go on; where requests wait for no network, it is over on return.

@@ -85,7 +85,7 @@ class Client:
         self.free: FreeLock | None = None
         self._store = store
         # A busy data path must not starve the renewals.
-        self.records = store.isolated_connections().telling(self.metrics.throttled)
+        self.records = store.isolated_connections().on_throttled(self.metrics.throttled)
         self._file = RecordFile(self.records, path, world)
         applying = Applying(store)
         self._observer = ClientObserver(self.me, world, self.metrics, audit, applying)

@@ -11,12 +11,12 @@ Promises, checked at every step:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
-from lockprovider.lease.machine import belief, joined
+from lockprovider.lease.machine import belief, joined, step
 from lockprovider.lease.states import (
     EVERYONE,
     Checking,
@@ -42,13 +42,20 @@ from lockprovider.lease.states import (
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings
 from model.search import BrokenPromise
-from model.twins import Timed, plainly
 
 TICK_S = 1.0
 SETTINGS = LockSettings(validity_s=5.0, renew_s=0.5)
 # How far two clocks may differ before two clients can believe at once.
 ALLOWANCE_S = SETTINGS.margin_s + GRACE_MS / 1000
 _START_S = 1000.0
+
+Timed = Callable[[Me, Any, Any, float], tuple[Any, Any]]
+
+
+def plainly(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
+    """No twin: the real machine."""
+    del now_s
+    return step(me, state, event)
 
 
 class Client(NamedTuple):

@@ -36,6 +36,7 @@ from lockprovider.lease.states import (
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import GRACE_MS
+from model.clocks import ALLOWANCE_S, Clocks, Timed
 from model.publishing import ANY, Budget, Publishing, Rules
 
 Step = Callable[[Me, Any, Any], tuple[Any, Any]]
@@ -329,14 +330,6 @@ PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
-Timed = Callable[[Me, Any, Any, float], tuple[Any, Any]]
-
-
-def plainly(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
-    """No twin: the real machine."""
-    del now_s
-    return real.step(me, state, event)
-
 
 def _from_the_answer(me: Me, state: Any, event: Any, now_s: float) -> tuple[Any, Any]:
     after, effect = real.step(me, state, event)
@@ -378,10 +371,14 @@ def _what_is_given_back_does_not_lapse(me: Me, state: Any, event: Any, now_s: fl
     return (state, None) if isinstance(event, Tick) and real.belief(state) is None else real.step(me, state, event)
 
 
-CLOCKS: dict[str, Timed] = {
-    "the deadline counts from the answer": _from_the_answer,
-    "the own lease gets the grace of others": _slack_for_itself,
-    "a renewal follows the wall clock back": _follows_the_clock_back,
-    "a lease that may have been given back does not lapse": _what_is_given_back_does_not_lapse,
-    "a renewal counts before it is known": _renewal_is_believed_before_it_is_known,
+EQUAL = Clocks()
+AHEAD = Clocks((0.0, ALLOWANCE_S))
+STEPPED_BACK = Clocks(step_back_s=3600.0)
+
+CLOCKS: dict[str, tuple[str, Clocks, Timed]] = {
+    "the deadline counts from the answer": ("one", EQUAL, _from_the_answer),
+    "the own lease gets the grace of others": ("one", AHEAD, _slack_for_itself),
+    "a renewal follows the wall clock back": ("one", STEPPED_BACK, _follows_the_clock_back),
+    "a lease that may have been given back does not lapse": ("told", EQUAL, _what_is_given_back_does_not_lapse),
+    "a renewal counts before it is known": ("one", EQUAL, _renewal_is_believed_before_it_is_known),
 }

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from fsspec_cas.answer import Content, Entry, Info
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.backends import Backend, backend_for, place_of, split_url
-from fsspec_cas.bridge.begun import begun, done
+from fsspec_cas.bridge.background import done, submit
 from fsspec_cas.bridge.drive import Inline, OnLoop
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
@@ -101,7 +101,7 @@ class Store:
             return done(call)
         pool = ThreadPoolExecutor(1, "in_background")
         try:
-            return begun(pool, call)
+            return submit(pool, call)
         finally:
             pool.shutdown(wait=False)
 

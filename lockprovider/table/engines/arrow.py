@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas.bridge.begun import begun
+from fsspec_cas.bridge.background import submit
 from lockprovider.table.engines import bucketed
 from lockprovider.table.engines.rows import Rows, as_stream, as_table, check_columns
 from lockprovider.table.engines.writer import for_here
@@ -240,7 +240,7 @@ def at_once(jobs: Iterable[Callable[[], T]], limit: int = AT_ONCE) -> Iterator[T
         return
     with ThreadPoolExecutor(limit) as threads:
         try:
-            yield from [running.result() for running in [begun(threads, job) for job in jobs]]
+            yield from [running.result() for running in [submit(threads, job) for job in jobs]]
         finally:
             threads.shutdown(cancel_futures=True)
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from fsspec_cas import Store
-from fsspec_cas.bridge.begun import begun
+from fsspec_cas.bridge.background import submit
 from lockprovider import LockRecord
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     if store.backend.blocking or len(calls) < 2:  # noqa: PLR2004
         return [call() for call in calls]
     with ThreadPoolExecutor(min(_MOST, len(calls))) as pool:
-        return [answer.result() for answer in [begun(pool, call) for call in calls]]
+        return [answer.result() for answer in [submit(pool, call) for call in calls]]
 
 
 class Ahead(Generic[T]):

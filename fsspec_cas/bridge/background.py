@@ -1,4 +1,4 @@
-"""A call begun in a thread of a pool; in place, where no thread can be begun any more."""
+"""A call submitted to a pool of threads; made in place, where no thread can be started any more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def begun(threads: Executor, call: Callable[[], T]) -> Future[T]:
+def submit(threads: Executor, call: Callable[[], T]) -> Future[T]:
     """The answer of the call, which is under way, or over if the interpreter is ending and starts no threads."""
     try:
         return threads.submit(call)

@@ -102,6 +102,19 @@ def test_a_partition_inside_another_is_refused_as_readers_would_find_one_of_them
     assert content(table) == by_hudi_rs(table.url) == {(1, first, 1), (2, f"{first}x", 2)}
 
 
+@pytest.mark.parametrize(("there", "new"), [("p05/x", "p{:02d}"), ("p05", "p{:02d}/x")])
+def test_one_of_many_new_partitions_is_refused_alike(tmp_path: Path, there: str, new: str) -> None:
+    table = made(str(tmp_path / "t"), hive=False, encode=False)
+    table.append(rows((1, there, 1)))
+    other = Table.open(table.url, settings=SETTINGS)
+    for write in (other.append, other.upsert):
+        with pytest.raises(InvalidRecords, match="partition 'p05/x' would be inside partition 'p05'"):
+            write(rows(*((2 + n, new.format(n), n) for n in range(20))))
+    assert (tmp_path / "t" / there / ".hoodie_partition_metadata").is_file()
+    assert not (tmp_path / "t" / new.format(5) / ".hoodie_partition_metadata").exists()
+    assert content(table) == {(1, there, 1)}
+
+
 def test_two_such_partitions_in_one_write_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     table = made(str(tmp_path / "t"), hive=False, encode=False)
     before = files_in(str(tmp_path))

@@ -69,6 +69,19 @@ def test_an_append_into_many_partitions_is_three_writes_a_file_and_no_larger_tha
     assert sum((tmp_path / "t" / path).stat().st_size for path in data_files(tmp_path / "t")) < 30 * 6_000
 
 
+@pytest.mark.parametrize("write", ["append", "upsert"])
+def test_many_new_partitions_are_one_listing_and_known_ones_none(tmp_path: Path, write: str) -> None:
+    table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
+    table.upsert(rows((0, "a", 0)))  # from here on an upsert knows all files
+    asked.names.clear()
+    getattr(table, write)(rows(*((n, f"p{n:02d}", n) for n in range(30))))
+    assert [name for name in asked.names if name.startswith("list_page")] == ["list_page files"]
+    getattr(table, write)(rows(*((100 + n, f"p{n:02d}", n) for n in range(30))))
+    assert len([name for name in asked.names if name.startswith("list_page")]) == 1
+    assert sum(name == "put metafile" for name in asked.names) == 30
+    assert len(content(table)) == 61
+
+
 def test_properties_that_another_has_changed_are_noticed_before_anything_is_written(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     table.append(rows((1, "a", 1)))

@@ -154,6 +154,7 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     writer, found = _split_first(txn, split)
     inside = AT_ONCE if len(found) == 1 else 1
+    _open_new(txn, writer, found)
 
     def rewrite(partition: str) -> list[WriteStat]:
         slices = txn.snapshot.within([partition])
@@ -186,6 +187,7 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     seen: dict[str, list[pa.Array]] = {}
     parts = [found] if found is not None else (by_partition(writer, part, None) for part in _in_parts(rows))
     for number, part in enumerate(parts):
+        _open(writer, part)
         jobs: list[Callable[[], WriteStat]] = []
         for partition, changes in part.items():
             seen.setdefault(partition, []).append(changes.keys)
@@ -212,8 +214,19 @@ def _split_first(txn: Transaction, split: Callable[[GroupWriter], T]) -> tuple[G
 def _into_buckets(txn: Transaction, writer: GroupWriter, found: Mapping[str, PartitionChanges]) -> Iterator[WriteStat]:
     for partition, changes in found.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
+    _open_new(txn, writer, found)
     for partition, changes in found.items():
         yield from rewrite_partition(writer, txn.remaining([partition]), partition, changes, _TASK, limit=AT_ONCE)
+
+
+def _open_new(txn: Transaction, writer: GroupWriter, found: Mapping[str, PartitionChanges]) -> None:
+    """Make the partitions that the snapshot does not have, all of them before their files."""
+    there = set(txn.snapshot.partitions)
+    _open(writer, [partition for partition, changes in found.items() if len(changes.keys) and partition not in there])
+
+
+def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
+    writer.open_partitions(partitions, lambda make, names: at_once([partial(make, n) for n in names], SMALL_AT_ONCE))
 
 
 def insert_partition(

@@ -6,7 +6,7 @@ before it is written, so that a rollback finds it, and is created, never overwri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -25,6 +25,7 @@ from lockprovider.table.files.place import Place
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.layout import (
+    META,
     PARTITION_METAFILE,
     TIMELINE,
     BaseFile,
@@ -38,6 +39,8 @@ from lockprovider.table.format.layout import (
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.view import FileSlice
+
+_FEW = 8  # places are looked at one by one, and more by one listing from the first to the last
 
 
 class WritesHere(NamedTuple):
@@ -157,7 +160,7 @@ class GroupWriter:
         path = join(partition, base.name)
         self._announce(marker_path(self.begin, partition, base.name, kind))
         if kind is MarkerKind.CREATE:
-            self._make_partition(partition)
+            self.open_partitions([partition])
         return len(data) if self._create(path, data) else self._size_of_earlier(path, keys)
 
     def _announce(self, marker: str) -> None:
@@ -165,40 +168,55 @@ class GroupWriter:
             self.here.announce(marker)
         self._create(marker, b"")
 
-    def _make_partition(self, partition: str) -> None:
-        """Without its metafile a JVM reader takes a partition for none; another writer's serves as well."""
+    def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
+        """Make these partitions, unless they are there; `each` calls a function with each of many, as `map` does.
+
+        Without its metafile a JVM reader takes a partition for none; another writer's serves as well.
+
+        Raises:
+            InvalidRecords: a new partition is inside another one, or around one.
+        """
         known = set() if self.here is None else self.here.partitions
-        if partition not in known:
-            self._refuse_nested(partition, self._outer(partition))
-            made = self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
-            if isinstance(made, Won):  # of two writers at once who make one inside the other at least one sees both
-                self._refuse_nested(partition, [*self._outer(partition), *self._inner(partition)], mine=True)
-            known.add(partition)
+        new = [partition for partition in partitions if partition not in known]
+        if not new:
+            return
+        outer = [join(one, PARTITION_METAFILE) for partition in new for one in outer_of(partition) if self._can_nest]
+        self._refuse_nested(new, outer, made=False)
+        made = [partition for partition, is_mine in zip(new, each(self._make_partition, new), strict=True) if is_mine]
+        if made and self._can_nest:  # of two writers at once who make one inside the other at least one sees both
+            self._refuse_nested(made, [*outer, *(f"{partition}/" for partition in made)], made=True)
+        known.update(new)
+
+    def _make_partition(self, partition: str) -> bool:
+        made = self.place.store.put_if_absent(*partition_metafile(partition, self.begin), create_once=True)
+        return isinstance(made, Won)
 
     @cached_property
     def _can_nest(self) -> bool:
         style = self.config.partition_style
         return style.can_nest and types.is_string(self.schema.field(style.fields[0]).type)
 
-    def _outer(self, partition: str) -> list[str]:
-        there = outer_of(partition) if self._can_nest else []
-        return [one for one in there if self.place.store.list(join(one, PARTITION_METAFILE))]
+    def _refuse_nested(self, new: list[str], places: Iterable[str], *, made: bool) -> None:
+        """Refuse new partitions that are in or around one at these places; if they are `made`, they are removed."""
+        there = {*new, *self._partitions_at(sorted(set(places)))}
+        pairs = [(inner, outer) for inner in sorted(there) for outer in there.intersection(outer_of(inner))]
+        mine = [pair for pair in pairs if not set(new).isdisjoint(pair)]
+        for partition in {one for pair in mine if made for one in pair}.intersection(new):
+            self.place.store.delete(join(partition, PARTITION_METAFILE))
+        if mine:
+            raise nested(*mine[0])
 
-    def _inner(self, partition: str) -> list[str]:
-        there = self.place.store.list(f"{partition}/") if self._can_nest else []
-        found = (entry.path.rpartition("/")[0] for entry in there)
-        return [one for one in found if one != partition]
-
-    def _refuse_nested(self, partition: str, others: list[str], *, mine: bool = False) -> None:
-        """Refuse a new partition that is inside another one, or around one.
-
-        Raises:
-            InvalidRecords: naming both.
-        """
-        for other in others:
-            if mine:
-                self.place.store.delete(join(partition, PARTITION_METAFILE))
-            raise nested(partition, other)
+    def _partitions_at(self, places: list[str]) -> Iterator[str]:
+        """All partitions whose metafile is at one of these places, given in order; and maybe some between."""
+        store = self.place.store
+        if len(places) <= _FEW:
+            found = [entry for place in places for entry in store.list(place)]
+        else:
+            found = store.list("", start_after=places[0][:-1], stop_at=f"{places[-1]}\U0010ffff")
+        for entry in found:
+            folder, _, name = entry.path.rpartition("/")
+            if name.startswith(PARTITION_METAFILE) and not folder.startswith(f"{META}/"):
+                yield folder
 
     def _size_of_earlier(self, path: str, keys: pa.Array) -> int:
         """The size of the file that an earlier attempt of the same task wrote; it stays.

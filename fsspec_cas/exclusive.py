@@ -20,6 +20,7 @@ from typing import Any
 from fsspec_cas.answer import Denied, NoAnswer, NotNow, Seen, Upload
 from fsspec_cas.backends.base import Uploads
 from fsspec_cas.bridge.drive import Drive
+from fsspec_cas.bridge.twin import sync
 from fsspec_cas.content import Bytes, check_buffer
 from fsspec_cas.errors import CasError, InvalidInput
 from fsspec_cas.outcome import Lost, Outcome, Won, Write
@@ -190,7 +191,7 @@ class Exclusive:
     """The same for sync callers; a thread at a time."""
 
     def __init__(self, inner: AsyncExclusive, drive: Drive) -> None:
-        self._inner = inner
+        self._async = inner
         self._drive = drive
 
     def __enter__(self) -> Exclusive:
@@ -203,7 +204,7 @@ class Exclusive:
             self.close().unwrap()
 
     def __del__(self) -> None:
-        left = getattr(self, "_inner", None) and self._inner.dropping
+        left = getattr(self, "_async", None) and self._async.dropping
         if left and sys.is_finalizing():
             left.close()
         elif left:
@@ -212,37 +213,32 @@ class Exclusive:
     @property
     def path(self) -> str:
         """Where the object will be."""
-        return self._inner.path
+        return self._async.path
 
     @property
     def outcome(self) -> Outcome | None:
         """What `close` came to."""
-        return self._inner.outcome
+        return self._async.outcome
 
     @property
     def closed(self) -> bool:
         """Whether it was closed or aborted."""
-        return self._inner.closed
+        return self._async.closed
 
     @property
     def written(self) -> int:
         """Bytes taken so far."""
-        return self._inner.written
+        return self._async.written
 
     def write(self, data: Bytes) -> int:
         """See `AsyncExclusive.write`."""
         view = check_buffer(self.path, data)
-        if self._inner.fits(view.nbytes):
-            return self._inner.take(view)
-        return self._drive.run(self._inner.write(view))
+        if self._async.fits(view.nbytes):
+            return self._async.take(view)
+        return self._drive.run(self._async.write(view))
 
-    def close(self) -> Outcome:
-        """See `AsyncExclusive.close`."""
-        return self._drive.run(self._inner.close())
-
-    def abort(self) -> None:
-        """See `AsyncExclusive.abort`."""
-        self._drive.run(self._inner.abort())
+    close = sync(AsyncExclusive.close)
+    abort = sync(AsyncExclusive.abort)
 
 
 def _check(uploads: Uploads, part_size: int) -> None:

@@ -15,21 +15,18 @@ conditions (see `fsspec-cas probe`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fsspec_cas.answer import Content, Entry, Info
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.backends import Backend, backend_for, place_of, split_url
 from fsspec_cas.bridge.background import done, submit
 from fsspec_cas.bridge.drive import Inline, OnLoop
+from fsspec_cas.bridge.twin import sync
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.content import Bytes
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
-from fsspec_cas.outcome import Outcome, Unknown
-from fsspec_cas.version import Version
 
 T = TypeVar("T")
 
@@ -130,32 +127,6 @@ class Store:
         """What this kind of store is documented to do."""
         return self._async.capabilities
 
-    def read(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
-        """See `AsyncStore.read`."""
-        return self._drive.run(self._async.read(path, timeout=timeout))
-
-    def read_or_none(self, path: str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """See `AsyncStore.read_or_none`."""
-        return self._drive.run(self._async.read_or_none(path, timeout=timeout))
-
-    def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """See `AsyncStore.read_if_changed`."""
-        return self._drive.run(self._async.read_if_changed(path, version, timeout=timeout))
-
-    def head(self, path: str, *, timeout: float = TIMEOUT_S) -> Info:
-        """See `AsyncStore.head`."""
-        return self._drive.run(self._async.head(path, timeout=timeout))
-
-    def put_if_absent(
-        self, path: str, data: Bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
-    ) -> Outcome:
-        """See `AsyncStore.put_if_absent`."""
-        return self._drive.run(self._async.put_if_absent(path, data, create_once=create_once, timeout=timeout))
-
-    def put_if_match(self, path: str, data: Bytes, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """See `AsyncStore.put_if_match`."""
-        return self._drive.run(self._async.put_if_match(path, data, version, timeout=timeout))
-
     def open_exclusive(
         self, path: str, *, part_size: int = PART_BYTES, create_once: bool = False, timeout: float = TIMEOUT_S
     ) -> Exclusive:
@@ -163,28 +134,15 @@ class Store:
         inner = self._async.open_exclusive(path, part_size=part_size, create_once=create_once, timeout=timeout)
         return Exclusive(inner, self._drive)
 
-    def resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """See `AsyncStore.resolve`."""
-        return self._drive.run(self._async.resolve(unknown, timeout=timeout))
-
-    def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
-        """See `AsyncStore.delete_if_match`."""
-        return self._drive.run(self._async.delete_if_match(path, version, timeout=timeout))
-
-    def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
-        """See `AsyncStore.delete`."""
-        self._drive.run(self._async.delete(path, timeout=timeout))
-
-    def delete_all(self, paths: Iterable[str], *, timeout: float = TIMEOUT_S) -> None:
-        """See `AsyncStore.delete_all`."""
-        self._drive.run(self._async.delete_all(paths, timeout=timeout))
-
-    def list(
-        self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
-    ) -> list[Entry]:
-        """See `AsyncStore.list`."""
-        return self._drive.run(self._async.list(prefix, start_after=start_after, stop_at=stop_at, timeout=timeout))
-
-    def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """See `AsyncStore.update`."""
-        return self._drive.run(self._async.update(path, fn, timeout=timeout))
+    read = sync(AsyncStore.read)
+    read_or_none = sync(AsyncStore.read_or_none)
+    read_if_changed = sync(AsyncStore.read_if_changed)
+    head = sync(AsyncStore.head)
+    put_if_absent = sync(AsyncStore.put_if_absent)
+    put_if_match = sync(AsyncStore.put_if_match)
+    resolve = sync(AsyncStore.resolve)
+    delete_if_match = sync(AsyncStore.delete_if_match)
+    delete = sync(AsyncStore.delete)
+    delete_all = sync(AsyncStore.delete_all)
+    list = sync(AsyncStore.list)
+    update = sync(AsyncStore.update)

@@ -1,6 +1,7 @@
 """Between callers and what runs for them: sync callers and async code, callers and threads.
 
     drive       async operations for sync callers
+    twin        methods of an async class, for sync callers: each is written once
     background  operations that go on in the background
 
 May import: clock, errors and below. Promises that no call that was cancelled looks like one that finished.

@@ -71,7 +71,7 @@ class Bench:
     def closed_in_a_hurry(self):
         """Its end has a short time only; its parts had a long one, since a busy machine may need it."""
         writer = self.writer()
-        writer._inner._timeout = 3.0
+        writer._async._timeout = 3.0
         return writer.close()
 
     def held(self):
@@ -170,7 +170,7 @@ def test_t14_no_such_upload_after_own_success_is_won(bench):
 def test_t14_no_such_upload_does_not_claim_a_foreign_object(bench, once):
     """Mine never arrived, its parts are gone, another's object is there: not won; lost only if nobody overwrites."""
     writer = bench.writer(create_once=once)
-    inner = writer._inner
+    inner = writer._async
 
     def meanwhile():
         bench.rival._drive.run(bench.rival._async.backend.uploads.abort(inner._upload, timeout_s=5))
@@ -192,7 +192,7 @@ def test_parts_dropped_behind_its_back_never_look_like_a_win(bench):
     if bench.name == "azurite":
         pytest.skip("staged blocks cannot be dropped")
     writer = bench.writer()
-    bench.store._drive.run(writer._inner._uploads.abort(writer._inner._upload, timeout_s=5))
+    bench.store._drive.run(writer._async._uploads.abort(writer._async._upload, timeout_s=5))
     if bench.name == "seaweedfs":  # said of the last part already: certainly not written
         with pytest.raises(StoreError, match="NoSuchUpload"):
             writer.close()

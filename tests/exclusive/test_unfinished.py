@@ -49,7 +49,7 @@ def test_a_create_beside_an_open_upload_wins_and_the_upload_loses(server):
 
 
 def test_a_create_where_an_upload_was_aborted_or_left_behind_wins(server):
-    for leave in (lambda writer: writer.abort(), lambda writer: setattr(writer._inner, "_upload", None)):
+    for leave in (lambda writer: writer.abort(), lambda writer: setattr(writer._async, "_upload", None)):
         store = fresh(server)
         leave(begun(server, store))
         with pytest.raises(ObjectNotFound):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import pickle
 import signal
 import threading
@@ -36,6 +37,7 @@ from fsspec_cas import (
 )
 from fsspec_cas.answer import Applied, Denied, Entry, Missing, NoAnswer, NotNow, Page, Seen, Unchanged
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.exclusive import AsyncExclusive, Exclusive
 from fsspec_cas.testing import (
     Delay,
     DeliverLate,
@@ -597,3 +599,15 @@ def test_a_delay_moves_the_clock_of_the_test():
     store.put_if_absent("a", b"1")
     assert backend._world.sleeps == [100.0]
     assert backend.left == {"put": [Refuse()]}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(Store, AsyncStore), (Exclusive, AsyncExclusive)])
+def test_sync_callers_have_every_verb_of_the_async_ones_with_its_arguments_and_docstring(ours, theirs):
+    verbs = [n for n, f in vars(theirs).items() if inspect.iscoroutinefunction(f) and not n.startswith("_")]
+    assert verbs
+    for verb in verbs:
+        mine, its = getattr(ours, verb), getattr(theirs, verb)
+        assert inspect.signature(mine) == inspect.signature(its)
+        assert not inspect.iscoroutinefunction(mine)
+        assert mine.__doc__
+        assert mine.__doc__ == its.__doc__ or (ours, verb) == (Exclusive, "write")

@@ -30,6 +30,7 @@ from lockprovider.lease.states import (
     Apply,
     Busy,
     Commit,
+    Done,
     Ended,
     Free,
     HandOver,
@@ -47,7 +48,6 @@ from lockprovider.lease.states import (
     RecordSeen,
     Release,
     Rolling,
-    Told,
     TryLock,
     Writing,
 )
@@ -262,10 +262,10 @@ class Simulation:
         pending = _pending(me, next(self._nonces))
         again, there, sent_s = self._again(process), process.there, self.now_s
         unsure = not_there(process.machine.record, there)
-        told = yield from self._feed(process, me, Publish(pending, self._moment(process), again, there))
+        done = yield from self._feed(process, me, Publish(pending, self._moment(process), again, there))
         if unsure:
             self.requests += 1  # a look whether that is there, meanwhile
-        if told != Told("handed_over"):
+        if done != Done("handed_over"):
             return False
         self._release_sent_s, process.there = sent_s, pending
         return True
@@ -287,14 +287,14 @@ class Simulation:
             at = self._moment(process)
             if hands_over(process.machine.record, at.now_ms):
                 self._release_sent_s = self.now_s
-                told = yield from self._feed(process, me, HandOver(pending, at, self._again(process)))
-                if told == Told("handed_over"):
+                done = yield from self._feed(process, me, HandOver(pending, at, self._again(process)))
+                if done == Done("handed_over"):
                     return True
                 self._nothing_is_left(process)
                 continue
-            told = yield from self._feed(process, me, Commit(pending, at))
+            done = yield from self._feed(process, me, Commit(pending, at))
             self._nothing_is_left(process)
-            if isinstance(told, Apply):
+            if isinstance(done, Apply):
                 yield from self._request(self.case.put_s)
                 self._release_sent_s = self.now_s
                 yield from self._release(process, me)
@@ -385,8 +385,8 @@ class Simulation:
                 case Apply() if event == PutWon(process.seen[1]) and process.machine.then == "acquired":
                     yield from self._request(self.case.get_s)  # it is there
                     process.machine = process.machine.held
-                    return Told("acquired")
-                case Told() | Ended() | Busy() | Apply() | None:
+                    return Done("acquired")
+                case Done() | Ended() | Busy() | Apply() | None:
                     return effect
 
     @staticmethod

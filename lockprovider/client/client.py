@@ -31,6 +31,7 @@ from lockprovider.lease.states import (
     Apply,
     Busy,
     Checking,
+    Done,
     Ended,
     Free,
     Held,
@@ -44,7 +45,6 @@ from lockprovider.lease.states import (
     Release,
     Renew,
     Rolling,
-    Told,
     TryLock,
     Writing,
 )
@@ -217,7 +217,7 @@ class Client:
         """Tell the audit, if there is one, that the lock was released, or is not held any more."""
         self._driver.note_end(held=held)
 
-    def renew(self) -> Told | Ended | None:
+    def renew(self) -> Done | Ended | None:
         """Prolong the lease once. What could not be applied before is tried again, if nobody is at it."""
         driver = self._driver
         with driver.one_step:

@@ -25,7 +25,7 @@ from lockprovider.errors import (
     Unappliable,
 )
 from lockprovider.lease.heartbeat import Heartbeat
-from lockprovider.lease.states import Apply, Ended, Told
+from lockprovider.lease.states import Apply, Done, Ended
 from lockprovider.publish.steps import must_match
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
@@ -197,12 +197,12 @@ class Lease:
                     f"{pending.path!r} was decided, and the next holder puts it there: {error}"
                 ) from error
 
-    def _decide(self, send: Callable[[], Told | Ended | None], pending: Pending) -> bool:
+    def _decide(self, send: Callable[[], Done | Ended | None], pending: Pending) -> bool:
         """Whether it was decided by this very answer; else it had to be found out, after the end of the lease."""
         while True:
             self._must_be_open()
             answer = send()
-            if isinstance(answer, Told) and answer.what in ("committed", "handed_over"):
+            if isinstance(answer, Done) and answer.what in ("committed", "handed_over"):
                 return True
             if isinstance(answer, Ended) or answer is None:
                 self._settle(pending, answer)
@@ -219,7 +219,7 @@ class Lease:
             answer = self._client.renew()
         finally:  # the store may be out of reach, and the lease lapses all the same
             self._learn(answer if isinstance(answer, Ended) else self._client.tick())
-        return isinstance(answer, Told) and answer.what == "renewed"
+        return isinstance(answer, Done) and answer.what == "renewed"
 
     def release(self) -> None:
         """Give the lock back; an inner release of a lock acquired twice only counts down.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from fsspec_cas import Outcome, World
-from lockprovider.lease.states import Held, Me, State, Told, Transition
+from lockprovider.lease.states import Done, Held, Me, State, Transition
 from lockprovider.observe.metrics import Recorder
 from lockprovider.publish.applier import Applying
 from lockprovider.record.record import LockRecord
@@ -62,13 +62,13 @@ class ClientObserver:
         """See `Recorder.wrote`."""
         self._metrics.wrote(state, outcome)
 
-    def told(self, told: Told, held: Held) -> None:
+    def done(self, done: Done, held: Held) -> None:
         """Into the audit log, if there is one."""
         if self._audit is None:
             return
-        if told.what == "acquired":
+        if done.what == "acquired":
             self._audit.taken(held.record)
-        elif told.what in ("renewed", "committed"):
+        elif done.what in ("renewed", "committed"):
             self._audit.renewed(held.record, self._me.settings.validity_s)
 
     def ended(self, at_ms: int, *, held: bool) -> None:

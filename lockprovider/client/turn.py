@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
 from lockprovider.errors import LeaseLost, LossReason, MalformedRecord, PublishUnknown, Unappliable
-from lockprovider.lease.states import Apply, Busy, Ended, Free, Told
+from lockprovider.lease.states import Apply, Busy, Done, Ended, Free
 from lockprovider.publish.steps import must_match
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
@@ -75,13 +75,13 @@ class FreeLock:
             raise self._lost("it was released, or belongs to the process that this one was forked from", reason)
         what, answer = self._client.publisher.publish_free(self._free, pending)
         match answer:
-            case Told("handed_over"):
+            case Done("handed_over"):
                 self._apply(what, data, began_s)
-            case Told("not_written"):
+            case Done("not_written"):
                 raise PublishUnknown(f"a publish of {pending.path!r} may be on its way still")
             case Ended() as ended:
                 self._settle(pending, ended)
-            case Busy() | Told() | None:
+            case Busy() | Done() | None:
                 raise self._lost("somebody was faster")
 
     def release(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from fsspec_cas import Content, Machine, ObjectNotFound, Store, Unavailable, World
 from fsspec_cas.command import DONE, complain
 from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
-from lockprovider.observe.status import Change, changes, record_fields, state_at, told
+from lockprovider.observe.status import Change, changes, describe, record_fields, state_at
 from lockprovider.observe.words import moment
 from lockprovider.record.record import LockRecord
 
@@ -46,7 +46,7 @@ def _watch(arguments: Any) -> int:
 
 def _tell(arguments: Any, at: Place, change: Change, now_ms: int) -> None:
     said = {"at_ms": now_ms, "url": at.url, "path": at.path, "what": change.what, **record_fields(change.record)}
-    say(arguments, said, f"{moment(now_ms)}  {told(change)}")
+    say(arguments, said, f"{moment(now_ms)}  {describe(change)}")
 
 
 class _Watcher:

@@ -12,6 +12,7 @@ from lockprovider.lease.states import (
     Apply,
     Busy,
     Checking,
+    Done,
     Ended,
     Event,
     Held,
@@ -25,7 +26,6 @@ from lockprovider.lease.states import (
     RecordSeen,
     State,
     Tick,
-    Told,
     Transition,
     Writing,
 )
@@ -33,7 +33,7 @@ from lockprovider.record.record import LockRecord
 
 REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 
-Answer = Busy | Told | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
+Answer = Busy | Done | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
 
 
 class Observer(Protocol):
@@ -48,8 +48,8 @@ class Observer(Protocol):
     def wrote(self, state: State, outcome: Outcome) -> None:
         """The record was written in this state, or not."""
 
-    def told(self, told: Told, held: Held) -> None:
-        """The machine has told this of the lock that it holds."""
+    def done(self, done: Done, held: Held) -> None:
+        """This is done, and the lock is held."""
 
     def ended(self, at_ms: int, *, held: bool) -> None:
         """The lock was released, if `held`; else it is known not to be held any more."""
@@ -138,8 +138,8 @@ class Driver:
 
     def _note(self, answer: Answer) -> None:
         held = self.held()
-        if held is not None and isinstance(answer, Told):
-            self._observer.told(answer, held)
+        if held is not None and isinstance(answer, Done):
+            self._observer.done(answer, held)
 
     def _writes(self, *purposes: str) -> bool:
         return isinstance(self.state, Writing) and self.state.purpose in purposes
@@ -171,6 +171,6 @@ class Driver:
         return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))
 
 
-def final(answer: Answer) -> Told | Ended | None:
+def final(answer: Answer) -> Done | Ended | None:
     """What a lease is to hear of it."""
     return None if isinstance(answer, (Busy, Apply)) else answer

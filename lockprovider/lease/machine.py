@@ -86,6 +86,7 @@ from lockprovider.lease.states import (
     Busy,
     Checking,
     Commit,
+    Done,
     Ended,
     Event,
     Free,
@@ -112,7 +113,6 @@ from lockprovider.lease.states import (
     State,
     Step,
     Tick,
-    Told,
     TryLock,
     Verdict,
     Writing,
@@ -171,7 +171,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
     match state, event:
         case Rolling(then=then), AppliedPending(set_aside):
             # Who goes by the log would take what was set aside for published.
-            return replace(held, record=replace(held.record, log=None)) if set_aside else held, Told(then)
+            return replace(held, record=replace(held.record, log=None)) if set_aside else held, Done(then)
         case _, Renew(at) if at.monotonic_s >= held.deadline_s:
             return _tick(state, at.monotonic_s)
         case _, Renew(at):
@@ -203,7 +203,7 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
         case Writing() as write, PutFailed():
             return Checking(write), ReadRecord()
         case Writing(purpose="take" | "free" as purpose), LostRace():
-            return Idle(), Told("freed") if purpose == "free" else Busy("", 0, None, lost_race=True)
+            return Idle(), Done("freed") if purpose == "free" else Busy("", 0, None, lost_race=True)
         case Checking(), Look():
             return state, ReadRecord()
         case Checking(Writing(before=Held(record)) as write), AppliedPending():
@@ -229,7 +229,7 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
     ahead = 0 if lies_free_s(record, at.now_ms) > LONGEST_S else ahead_of(me.party, record.line)
     over = wish.passing.over if wish.passing.version in (None, version) else 0
     if free and ahead <= over and wish.leaves and may_stay_free(record):
-        return Free(record, version, wish), Told("free")
+        return Free(record, version, wish), Done("free")
     # A valid record of mine while I hold nothing: an older write of mine landed late.
     if (free and ahead <= over) or (record.owner == me.owner and not record.given):
         return _take(me, record, version, at, wish)
@@ -459,18 +459,18 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
     pending = write.record.pending
     match write.purpose:
         case "release":
-            return Idle((write.record, version)), Told("released")
+            return Idle((write.record, version)), Done("released")
         case "hand_over" | "publish":
-            return Idle((write.record, version)), Told("handed_over")
+            return Idle((write.record, version)), Done("handed_over")
         case "free":
-            return Idle((write.record, version)), Told("freed")
+            return Idle((write.record, version)), Done("freed")
         case "renew":
-            return _still(held, write), Told("renewed")
+            return _still(held, write), Done("renewed")
         case "take":
             apply = None if pending is None else Apply(pending, write.record.earlier)
-            return (held, Told("acquired")) if apply is None else (Rolling(held, "acquired"), apply)
+            return (held, Done("acquired")) if apply is None else (Rolling(held, "acquired"), apply)
         case "commit":
-            return (held, Told("committed")) if pending is None else (Rolling(held, "committed"), Apply(pending))
+            return (held, Done("committed")) if pending is None else (Rolling(held, "committed"), Apply(pending))
 
 
 def _still(held: Held, write: Writing) -> Held | Rolling:
@@ -491,7 +491,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
     if write.purpose == "take":
         return _judge(me, seen.record, seen.version, seen.at, write.wish)
     if write.purpose in ("release", "free"):
-        return Idle(), Told("released" if write.purpose == "release" else "freed")
+        return Idle(), Done("released" if write.purpose == "release" else "freed")
     why = f"the lock was released or taken over: {_said(me, seen.record)}"
     return Lost(why), Ended(why, _reason(me, seen.record))
 
@@ -510,7 +510,7 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
         # The record from before, or an older write of mine that landed late: still the holder, not written yet.
         log = None if write.before.record.log is None else record.log  # it was dropped, and that is not written yet
         before = replace(write.before, record=replace(record, log=log), version=version)
-        return _still(before, write), Told("not_written")
+        return _still(before, write), Done("not_written")
     return None
 
 
@@ -520,9 +520,9 @@ def _published(me: Me, write: Writing, free: Free, seen: RecordSeen) -> Step:
     assert mine is not None  # noqa: S101 - of a publish
     assert log is not None  # noqa: S101 - nor is it done without one
     if record is not None and (mine in record.undone or (record.log is not None and record.log.has(mine))):
-        return Idle(), Told("handed_over")
+        return Idle(), Done("handed_over")
     if seen.version == free.version:
-        return free, Told("not_written")
+        return free, Done("not_written")
     if record is not None and record.log is not None and record.log.name == log.name and record.log.first < log.next:
         return Idle(), Busy("", 0, None, lost_race=True)
     why = f"the lock was taken by one that keeps no log: {_said(me, record)}"

@@ -224,7 +224,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Done:
     """What happened, for the caller."""
 
     what: What
@@ -238,7 +238,7 @@ class Ended:
     reason: LossReason = LossReason.TAKEN_OVER
 
 
-Effect = ReadRecord | PutRecord | Apply | Busy | Told | Ended
+Effect = ReadRecord | PutRecord | Apply | Busy | Done | Ended
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

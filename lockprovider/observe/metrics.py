@@ -39,6 +39,7 @@ from fsspec_cas import CasError, Lost, NotSupported, Outcome, Unknown, World
 from lockprovider.errors import LockError, NotAcquired
 from lockprovider.lease.states import (
     Checking,
+    Done,
     Ended,
     Held,
     Idle,
@@ -46,7 +47,6 @@ from lockprovider.lease.states import (
     PutRecord,
     RecordSeen,
     State,
-    Told,
     Transition,
     Writing,
 )
@@ -211,9 +211,9 @@ def _counted(owner: str, step: Transition) -> tuple[str, ...]:
             return (DANGLING,)
         case Checking(), RecordSeen(), Ended():
             return (BY_OTHERS,)
-        case Checking(), RecordSeen(record), Told("released") if step.after == Idle(None):
+        case Checking(), RecordSeen(record), Done("released") if step.after == Idle(None):
             return (BY_OTHERS, NOT_RELEASED) if record and record.owner != owner else (NOT_RELEASED,)
-        case _, _, Told("released" | "handed_over"):
+        case _, _, Done("released" | "handed_over"):
             return (RELEASED,)
         case _:
             return ()
@@ -221,9 +221,9 @@ def _counted(owner: str, step: Transition) -> tuple[str, ...]:
 
 def _timed(step: Transition) -> Held | None:
     match step.before, step.effect, step.after:
-        case _, Told("acquired"), Held() as new:
+        case _, Done("acquired"), Held() as new:
             return new
-        case ((Writing(before=Held() as old) | Checking(Writing(before=Held() as old))), Told("renewed"), _):
+        case ((Writing(before=Held() as old) | Checking(Writing(before=Held() as old))), Done("renewed"), _):
             return old
         case _:
             return None

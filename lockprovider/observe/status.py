@@ -177,7 +177,7 @@ def _clock_words(sight: Sight) -> str:
     return f"the store's; this machine's is {span(abs(ahead_ms))} {side} it"
 
 
-def told(change: Change) -> str:
+def describe(change: Change) -> str:
     """A change in one line."""
     record = change.record
     if record is None:

@@ -19,6 +19,7 @@ from lockprovider.lease.states import (
     Busy,
     Checking,
     Commit,
+    Done,
     Ended,
     Free,
     HandOver,
@@ -29,7 +30,6 @@ from lockprovider.lease.states import (
     Publish,
     Renew,
     Rolling,
-    Told,
     Verdict,
 )
 from lockprovider.publish import steps
@@ -87,7 +87,7 @@ class Publisher:
         """Remove what was staged for a publish that is there."""
         steps.discard(self._store, pending)
 
-    def commit(self, pending: Pending, data: bytes | None = None) -> Told | Ended | None:
+    def commit(self, pending: Pending, data: bytes | None = None) -> Done | Ended | None:
         """Try to pass the commit point once, and apply; None if nothing is held. Renewals go on all the while.
 
         `data`, if the caller has it at hand and knows that nothing is at the path.
@@ -115,7 +115,7 @@ class Publisher:
                 self._tried.pop(pending, None)
                 if pending.path in self.set_aside:
                     self._never(pending)
-                return Told("committed")
+                return Done("committed")
             return final(answer)
 
     def _must_not_be_too_late(self, pending: Pending, began_s: float) -> None:
@@ -149,11 +149,11 @@ class Publisher:
         said = f"{pending.path!r} already exists with other bytes; it was not published, see {kept!r}"
         with self._driver.one_step:
             held = isinstance(self._driver.state, Held)
-            if held and self._driver.feed(Renew(self._driver.moment())) == Told("renewed"):
+            if held and self._driver.feed(Renew(self._driver.moment())) == Done("renewed"):
                 raise AlreadyExists(said, path=pending.path)
         raise Unappliable(said, occupied=True)
 
-    def hand_over(self, pending: Pending) -> Told | Ended | None:
+    def hand_over(self, pending: Pending) -> Done | Ended | None:
         """Try once to pass the commit point and to give the lock back, in one write; None if nothing is held.
 
         To be applied after that, see `apply_late`.
@@ -164,7 +164,7 @@ class Publisher:
             with driver.one_step:
                 ended = self.finish_in_flight()
                 if not isinstance(driver.state, Held):
-                    return Told("handed_over") if self._handed_over(pending) else ended
+                    return Done("handed_over") if self._handed_over(pending) else ended
                 self._tried[pending] = driver.state.version
                 return final(driver.feed(HandOver(pending, driver.moment(), self.comes_again())))
 
@@ -194,7 +194,7 @@ class Publisher:
         if self._world.monotonic_s() >= until_s:
             self._must_not_be_too_late(what.pending, began_s)
 
-    def publish_free(self, free: Free, pending: Pending) -> tuple[Apply, Busy | Told | Ended | None]:
+    def publish_free(self, free: Free, pending: Pending) -> tuple[Apply, Busy | Done | Ended | None]:
         """Try once to take the lock, pass the commit point and hand over; and what is to be applied if that is so."""
         driver = self._driver
         with self.one_publish, driver.one_step:

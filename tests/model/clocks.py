@@ -20,6 +20,7 @@ from lockprovider.lease.machine import belief, joined, step
 from lockprovider.lease.states import (
     EVERYONE,
     Checking,
+    Done,
     Ended,
     Held,
     Idle,
@@ -35,7 +36,6 @@ from lockprovider.lease.states import (
     Release,
     Renew,
     Tick,
-    Told,
     TryLock,
     Writing,
 )
@@ -191,7 +191,7 @@ class Clocks:
         client, now_s = world.clients[i], _START_S + world.tick * TICK_S
         machine, effect = self.rule(self._me[i], client.machine, event, now_s)
         op = effect if isinstance(effect, (ReadRecord, PutRecord)) else None
-        if effect == Told("acquired"):
+        if effect == Done("acquired"):
             self.reached.add("acquired")
         over = isinstance(machine, Lost) or (isinstance(machine, Idle) and not client.tries)
         return label, _with(world, i, client._replace(machine=Idle() if over else machine, op=op))

@@ -43,6 +43,7 @@ from lockprovider.lease.states import (
     Busy,
     Checking,
     Commit,
+    Done,
     Ended,
     Free,
     HandOver,
@@ -63,7 +64,6 @@ from lockprovider.lease.states import (
     Renew,
     Rolling,
     Tick,
-    Told,
     TryLock,
 )
 from lockprovider.record.pending import Pending
@@ -590,20 +590,20 @@ class Publishing:
                 return self._pruned(_with(world, i, client))
             case ReadRecord() | PutRecord() | Apply():
                 return self._pruned(_with(world, i, client._replace(op=effect_id)))
-            case Busy() | Told("free" | "not_written") as answer if not client.applying:
+            case Busy() | Done("free" | "not_written") as answer if not client.applying:
                 return self._pruned(self._not_done(label, world, i, client, answer))
             case _ if client.applying:  # the heartbeat's own: the one who applies goes on
                 return self._pruned(_with(world, i, client._replace(op=client.applying, applying=0)))
-            case Told("acquired"):
+            case Done("acquired"):
                 epoch = self._all[client.machine].record.epoch
                 return self._pruned(_with(world, i, client._replace(phase="fresh", epoch=epoch)))
-            case Told("committed") if client.phase == "publish":
+            case Done("committed") if client.phase == "publish":
                 return self._pruned(self._published(label, world, i, client))
-            case Told("handed_over"):
+            case Done("handed_over"):
                 return self._pruned(_with(world, i, client._replace(phase="late", seen=0, epoch=0)))
-            case Told("released" | "freed"):
+            case Done("released" | "freed"):
                 return self._pruned(self._over(world, i, client, "out"))
-            case Told():
+            case Done():
                 return self._pruned(_with(world, i, client))
             case Ended():
                 return self._pruned(self._ended(label, world, i, client))
@@ -615,11 +615,11 @@ class Publishing:
         match answer:
             case Busy() if client.phase != "publish":
                 return self._over(world, i, client, "out")
-            case Told("free") if client.phase != "publish":
+            case Done("free") if client.phase != "publish":
                 return _with(world, i, client._replace(phase="fresh", epoch=0))
-            case Busy() | Told("free"):
+            case Busy() | Done("free"):
                 return self._denied(label, world, i, client, "out")
-            case Told("not_written") if isinstance(self._all[client.machine], Free):
+            case Done("not_written") if isinstance(self._all[client.machine], Free):
                 never = self.rules.unwritten == "never"
                 return self._denied(label, world, i, client, "out") if never else self._over(world, i, client, "out")
             case _:
@@ -719,7 +719,7 @@ class Publishing:
                 case _:
                     break
             state, effect = self.rules.step(self._me[newcomer], state, event)
-        if effect != Told("acquired"):
+        if effect != Done("acquired"):
             now = "absent" if record is None else _what(record)
             self._broken(
                 "free", "a newcomer, alone, tries", f"it cannot take the lock ({now}): {type(effect).__name__}"

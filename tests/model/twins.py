@@ -14,6 +14,7 @@ from lockprovider.lease.states import (
     Busy,
     Checking,
     Commit,
+    Done,
     Ended,
     HandOver,
     Held,
@@ -29,7 +30,6 @@ from lockprovider.lease.states import (
     Renew,
     Rolling,
     Tick,
-    Told,
     TryLock,
     Writing,
 )
@@ -56,7 +56,7 @@ def _takeover_drops_pending(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
 def _adopts_without_applying(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     after, effect = real.step(me, state, event)
     if isinstance(after, Rolling) and isinstance(effect, Apply) and after.then == "acquired":
-        return after.held, Told("acquired")
+        return after.held, Done("acquired")
     return after, effect
 
 
@@ -70,7 +70,7 @@ def _owner_is_enough(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     """After a lost answer: "the record is mine, so my write is there"."""
     commits = isinstance(state, Checking) and state.write.purpose == "commit"
     if commits and isinstance(event, RecordSeen) and event.record and event.record.owner == me.owner:
-        return Held(event.record, event.version, 0.0, 0), Told("committed")
+        return Held(event.record, event.version, 0.0, 0), Done("committed")
     return real.step(me, state, event)
 
 
@@ -157,7 +157,7 @@ def _leaves_it_to_whoever_handed_over(me: Me, state: Any, event: Any) -> tuple[A
     if isinstance(after, Rolling) and isinstance(effect, Apply) and after.then == "acquired":
         held = after.held
         if held.record.late_ms:
-            return replace(held, record=replace(held.record, pending=None)), Told("acquired")
+            return replace(held, record=replace(held.record, pending=None)), Done("acquired")
     return after, effect
 
 
@@ -213,7 +213,7 @@ def _what_others_went_on_from_was_never(me: Me, state: Any, event: Any) -> tuple
     """The answer to a publish is lost, and another has written since: so it is not looked for in the log."""
     after, effect = real.step(me, state, event)
     publishes = isinstance(state, Checking) and state.write.free is not None
-    if publishes and effect == Told("handed_over") and event.record.nonce != state.write.record.nonce:
+    if publishes and effect == Done("handed_over") and event.record.nonce != state.write.record.nonce:
         return Idle(), Busy(event.record.owner, 0, None)
     return after, effect
 

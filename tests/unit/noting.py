@@ -15,7 +15,7 @@ SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
 RECORD = "table_lock.json"
 
 
-class Told(LocalBackend):
+class Noting(LocalBackend):
     """Notes what is asked; may fail to write data, and may lose the answer to the next write.
 
     With `blocking=False` it is driven as a backend behind a network is.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from patience import until
-from unit.noting import RECORD, SETTINGS, Told, record, rewritten
+from unit.noting import RECORD, SETTINGS, Noting, record, rewritten
 
 from fsspec_cas import Machine, Store, World
 from fsspec_cas.testing import ManualClock
@@ -27,12 +27,12 @@ JVM_FIELDS = ("owner", "validUntil", "expired")
 
 
 @pytest.fixture(params=[True, False], ids=["", "as behind a network"])
-def backend(request: pytest.FixtureRequest) -> Told:
-    return Told(blocking=request.param)
+def backend(request: pytest.FixtureRequest) -> Noting:
+    return Noting(blocking=request.param)
 
 
 @pytest.fixture
-def store(backend: Told, tmp_path: Path) -> Store:
+def store(backend: Noting, tmp_path: Path) -> Store:
     """With a lock in it that has a log."""
     made = Store(backend, str(tmp_path))
     lock = Lock(made, settings=SETTINGS)
@@ -76,7 +76,7 @@ def there(store: Store) -> set[str]:
 
 
 def test_it_is_one_write_of_the_record_and_one_to_free_it_for_those_who_know_nothing_of_that(
-    store: Store, backend: Told
+    store: Store, backend: Noting
 ) -> None:
     lock, turn = found_free(store)
     before = record(store)
@@ -91,7 +91,7 @@ def test_it_is_one_write_of_the_record_and_one_to_free_it_for_those_who_know_not
     assert [entry.path for entry in after.log.since(0) or ()] == ["first", "second"]
 
 
-def test_while_others_wait_it_is_theirs_at_once(store: Store, backend: Told) -> None:
+def test_while_others_wait_it_is_theirs_at_once(store: Store, backend: Noting) -> None:
     lock, turn = waited_for(store)
     backend.asked.clear()
     publish(lock, turn, "second")
@@ -110,7 +110,7 @@ def test_whoever_was_slower_has_written_nothing(store: Store) -> None:
     assert there(store) == {"first", "second", "third"}
 
 
-def test_a_publish_that_something_on_the_way_has_sent_twice_is_published(store: Store, backend: Told) -> None:
+def test_a_publish_that_something_on_the_way_has_sent_twice_is_published(store: Store, backend: Noting) -> None:
     """The copy that is refused is the one whose answer comes back."""
     lock, turn = found_free(store)
     backend.twice = True
@@ -129,7 +129,7 @@ def test_whoever_holds_the_lock_is_waited_for_and_one_that_takes_it_is_not_overt
 
 
 @pytest.mark.parametrize("loses", ["answer", "request"])
-def test_an_answer_that_is_lost_is_found_out(store: Store, backend: Told, loses: str) -> None:
+def test_an_answer_that_is_lost_is_found_out(store: Store, backend: Noting, loses: str) -> None:
     lock, turn = found_free(store)
     backend.loses = loses
     with pytest.raises(PublishUnknown):
@@ -145,7 +145,7 @@ def test_an_answer_that_is_lost_is_found_out(store: Store, backend: Told, loses:
     assert [entry.path for entry in log.since(0) or ()] == ["first", "second"]
 
 
-def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: Told) -> None:
+def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: Noting) -> None:
     for name in ("second", "third"):
         lock, turn = found_free(store)
         backend.down = True
@@ -162,7 +162,7 @@ def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: 
     assert not record(store).undone
 
 
-def test_one_that_takes_the_lock_puts_all_of_them_there_first(store: Store, backend: Told) -> None:
+def test_one_that_takes_the_lock_puts_all_of_them_there_first(store: Store, backend: Noting) -> None:
     for name in ("second", "third"):
         lock, turn = found_free(store)
         backend.down = True
@@ -173,7 +173,7 @@ def test_one_that_takes_the_lock_puts_all_of_them_there_first(store: Store, back
         assert there(store) == {"first", "second", "third"}
 
 
-def test_what_is_there_is_not_written_again(store: Store, backend: Told) -> None:
+def test_what_is_there_is_not_written_again(store: Store, backend: Noting) -> None:
     publish(*waited_for(store), "second")
     assert [pending.path for pending in record(store).undone] == ["second"]
     lock, turn = waited_for(store)
@@ -218,7 +218,7 @@ def test_a_turn_that_is_not_used_is_the_next_one_s(store: Store) -> None:
 
 
 def test_after_its_release_nothing_is_published_and_the_turn_of_another_is_not_ended(
-    store: Store, backend: Told
+    store: Store, backend: Noting
 ) -> None:
     lock, turn = found_free(store)
     turn.release()
@@ -237,7 +237,7 @@ def test_after_its_release_nothing_is_published_and_the_turn_of_another_is_not_e
 def test_who_leaves_without_a_publish_lets_the_next_in_the_line_have_the_turn(
     store: Store, tmp_path: Path, error: Exception | None
 ) -> None:
-    lock, elsewhere = Lock(store, settings=SETTINGS), Store(Told(), str(tmp_path))  # as of another process
+    lock, elsewhere = Lock(store, settings=SETTINGS), Store(Noting(), str(tmp_path))  # as of another process
     other = Lock(elsewhere, settings=SETTINGS)
     rewrite(store, line=[name_of(store), name_of(elsewhere)])
     with contextlib.suppress(ValueError), lock.wait_for_turn() as turn:
@@ -255,10 +255,10 @@ import os, signal, sys
 from pathlib import Path
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, FreeLock, LeaseLost
-from unit.noting import Told
+from unit.noting import Noting
 from unit.test_free import waited_for
 
-lock, turn = waited_for(Store(Told(blocking=sys.argv[2] == "True"), sys.argv[1]))
+lock, turn = waited_for(Store(Noting(blocking=sys.argv[2] == "True"), sys.argv[1]))
 assert isinstance(turn, FreeLock)
 pending = lock.enclose("second", b"second", sole=True)
 path = Path(sys.argv[1], HUDI_LOCK_PATH)
@@ -278,7 +278,7 @@ turn.release()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_has_no_turn_and_does_not_end_its_parents(store: Store, backend: Told, tmp_path: Path) -> None:
+def test_a_forked_child_has_no_turn_and_does_not_end_its_parents(store: Store, backend: Noting, tmp_path: Path) -> None:
     program = [sys.executable, "-c", FORKED, str(tmp_path), str(backend.blocking)]
     tests = Path(__file__).parent.parent
     done = subprocess.run(program, cwd=tests, capture_output=True, text=True, timeout=300, check=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.noting import RECORD, SETTINGS, Told, record, rewritten
+from unit.noting import RECORD, SETTINGS, Noting, record, rewritten
 
 from fsspec_cas import Store
 from fsspec_cas.testing import ManualClock
@@ -17,12 +17,12 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 
 @pytest.fixture(params=[True, False], ids=["", "as behind a network"])
-def backend(request: pytest.FixtureRequest) -> Told:
-    return Told(blocking=request.param)
+def backend(request: pytest.FixtureRequest) -> Noting:
+    return Noting(blocking=request.param)
 
 
 @pytest.fixture
-def store(backend: Told, tmp_path: Path) -> Store:
+def store(backend: Noting, tmp_path: Path) -> Store:
     return Store(backend, str(tmp_path))
 
 
@@ -52,7 +52,7 @@ def publish_last(lock: Lock, lease: Lease, path: str) -> Pending:
     return pending
 
 
-def test_while_others_wait_the_commit_point_is_the_release(store: Store, backend: Told) -> None:
+def test_while_others_wait_the_commit_point_is_the_release(store: Store, backend: Noting) -> None:
     lock, lease = held(store, "another")
     backend.asked.clear()
     publish_last(lock, lease, "state1")
@@ -64,7 +64,7 @@ def test_while_others_wait_the_commit_point_is_the_release(store: Store, backend
     assert backend.written == ["table_lock.json", "state1"]
 
 
-def test_while_nobody_waits_it_is_released_for_everybody_at_the_end(store: Store, backend: Told) -> None:
+def test_while_nobody_waits_it_is_released_for_everybody_at_the_end(store: Store, backend: Noting) -> None:
     lock, lease = held(store)
     backend.asked.clear()
     publish_last(lock, lease, "state1")
@@ -83,7 +83,7 @@ def test_an_outer_acquisition_stays(store: Store) -> None:
 
 
 @pytest.mark.parametrize("loses", ["answer", "request"])
-def test_a_hand_over_in_doubt_leaves_nothing_to_believe_in(store: Store, backend: Told, loses: str) -> None:
+def test_a_hand_over_in_doubt_leaves_nothing_to_believe_in(store: Store, backend: Noting, loses: str) -> None:
     """With the store out of reach: others may hold the lock, whatever this process is told or not told."""
     lock, lease = held(store, "another")
     told: list[object] = []
@@ -101,7 +101,7 @@ def test_a_hand_over_in_doubt_leaves_nothing_to_believe_in(store: Store, backend
         assert {entry.path for entry in store.list("state")} == ({"state1"} if loses == "answer" else set())
 
 
-def test_while_a_hand_over_is_on_its_way_the_lease_is_not_believed_in(store: Store, backend: Told) -> None:
+def test_while_a_hand_over_is_on_its_way_the_lease_is_not_believed_in(store: Store, backend: Noting) -> None:
     lock, lease = held(store, "another")
     put, checked = backend.put, []
 
@@ -118,7 +118,7 @@ def test_while_a_hand_over_is_on_its_way_the_lease_is_not_believed_in(store: Sto
     assert checked
 
 
-def test_the_next_holder_applies_what_was_handed_over_before_it_begins(store: Store, backend: Told) -> None:
+def test_the_next_holder_applies_what_was_handed_over_before_it_begins(store: Store, backend: Noting) -> None:
     lock, lease = held(store, "another")
     backend.down = True
     with pytest.raises(PublishUnknown, match="the next holder puts it there"):
@@ -129,7 +129,7 @@ def test_the_next_holder_applies_what_was_handed_over_before_it_begins(store: St
         assert store.read("state1").data == b"state1"
 
 
-def test_the_next_holder_writes_nothing_that_is_there(store: Store, backend: Told) -> None:
+def test_the_next_holder_writes_nothing_that_is_there(store: Store, backend: Noting) -> None:
     lock, lease = held(store, "another")
     publish_last(lock, lease, "state1")
     backend.asked.clear()

@@ -23,7 +23,7 @@ from lockprovider import (
     Pending,
 )
 from lockprovider.client.inspect import break_lock, look
-from lockprovider.observe.status import Sight, changes, fields, lines, state_at, told
+from lockprovider.observe.status import Sight, changes, describe, fields, lines, state_at
 from lockprovider.observe.words import count, moment, span
 
 SHORT = LockSettings(validity_s=10, renew_s=1, timeout_s=0.3, poll_s=0.05)
@@ -212,7 +212,7 @@ def test_there_must_be_a_record_to_break(store: Store) -> None:
 def test_what_happened_between_two_looks(before: LockRecord | None, after: LockRecord | None, what: list[str]) -> None:
     found = changes(before, after)
     assert [change.what for change in found] == what
-    assert all("\n" not in told(change) for change in found)
+    assert all("\n" not in describe(change) for change in found)
 
 
 @pytest.mark.parametrize(("now_ms", "state"), [(20_500, "held"), (20_501, "lapsed")])

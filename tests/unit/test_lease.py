@@ -16,6 +16,7 @@ from lockprovider.lease.states import (
     Busy,
     Checking,
     Commit,
+    Done,
     Ended,
     Free,
     HandOver,
@@ -38,7 +39,6 @@ from lockprovider.lease.states import (
     Renew,
     Rolling,
     Tick,
-    Told,
     TryLock,
     Writing,
 )
@@ -140,8 +140,8 @@ def test_the_epoch_rises_above_what_this_client_has_seen_also_where_a_jvm_writer
 
 def test_a_won_take_is_held_until_the_validity_less_the_margin_from_before_it_was_sent() -> None:
     state, put = taking(None)
-    after, told = step(ME, state, PutWon(V1))
-    assert told == Told("acquired")
+    after, done = step(ME, state, PutWon(V1))
+    assert done == Done("acquired")
     assert after == Held(put.record, V1, NOW_S + 90, NOW_MS - 50_000)
 
 
@@ -149,8 +149,8 @@ def test_a_won_take_with_something_pending_applies_it_before_anything_else() -> 
     state, _ = taking(replace(OTHERS, expired=True, pending=PENDING))
     rolling, effect = step(ME, state, PutWon(V2))
     assert effect == Apply(PENDING)
-    after, told = step(ME, rolling, AppliedPending())
-    assert told == Told("acquired")
+    after, done = step(ME, rolling, AppliedPending())
+    assert done == Done("acquired")
     assert isinstance(after, Held)
 
 
@@ -173,7 +173,7 @@ def test_my_nonce_in_the_record_means_that_it_was_done(event: object, what: str)
     if isinstance(state, Rolling):
         assert effect == Apply(PENDING)
         state, effect = step(ME, state, AppliedPending())
-    assert effect == Told(what)
+    assert effect == Done(what)
     assert (state.version, state.deadline_s) == (V2, NOW_S + 100), "10 s later than before, not 70"
 
 
@@ -181,7 +181,7 @@ def test_my_record_from_before_means_not_written_and_prolongs_nothing() -> None:
     before = held()
     writing, _ = step(ME, before, Renew(at("n2", s=10)))
     checking, _ = step(ME, writing, PutFailed())
-    assert step(ME, checking, RecordSeen(before.record, V1, at("n3", s=20))) == (before, Told("not_written"))
+    assert step(ME, checking, RecordSeen(before.record, V1, at("n3", s=20))) == (before, Done("not_written"))
 
 
 @pytest.mark.parametrize("landed", [False, True], ids=["the renewal is not there", "the renewal is there"])
@@ -200,12 +200,12 @@ def test_an_older_copy_of_a_publish_that_landed_late_is_the_publish(make: type[C
     mine = Held(replace(WAITED_FOR, log=Log("old")), V1, NOW_S + 80, 0)
     writing, first = step(ME, mine, make(PENDING, at("n2")))
     checking, _ = step(ME, writing, PutFailed())
-    again, told = step(ME, checking, RecordSeen(mine.record, V1, at("n3")))
-    assert told == Told("not_written")
+    again, done = step(ME, checking, RecordSeen(mine.record, V1, at("n3")))
+    assert done == Done("not_written")
     writing, _ = step(ME, again, make(PENDING, at("n4")))
     checking, _ = step(ME, writing, PutFailed())
     state, effect = step(ME, checking, RecordSeen(first.record, V2, at("n5")))
-    assert effect == (Apply(PENDING) if make is Commit else Told("handed_over"))
+    assert effect == (Apply(PENDING) if make is Commit else Done("handed_over"))
     assert first.record.log == Log("old").plus(PENDING)
     assert (state.held.record if isinstance(state, Rolling) else state.released[0]) == first.record
 
@@ -224,8 +224,8 @@ def test_an_older_commit_of_mine_that_landed_late_is_finished_first() -> None:
     late = replace(before.record, nonce="late", pending=PENDING)
     writing, _ = step(ME, before, Renew(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
-    rolling, told = step(ME, checking, RecordSeen(late, V2, at("n3")))
-    assert told == Told("not_written")
+    rolling, done = step(ME, checking, RecordSeen(late, V2, at("n3")))
+    assert done == Done("not_written")
     assert isinstance(rolling, Rolling)
     with pytest.raises(ValueError, match="Commit does not belong to Rolling"):
         step(ME, rolling, Commit(PENDING, at("n4")))
@@ -266,7 +266,7 @@ def test_a_lost_take_is_judged_again() -> None:
 def test_a_release_that_finds_anothers_record_is_done(seen: LockRecord | None) -> None:
     writing, _ = step(ME, held(), Release(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
-    assert step(ME, checking, RecordSeen(seen, None if seen is None else V2, at("n3"))) == (Idle(), Told("released"))
+    assert step(ME, checking, RecordSeen(seen, None if seen is None else V2, at("n3"))) == (Idle(), Done("released"))
 
 
 # -- holding -----------------------------------------------------------------------------------------------------------
@@ -276,8 +276,8 @@ def test_a_release_is_a_tombstone_that_keeps_the_epoch() -> None:
     writing, put = step(ME, held(), Release(at("n2")))
     assert put.condition == V1
     assert (put.record.expired, put.record.epoch, put.record.pending) == (True, NOW_MS, None)
-    state, told = step(ME, writing, PutWon(V2))
-    assert (state, told) == (Idle((put.record, V2)), Told("released"))
+    state, done = step(ME, writing, PutWon(V2))
+    assert (state, done) == (Idle((put.record, V2)), Done("released"))
 
 
 @pytest.mark.parametrize("event", [Renew(at("n2")), Release(at("n2"))], ids=["renew", "release"])
@@ -292,13 +292,13 @@ def test_what_is_not_applied_yet_stays_in_the_record_and_what_is_goes(event: obj
 def test_a_renewal_while_something_is_applied_is_only_a_renewal(then: str, answered: bool) -> None:
     writing, put = step(ME, Rolling(held(PENDING), then), Renew(at("n2", s=10)))
     if answered:
-        state, told = step(ME, writing, PutWon(V2))
+        state, done = step(ME, writing, PutWon(V2))
     else:
-        state, told = step(ME, step(ME, writing, PutFailed())[0], RecordSeen(put.record, V2, at("n3")))
-    assert told == Told("renewed")
+        state, done = step(ME, step(ME, writing, PutFailed())[0], RecordSeen(put.record, V2, at("n3")))
+    assert done == Done("renewed")
     assert state.held.deadline_s == NOW_S + 100
-    after, told = step(ME, state, AppliedPending())
-    assert (after, told) == (state.held, Told(then))
+    after, done = step(ME, state, AppliedPending())
+    assert (after, done) == (state.held, Done(then))
 
 
 def test_nothing_is_committed_while_something_is_not_applied() -> None:
@@ -474,8 +474,8 @@ def test_a_holder_finds_its_lease_under_the_version_that_a_joining_waiter_made()
     assert there.apart_from_line() == holds.record
     writing, _ = step(ME, holds, Renew(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
-    after, told = step(ME, checking, RecordSeen(there, V2, at()))
-    assert told == Told("not_written")
+    after, done = step(ME, checking, RecordSeen(there, V2, at()))
+    assert done == Done("not_written")
     assert after == replace(holds, record=there, version=V2)
     _, put = step(ME, after, Release(at("n3")))
     assert (put.condition, put.record.line) == (V2, ("b",))
@@ -484,8 +484,8 @@ def test_a_holder_finds_its_lease_under_the_version_that_a_joining_waiter_made()
 def test_a_write_whose_answer_was_lost_keeps_who_joined_since() -> None:
     writing, put = step(ME, held(), Renew(at("n2")))
     checking, _ = step(ME, writing, PutFailed())
-    after, told = step(ME, checking, RecordSeen(joined(put.record, "b"), V2, at()))
-    assert told == Told("renewed")
+    after, done = step(ME, checking, RecordSeen(joined(put.record, "b"), V2, at()))
+    assert done == Done("renewed")
     assert (after.record.line, after.version) == (("b",), V2)
 
 
@@ -525,7 +525,7 @@ def test_to_hand_over_is_to_commit_and_to_release_in_one_write() -> None:
     assert put.condition == V1
     assert put.record.pending == PENDING
     assert put.record.given
-    assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Told("handed_over"))
+    assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Done("handed_over"))
 
 
 def test_whoever_waited_through_a_long_turn_may_have_given_up_and_is_handed_nothing() -> None:
@@ -581,11 +581,11 @@ def test_a_hand_over_that_was_not_answered_is_found_in_the_record_also_an_older_
     checking, _ = step(ME, state, PutFailed())
     for nonce in ("n2", "n1"):
         found = replace(put.record, nonce=nonce, line=("next", "joined since"))
-        after, told = step(ME, checking, RecordSeen(found, V3, at("n5")))
-        assert (after, told) == (Idle((found, V3)), Told("handed_over"))
+        after, done = step(ME, checking, RecordSeen(found, V3, at("n5")))
+        assert (after, done) == (Idle((found, V3)), Done("handed_over"))
     other = replace(put.record, nonce="n1", pending=replace(PENDING, path="state/6"))
     assert isinstance(step(ME, checking, RecordSeen(other, V3, at("n5")))[1], Ended)
-    assert step(ME, checking, RecordSeen(WAITED_FOR, V1, at("n5")))[1] == Told("not_written")
+    assert step(ME, checking, RecordSeen(WAITED_FOR, V1, at("n5")))[1] == Done("not_written")
 
 
 def test_nothing_is_handed_over_while_something_is_not_applied() -> None:
@@ -597,9 +597,9 @@ def test_a_renewal_that_finds_the_lock_handed_over_ends_the_lease() -> None:
     _, put = handing_over()
     renewing, _ = step(ME, Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000)), Renew(at("n6")))
     checking, _ = step(ME, renewing, PutFailed())
-    _, told = step(ME, checking, RecordSeen(put.record, V2, at("n7")))
-    assert isinstance(told, Ended)
-    assert "handed it over" in told.why
+    _, done = step(ME, checking, RecordSeen(put.record, V2, at("n7")))
+    assert isinstance(done, Ended)
+    assert "handed it over" in done.why
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------
@@ -662,8 +662,8 @@ LEAVES = TryLock(at(), keeps_log=True, leaves=True)
 
 def found_free(record: LockRecord = GIVEN) -> Free:
     reading, _ = step(ME, Idle(), LEAVES)
-    free, told = step(ME, reading, RecordSeen(record, V1, at()))
-    assert told == Told("free")
+    free, done = step(ME, reading, RecordSeen(record, V1, at()))
+    assert done == Done("free")
     assert isinstance(free, Free)
     return free
 
@@ -683,7 +683,7 @@ def test_to_publish_under_a_free_lock_is_to_take_it_to_commit_and_to_hand_over_i
     assert put.record.epoch > GIVEN.epoch
     assert put.record.log == GIVEN.log.plus(MINE)
     assert put.record.valid_until_ms == NOW_MS + 1000 * HAND_OVER_S
-    assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Told("handed_over"))
+    assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Done("handed_over"))
     assert belief(state) is None
 
 
@@ -715,25 +715,25 @@ def test_the_lock_is_taken_where_that_would_not_do(seen: LockRecord) -> None:
 def test_a_publish_that_was_not_answered_is_found_wherever_the_log_went_on() -> None:
     state, put = publishing()
     checking, _ = step(ME, state, PutFailed())
-    assert step(ME, checking, RecordSeen(put.record, V2, at()))[1] == Told("handed_over")
+    assert step(ME, checking, RecordSeen(put.record, V2, at()))[1] == Done("handed_over")
     log = put.record.log.plus(small("next"))
     gone_on = replace(GIVEN, owner="another", nonce="n7", pending=small("next"), earlier=(), log=log)
-    assert step(ME, checking, RecordSeen(gone_on, V3, at())) == (Idle(), Told("handed_over"))
+    assert step(ME, checking, RecordSeen(gone_on, V3, at())) == (Idle(), Done("handed_over"))
     taken = replace(put.record, owner="another", nonce="n7", log=None, handed=False)
-    assert step(ME, checking, RecordSeen(taken, V3, at())) == (Idle(), Told("handed_over"))
+    assert step(ME, checking, RecordSeen(taken, V3, at())) == (Idle(), Done("handed_over"))
 
 
 def test_a_publish_that_was_not_answered_and_is_not_there() -> None:
     state, _ = publishing()
     checking, _ = step(ME, state, PutFailed())
-    assert step(ME, checking, RecordSeen(GIVEN, V1, at())) == (found_free(), Told("not_written"))
+    assert step(ME, checking, RecordSeen(GIVEN, V1, at())) == (found_free(), Done("not_written"))
     without = replace(GIVEN, owner="another", nonce="n7", log=GIVEN.log.plus(small("next")), pending=small("next"))
     without = replace(without, earlier=())
     lost = (Idle(), Busy("", 0, None, lost_race=True))
     assert step(ME, checking, RecordSeen(without, V3, at())) == lost, "it never was, and never will be"
-    ended, told = step(ME, checking, RecordSeen(OTHERS, V3, at()))
+    ended, done = step(ME, checking, RecordSeen(OTHERS, V3, at()))
     assert isinstance(ended, Lost)
-    assert isinstance(told, Ended), "the log is gone, so nobody can tell by it"
+    assert isinstance(done, Ended), "the log is gone, so nobody can tell by it"
 
 
 def test_what_was_handed_over_is_freed_for_those_who_know_nothing_of_that() -> None:
@@ -742,10 +742,10 @@ def test_what_was_handed_over_is_freed_for_those_who_know_nothing_of_that() -> N
     freeing, put = step(ME, idle, Release(at("n3")))
     assert put.condition == V2
     assert (put.record.expired, put.record.handed, put.record.undone) == (True, False, ())
-    assert step(ME, freeing, PutWon(V3)) == (Idle((put.record, V3)), Told("freed"))
-    assert step(ME, freeing, LostRace()) == (Idle(), Told("freed"))
+    assert step(ME, freeing, PutWon(V3)) == (Idle((put.record, V3)), Done("freed"))
+    assert step(ME, freeing, LostRace()) == (Idle(), Done("freed"))
     checking, _ = step(ME, freeing, PutFailed())
-    assert step(ME, checking, RecordSeen(OTHERS, V3, at())) == (Idle(), Told("freed"))
+    assert step(ME, checking, RecordSeen(OTHERS, V3, at())) == (Idle(), Done("freed"))
 
 
 def test_whoever_takes_a_lock_applies_all_that_was_left() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.noting import SETTINGS, Told, record, rewritten
+from unit.noting import SETTINGS, Noting, record, rewritten
 
 from fsspec_cas import AlreadyExists, Machine, Store, Won
 from fsspec_cas.backends.local import LocalBackend
@@ -19,12 +19,12 @@ FOREIGN = b"foreign"
 
 
 @pytest.fixture
-def backend() -> Told:
-    return Told()
+def backend() -> Noting:
+    return Noting()
 
 
 @pytest.fixture
-def store(backend: Told, tmp_path: Path) -> Store:
+def store(backend: Noting, tmp_path: Path) -> Store:
     return Store(backend, str(tmp_path))
 
 
@@ -74,7 +74,7 @@ def test_what_is_published_where_others_have_written_is_not_reported_as_publishe
 
 
 def test_a_foreign_hand_at_the_path_after_the_commit_point_stops_nobody(
-    store: Store, monkeypatch: pytest.MonkeyPatch, backend: Told
+    store: Store, monkeypatch: pytest.MonkeyPatch, backend: Noting
 ) -> None:
     put = backend.put
 
@@ -121,7 +121,7 @@ def test_bytes_that_are_not_those_of_the_publish_are_refused_before_it_is_decide
         assert not record(store).undone
 
 
-def in_doubt(store: Store, backend: Told) -> tuple[Lock, Lease, Pending]:
+def in_doubt(store: Store, backend: Noting) -> tuple[Lock, Lease, Pending]:
     """Decided, and not there: the answer to its publisher is `PublishUnknown`."""
     lock = of_another_process(store)
     pending = lock.stage("state1", LARGE)
@@ -133,7 +133,7 @@ def in_doubt(store: Store, backend: Told) -> tuple[Lock, Lease, Pending]:
     return lock, lease, pending
 
 
-def test_what_is_staged_for_a_decided_publish_is_not_removed_before_that_is_there(store: Store, backend: Told) -> None:
+def test_what_is_staged_for_a_decided_publish_stays_until_that_is_there(store: Store, backend: Noting) -> None:
     lock, lease, pending = in_doubt(store, backend)
     with pytest.raises(LockError, match="after the next acquisition"):
         lock.unstage(pending)
@@ -147,7 +147,7 @@ def test_what_is_staged_for_a_decided_publish_is_not_removed_before_that_is_ther
     assert store.list(".hoodie/.locks/staged/") == []
 
 
-def test_what_is_staged_for_a_commit_that_may_land_yet_is_not_removed(store: Store, backend: Told) -> None:
+def test_what_is_staged_for_a_commit_that_may_land_yet_is_not_removed(store: Store, backend: Noting) -> None:
     lock = of_another_process(store)
     pending = lock.stage("state1", LARGE)
     lease = lock.acquire()
@@ -162,13 +162,13 @@ def test_what_is_staged_for_a_commit_that_may_land_yet_is_not_removed(store: Sto
     assert store.list(".hoodie/.locks/staged/") == []
 
 
-def lost_its_bytes(store: Store, backend: Told) -> None:
+def lost_its_bytes(store: Store, backend: Noting) -> None:
     _, lease, pending = in_doubt(store, backend)
     store.delete(pending.staged)
     lease.release()
 
 
-def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_and_by_nobody_else(store: Store, backend: Told) -> None:
+def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_alone(store: Store, backend: Noting) -> None:
     lost_its_bytes(store, backend)
     for _ in range(2):
         with pytest.raises(Unappliable, match="nothing is there.*`lockprovider break URL` sets it aside"):
@@ -184,7 +184,7 @@ def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_and_by_nobody_el
     goes_on(store)
 
 
-def test_a_break_lets_nobody_in_before_what_was_decided_is_there(store: Store, backend: Told) -> None:
+def test_a_break_lets_nobody_in_before_what_was_decided_is_there(store: Store, backend: Noting) -> None:
     """A JVM writer knows nothing of it, and takes what is released at once."""
     _, lease, _ = in_doubt(store, backend)
     shown = look(store, HUDI_LOCK_PATH, Machine())
@@ -209,7 +209,7 @@ def test_a_break_lets_nobody_in_before_what_was_decided_is_there(store: Store, b
         assert store.list("state1") == []
 
 
-def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(store: Store, backend: Told) -> None:
+def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(store: Store, backend: Noting) -> None:
     in_doubt(store, backend)
     backend.down = True
     with pytest.raises(Exception, match="down"):
@@ -221,7 +221,7 @@ def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(stor
     assert broken(store).finished == ("state1",)
 
 
-def test_a_break_that_something_on_the_way_has_sent_twice_is_done(store: Store, backend: Told) -> None:
+def test_a_break_that_something_on_the_way_has_sent_twice_is_done(store: Store, backend: Noting) -> None:
     of_another_process(store).acquire()
     backend.twice = True
     assert isinstance(broken(store).outcome, Won)

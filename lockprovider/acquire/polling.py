@@ -19,7 +19,6 @@ from fsspec_cas import Version
 from lockprovider.lease.machine import LONGEST_S, ahead_of, lies_free_s, may_stay_free, rests_s
 from lockprovider.lease.states import Busy, Passing
 from lockprovider.record.record import LockRecord
-from lockprovider.settings import GRACE_MS
 
 FIRST_S = 0.05
 
@@ -230,7 +229,7 @@ def _at_most_s(waiter: Waiter, sight: Sight, draw: float) -> float:
         over_s = sight.busy.ahead * _patience_s(waiter, sight) - free_s
         left_s = LONGEST_S - max(free_s, lies_free_s(sight.record, sight.now_ms))
         return max(_SOONEST_S, min(over_s * (1 + draw / 10), left_s + draw * _SLACK_S))
-    lapses_in_s = (sight.record.valid_until_ms + GRACE_MS + 1 - sight.now_ms) / 1000
+    lapses_in_s = (sight.record.lapses_ms - sight.now_ms) / 1000
     return max(0.0, lapses_in_s) + draw * waiter.poll_s / 10
 
 

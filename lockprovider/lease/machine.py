@@ -120,7 +120,7 @@ from lockprovider.lease.states import (
 from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import Holder, LockRecord
-from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
+from lockprovider.settings import HAND_OVER_S, LockSettings
 
 # -- the machine -------------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
     """May I take the lock that I see?"""
     if record is None or version is None:
         return _take(me, None, ABSENT, at, wish)
-    free = record.given or at.now_ms > record.valid_until_ms + GRACE_MS
+    free = record.given or record.lapsed_at(at.now_ms)
     if rests_s(record, at.now_ms) and wish.passing != EVERYONE:
         free = False
     # Nobody can be waiting in the line of a lock that was there for the taking for so long.

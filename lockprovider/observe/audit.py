@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from lockprovider.record.record import HUDI_LOCK_PATH
+from lockprovider.record.record import HUDI_LOCK_PATH, lapsed
 from lockprovider.settings import GRACE_MS
 
 Step = Literal["START", "RENEW", "END"]
@@ -231,8 +231,8 @@ def _spells(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[
             yield replace(_gone_on(held, record.at_ms), end_ms=record.at_ms, how=how)
             held = None
     if held is not None:
-        stands = now_ms <= held.end_ms + GRACE_MS
-        yield replace(held, how="held", end_ms=max(held.start_ms, now_ms)) if stands else held
+        still_held = replace(held, how="held", end_ms=max(held.start_ms, now_ms))
+        yield held if lapsed(held.end_ms, now_ms) else still_held
 
 
 def _renewed(held: Spell, until_ms: int) -> Spell:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from fsspec_cas import Version
 from lockprovider.observe.words import moment, span
 from lockprovider.record.record import LockRecord
-from lockprovider.settings import GRACE_MS
 
 State = Literal["absent", "released", "held", "lapsed"]
 What = Literal[
@@ -51,7 +50,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> State:
         return "absent"
     if record.given:
         return "released"
-    return "lapsed" if now_ms > record.valid_until_ms + GRACE_MS else "held"
+    return "lapsed" if record.lapsed_at(now_ms) else "held"
 
 
 def changes(before: LockRecord | None, after: LockRecord | None) -> list[Change]:

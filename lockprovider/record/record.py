@@ -18,8 +18,14 @@ from typing import Any
 from lockprovider.errors import MalformedRecord
 from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
+from lockprovider.settings import GRACE_MS
 
 HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
+
+
+def lapsed(valid_until_ms: int, now_ms: int) -> bool:
+    """Whether a lease that was promised until then counts as over, by a clock that says `now_ms`."""
+    return now_ms > valid_until_ms + GRACE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,15 @@ class LockRecord:
     def tells_all(self) -> bool:
         """Whether what is pending, which may not be there yet, stands in the log with its bytes; or nothing is."""
         return self.pending is None or (self.log is not None and self.log.ends_with(self.undone))
+
+    def lapsed_at(self, now_ms: int) -> bool:
+        """Whether others may take it over by now: it is not valid any more, and the grace has passed."""
+        return lapsed(self.valid_until_ms, now_ms)
+
+    @property
+    def lapses_ms(self) -> int:
+        """From when on that is so."""
+        return self.valid_until_ms + GRACE_MS + 1
 
     def apart_from_line(self) -> LockRecord:
         """The same without what those who wait may change."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockprovider import Holder, LockRecord, Log, MalformedRecord, Pending
+from lockprovider.settings import GRACE_MS
 
 text = st.text(max_size=20)
 numbers = st.integers(min_value=-(2**63), max_value=2**63)
@@ -104,3 +105,10 @@ def test_what_is_not_a_record_is_refused_with_what_to_do(data: bytes) -> None:
 def test_any_bytes_are_a_record_or_refused(data: bytes) -> None:
     with contextlib.suppress(MalformedRecord):
         assert isinstance(LockRecord.decode(data), LockRecord)
+
+
+def test_a_lease_has_lapsed_once_the_grace_has_passed_after_the_time_it_is_valid_until() -> None:
+    record = LockRecord("a", 1_000, expired=False)
+    assert not record.lapsed_at(1_000 + GRACE_MS)
+    assert record.lapsed_at(record.lapses_ms)
+    assert record.lapses_ms == 1_000 + GRACE_MS + 1

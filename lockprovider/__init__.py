@@ -92,8 +92,7 @@ def lock(
         CasError: the URL or the store failed.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
-    made = Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=place.audit)
-    return made.acquire(timeout_s)
+    return place.open(Lock, on_lost=on_lost, on_metric=on_metric).acquire(timeout_s)
 
 
 def async_lock(
@@ -119,8 +118,6 @@ def async_lock(
 
     async def take() -> AsyncLease:
         place = await asyncio.to_thread(find)
-        audit = place.audit
-        found = AsyncLock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
-        return await found.acquire(timeout_s)
+        return await place.open(AsyncLock, on_lost=on_lost, on_metric=on_metric).acquire(timeout_s)
 
     return Acquiring(take)

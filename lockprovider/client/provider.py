@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from lockprovider.observe.metrics import OnMetric
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.settings import LockSettings, Options, checked, from_config, from_url, wait_s
 
+L = TypeVar("L")
 T = TypeVar("T")
 
 
@@ -42,10 +43,10 @@ class Place:
     path: str
     settings: LockSettings | None
 
-    @property
-    def audit(self) -> AuditLog:
-        """Hudi's audit of it, for one client."""
-        return AuditLog(self.store, self.path)
+    def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
+        """A client of it, `Lock` or `AsyncLock`, that keeps Hudi's audit of it where that is switched on."""
+        audit = AuditLog(self.store, self.path)
+        return kind(self.store, self.path, self.settings, on_lost=on_lost, on_metric=on_metric, audit=audit)
 
 
 def locate(
@@ -78,7 +79,7 @@ def open_lock(
         CasError: the URL cannot be opened.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
-    return Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=place.audit)
+    return place.open(Lock, on_lost=on_lost, on_metric=on_metric)
 
 
 class LockProvider:
@@ -115,8 +116,7 @@ class LockProvider:
             CasError: the URL cannot be opened.
         """
         place = locate(url, on=on, settings=settings, storage_options=storage_options)
-        audit = place.audit
-        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=audit))
+        return cls(place.open(Lock, on_lost=on_lost, on_metric=on_metric))
 
     @classmethod
     def from_config(
@@ -136,8 +136,7 @@ class LockProvider:
             CasError: the base path cannot be opened.
         """
         place = _place(from_config(config), None, None, storage_options)
-        audit = place.audit
-        return cls(Lock(place.store, place.path, place.settings, on_lost=on_lost, on_metric=on_metric, audit=audit))
+        return cls(place.open(Lock, on_lost=on_lost, on_metric=on_metric))
 
     def __getstate__(self) -> dict[str, object]:
         return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses

@@ -80,6 +80,7 @@ PURE: dict[str, set[str]] = {
     "lockprovider.record": set(),
     "lockprovider.lease.states": {"fsspec_cas"},
     "lockprovider.lease.machine": {"fsspec_cas"},
+    "lockprovider.lease.table": {"fsspec_cas"},
     "lockprovider.acquire.polling": {"fsspec_cas"},
     "lockprovider.observe.words": set(),
     "lockprovider.observe.svg": set(),

@@ -5,45 +5,8 @@ its lease lives. Only `Commit` and `HandOver` are safe against that: conditional
 says "still the holder". Everything else (renewal, the local deadline) only makes overlap unlikely, while clocks differ
 by less than the grace plus the margin.
 
-    state       event                     next        effects
-    ----------  ------------------------  ----------  -------------------------------------------------------
-    Idle        TryLock                   Reading     ReadRecord, or straight PutRecord on the own released record
-    Reading     no record                 Writing     PutRecord if absent
-                released, lapsed, own     Writing     PutRecord if match; `pending` is copied, the epoch rises
-                given, to be left free    Free        free: nobody holds it, and it is there for a `Publish`
-                the same, others' turn    Idle        Busy, and how many go first
-                another's, valid          Idle        Busy
-    Free        Publish                   Writing     PutRecord if match: taken, decided, handed over; the epoch rises
-                TryLock                   as Reading
-    Writing     take surely lost          Idle        Busy: lost the race, and nobody has looked by whom
-                won, took, no pending     Held        Acquired
-                won, took, pending        Rolling     Apply
-                won, renewed              Held        Renewed (or Rolling again, with what it was rolling)
-                won, committed            Rolling     Apply (the commit point was passed just now)
-                won, released, freed      Idle        Released, Freed (handed over, if something is pending)
-                won, handed over,
-                     published            Idle        HandedOver: it is decided; apply it, and do nothing else
-                lost, unknown             Checking    ReadRecord
-    Checking    my nonce is there         as if won
-                mine, another nonce       Held        not written (or an older write of mine landed late); with a
-                                                      `pending` Rolling, for that may be undone work
-                took: anything else       as Reading
-                the same, handed over     Idle        HandedOver (an older copy of the write)
-                published: mine is told   Idle        HandedOver (and others have gone on)
-                           as it was      Free        not written (it may land yet)
-                           the log goes on
-                           without it     Idle        Busy: lost the race; it never was, and never will be
-                renewed, committed: else  Lost        Ended; whether a commit was decided, `settle_commit` says
-                published: else           Lost        Ended; whether it was decided, `settle_commit` says
-                released, freed: else     Idle        Released, Freed (it is not ours any more)
-    Checking    Look                      Checking    ReadRecord (the look before failed)
-    Idle        Release                   Writing     PutRecord if match, on the own record that was handed over
-    Rolling     AppliedPending            Held        Acquired, Committed, not written; without the log, if what was
-                                                      decided cannot be applied, and was set aside
-    Rolling     Renew, Release            Writing     PutRecord if match, `pending` kept
-    Held        Renew, Commit, Release    Writing     PutRecord if match, `pending` cleared
-                HandOver                  Writing     PutRecord if match, `handed` and `pending` set
-    any held    Tick, Renew past deadline Lost        Ended
+Which event leads from which state to which, and to which effect, stands in `lockprovider.lease.table`, as data: a test
+compares `step` with it.
 
 What is applied may be large and the store slow. So the lease is renewed meanwhile: the one who applies does not keep
 the machine, and a renewal changes nothing about what is being rolled forward.

@@ -262,7 +262,7 @@ class Client:
     def wait_for_late(self) -> None:
         """Return once nobody puts anything there any more that was handed over; see `Lock.wait_for_late`."""
         lease, held = self.lease, self.held()
-        while lease is not None and held is not None and held.record.undone:
+        while lease is not None and held is not None and held.record.unapplied:
             lease.renew()  # while the record names it, whoever takes over puts it there again
             held = self.held()
         if held is not None and held.record.late_ms:

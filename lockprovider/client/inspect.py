@@ -69,7 +69,7 @@ def break_lock(store: Store, path: str, seen: Sight, world: World, *, timeout_s:
         raise ValueError(f"there is no record at {path!r} to break")
     record, version, nonce = seen.record, seen.version, world.new_id()
     for _ in range(_TRIES):
-        if record.undone:
+        if record.unapplied:
             done = _finished(store, path, record, version, world)
         else:
             data = _broken(record, nonce, seen.own_ms)
@@ -91,7 +91,7 @@ def _finished(store: Store, path: str, record: LockRecord, version: Version, wor
     taken = client.take_from(record, version)
     outcome = Won(client.known.version) if taken and client.known else Lost(path, version, ABSENT)
     kept = client.publisher.set_aside
-    return Broken(outcome, tuple(p.path for p in record.undone if p.path not in kept), kept)
+    return Broken(outcome, tuple(p.path for p in record.unapplied if p.path not in kept), kept)
 
 
 def _broken(record: LockRecord, nonce: str, now_ms: int) -> bytes:

@@ -37,7 +37,7 @@ def _break(arguments: Any) -> int:
         return _nothing_to_do(arguments, at, seen)
     if arguments.if_owner not in (None, record.owner):
         return _refused(arguments, seen, f"{at} is not owned by {arguments.if_owner} but by {record.owner}")
-    if record.given and not record.undone:
+    if record.given and not record.unapplied:
         return _nothing_to_do(arguments, at, seen)
     if not arguments.yes and not _confirmed(at, seen):
         return _refused(arguments, seen, "not confirmed")

@@ -154,7 +154,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
 
 def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecord:
     """Where something is to be rolled forward still, those who know nothing of that are kept away for a while."""
-    if record.undone:
+    if record.unapplied:
         return replace(record, handed=True, valid_until_ms=_handed_until_ms(me, _not_back_ms(held, at)))
     return replace(record, expired=True, rest_ms=_rest_ms(record, at.now_ms))
 
@@ -170,7 +170,7 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
         case Checking(), Look():
             return state, ReadRecord()
         case Checking(Writing(before=Held(record)) as write), AppliedPending():
-            return Checking(replace(write, there=record.undone)), None
+            return Checking(replace(write, there=record.unapplied)), None
         case Checking(write), RecordSeen() as seen:
             return _checked(me, write, seen)
         case _:
@@ -207,8 +207,8 @@ def may_stay_free(record: LockRecord) -> bool:
     for a client that knows nothing of that.
     """
     log = record.log
-    undone = all(pending.sole for pending in record.undone)
-    return record.given and log is not None and log.next % HAND_OVERS != 0 and undone and record.tells_all
+    sole = all(pending.sole for pending in record.unapplied)
+    return record.given and log is not None and log.next % HAND_OVERS != 0 and sole and record.tells_all
 
 
 HAND_OVERS = 8
@@ -312,8 +312,8 @@ def _by_the_way(me: Me, free: Free, pending: Pending, at: Moment, there: Pending
 
 def not_there(record: LockRecord, there: Pending | None) -> tuple[Pending, ...]:
     """What was decided and may not be there yet, for one that knows of `there` and so of all before it."""
-    undone = record.undone
-    return undone[undone.index(there) + 1 :] if there in undone else undone
+    unapplied = record.unapplied
+    return unapplied[unapplied.index(there) + 1 :] if there in unapplied else unapplied
 
 
 def settled(record: LockRecord) -> LockRecord:
@@ -326,7 +326,7 @@ def _log(seen: LockRecord | None, at: Moment) -> Log:
     if seen is not None and seen.log is not None:
         return seen.log
     log = Log(at.nonce)
-    for pending in seen.undone if seen is not None else ():
+    for pending in seen.unapplied if seen is not None else ():
         log = log.plus(pending)
     return log
 
@@ -375,7 +375,7 @@ def _write(purpose: Purpose, state: Held | Rolling, record: LockRecord, at: Mome
     held = state.held if isinstance(state, Rolling) else state
     write = Writing(purpose, record, at.monotonic_s, held.clocks_ms, held)
     rolling = replace(write, then=state.then) if isinstance(state, Rolling) else None
-    return rolling or replace(write, there=held.record.undone), PutRecord(record, held.version)
+    return rolling or replace(write, there=held.record.unapplied), PutRecord(record, held.version)
 
 
 def _prolonged(me: Me, held: Held, at: Moment) -> LockRecord:
@@ -441,7 +441,7 @@ def _still(held: Held, write: Writing) -> Held | Rolling:
 
     What was applied is not applied again: it may have been removed since, under this very lease.
     """
-    return held if {*held.record.undone} <= {*write.there} else Rolling(held, write.then)
+    return held if {*held.record.unapplied} <= {*write.there} else Rolling(held, write.then)
 
 
 def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
@@ -482,7 +482,7 @@ def _published(me: Me, write: Writing, free: Free, seen: RecordSeen) -> Step:
     record, mine, log = seen.record, write.record.pending, write.record.log
     assert mine is not None  # noqa: S101 - of a publish
     assert log is not None  # noqa: S101 - nor is it done without one
-    if record is not None and (mine in record.undone or (record.log is not None and record.log.has(mine))):
+    if record is not None and (mine in record.unapplied or (record.log is not None and record.log.has(mine))):
         return Idle(), Done("handed_over")
     if seen.version == free.version:
         return free, Done("not_written")
@@ -566,7 +566,7 @@ def settle_commit(
         return "committed"
     if seen is None:
         return "not_committed"
-    if pending in seen.undone:
+    if pending in seen.unapplied:
         return "apply"
     if seen.log is not None and seen.log.has(pending):
         return "committed"

@@ -144,8 +144,8 @@ def lines(sight: Sight) -> list[str]:
         named.append(("note", JVM_HOLDS))
     if record.guest_ms and record.line:
         named.append(("note", JVM_STARVES))
-    if record.undone:
-        paths = ", ".join(pending.path for pending in record.undone)
+    if record.unapplied:
+        paths = ", ".join(pending.path for pending in record.unapplied)
         named.append(("pending", f"{paths}, decided; whoever takes the lock finishes it first"))
     named.append(("clock", _clock_words(sight)))
     return [f"{name:<8} {words}" for name, words in named]

@@ -74,9 +74,9 @@ class Publisher:
         if pending.staged:
             with self._driver.one_step:
                 seen = self._driver.read()
-            undone = () if seen.record is None else seen.record.undone
+            unapplied = () if seen.record is None else seen.record.unapplied
             may_be = [sent for sent, version in self._tried.items() if version == seen.version]
-            if any(named.staged == pending.staged for named in (*undone, *may_be)):
+            if any(named.staged == pending.staged for named in (*unapplied, *may_be)):
                 raise LockError(
                     f"the bytes staged at {pending.staged!r} are those of a publish that was decided, or may be yet: "
                     "remove them after the next acquisition"
@@ -132,7 +132,7 @@ class Publisher:
             said = f"{pending.path!r} was written after its time, and who has had the lock is not known"
             raise PublishUnknown(said) from error
         logged = seen is not None and seen.log is not None and seen.log.has(pending)
-        if not (logged or (seen is not None and pending in seen.undone) or only_ours_since(seen, since_ms)):
+        if not (logged or (seen is not None and pending in seen.unapplied) or only_ours_since(seen, since_ms)):
             raise PublishUnknown(
                 f"{pending.path!r} was written after its time: a JVM writer may have had the lock before it was there"
             )

@@ -83,14 +83,14 @@ class LockRecord:
     rest_ms: int = 0
 
     @property
-    def undone(self) -> tuple[Pending, ...]:
+    def unapplied(self) -> tuple[Pending, ...]:
         """All that is decided and may not be there yet, in the order of the decisions."""
         return () if self.pending is None else (*self.earlier, self.pending)
 
     @property
     def tells_all(self) -> bool:
         """Whether what is pending, which may not be there yet, stands in the log with its bytes; or nothing is."""
-        return self.pending is None or (self.log is not None and self.log.ends_with(self.undone))
+        return self.pending is None or (self.log is not None and self.log.ends_with(self.unapplied))
 
     def lapsed_at(self, now_ms: int) -> bool:
         """Whether others may take it over by now: it is not valid any more, and the grace has passed."""

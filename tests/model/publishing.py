@@ -116,7 +116,7 @@ class Rules:
     )
     refused: Callable[..., Any] = real.refused
     cleans: bool = True  # False: what is removed may stand in the record still, as decided
-    frees_undone: bool = False  # True: a break releases a lock whose pending publish is not there
+    frees_unapplied: bool = False  # True: a break releases a lock whose pending publish is not there
     unwritten: str = "unknown"  # what a publish without a lock is told that is not there, and may be on its way
 
 
@@ -201,7 +201,7 @@ class Publishing:
         for path in sorted(world.objects - gone):
             if path[0] == _GUEST or any(self._may_apply(j, path, world) for j in range(len(world.clients)) if j != i):
                 continue
-            named = any(pending.path == path for pending in self._all[world.record].undone)
+            named = any(pending.path == path for pending in self._all[world.record].unapplied)
             mark = (path, machine.record.epoch if named and self.rules.cleans else 0)
             self.reached.add("removed while the record names it" if named else "removed")
             after = world._replace(removed=world.removed | {mark}, budget=budget._replace(removals=budget.removals - 1))
@@ -215,7 +215,7 @@ class Publishing:
         client = world.clients[i]
         machine, before = self._all[client.machine], self._all[client.before] or ()
         held = real.belief(machine)
-        rolling = () if held is None or isinstance(machine, Held) else held.record.undone
+        rolling = () if held is None or isinstance(machine, Held) else held.record.unapplied
         applies = [self._all[op] for op in (client.op, client.applying) if isinstance(self._all[op], Apply)]
         late = [self._entry(i, client)] if client.phase in ("late", "publish") else []
         named = {p.path for p in (*before, *rolling, *(q for a in applies for q in (*a.earlier, a.pending)))}
@@ -226,7 +226,7 @@ class Publishing:
         record, budget = self._all[world.record], world.budget
         if not budget.breaks or record is None or record.given or not record.nonce:
             return
-        if record.undone and not self.rules.frees_undone:
+        if record.unapplied and not self.rules.frees_unapplied:
             return
         self.reached.add("broken")
         broken = replace(record, expired=True, nonce=str(self._fresh_nonce(world)))
@@ -353,8 +353,8 @@ class Publishing:
         client = world.clients[i]
         base = self._by_log(client, machine)
         how = "reads the entries" if base is None else "goes by the log"
-        undone = (p.path for p in machine.record.undone) if isinstance(machine, Free) else ()
-        base = ",".join(sorted({*world.objects, *undone})) if base is None else base
+        unapplied = (p.path for p in machine.record.unapplied) if isinstance(machine, Free) else ()
+        base = ",".join(sorted({*world.objects, *unapplied})) if base is None else base
         self.reached.add(how)
         after = self._remembering(client._replace(phase="publish", base=base), machine)
         return f"{_NAMES[i]} {how}: [{base}]", _with(world, i, after)
@@ -412,7 +412,7 @@ class Publishing:
         if budget.renewals and isinstance(machine, Rolling):
             after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
             label = f"{name}'s heartbeat applies {machine.held.record.pending.path}"
-            for pending in machine.held.record.undone:
+            for pending in machine.held.record.unapplied:
                 after = self._there(label, after, pending.path, i)
             yield self._feed(label, after, i, client, "applied")
         if budget.lapses and isinstance(machine, (Held, Rolling)):
@@ -676,7 +676,7 @@ class Publishing:
         named = () if new.log is None or pending is None else [e.path for e in new.log.since(new.log.first) or ()]
         if len(named) != len(set(named)):
             self._broken("once", label, f"the log names {named}")
-        for gone in set() if old is None else {*old.undone} - {*new.undone}:
+        for gone in set() if old is None else {*old.unapplied} - {*new.unapplied}:
             if gone.path not in world.objects:
                 self._broken("keep", label, f"{gone.path} was decided, and is forgotten before it is there")
         newest = world.newest_epoch
@@ -801,7 +801,7 @@ def _what(record: LockRecord) -> str:
         what += ", released"
     if record.handed:
         what += ", handed over"
-    return f"{what}, pending {', '.join(p.path for p in record.undone)}" if record.undone else what
+    return f"{what}, pending {', '.join(p.path for p in record.unapplied)}" if record.unapplied else what
 
 
 def _nonces(thing: Any) -> Iterator[int]:

@@ -322,7 +322,7 @@ PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
         SENT_TWICE,
         Rules(step=_a_refused_publish_never_was, refused=_any_refusal_tells),
     ),
-    "a break frees a lock whose publish is not there": ("keep", BROKEN, Rules(frees_undone=True)),
+    "a break frees a lock whose publish is not there": ("keep", BROKEN, Rules(frees_unapplied=True)),
     "a commit that lands late is committed again": ("once", LOGGED_LATE, Rules(step=_commits_again_what_lands_late)),
     "a pending publish blocks the next holder": ("free", TAKEN_OVER, Rules(step=_unapplied_blocks_for_ever)),
 }

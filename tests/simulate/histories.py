@@ -213,8 +213,8 @@ class History:
 
     def _seen(self, client: Client, record: LockRecord) -> list[str]:
         """What is published, or decided."""
-        undone = (pending.path for pending in record.undone)
-        listed = {*(entry.path for entry in client.store.list("tx/")), *undone}
+        unapplied = (pending.path for pending in record.unapplied)
+        listed = {*(entry.path for entry in client.store.list("tx/")), *unapplied}
         seen = self._by_log(client, record.log) or sorted(listed)
         client.memory = None if record.log is None else (record.log, seen)
         return seen

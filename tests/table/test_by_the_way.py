@@ -83,7 +83,7 @@ def die_in_the_batch(table: Table) -> None:
         txn.commit()
     txn.leave()
     assert record(table).handed
-    assert record(table).undone
+    assert record(table).unapplied
 
 
 def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(
@@ -99,7 +99,7 @@ def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(
             txn.commit()
         txn.leave()
     monkeypatch.undo()
-    earlier, _ = record(table).undone
+    earlier, _ = record(table).unapplied
     behind = Behind()
     reader = over(table, behind)
     behind.hidden, behind.meanwhile = earlier.path, lambda: table.lock.acquire(keeps_log=True).release()

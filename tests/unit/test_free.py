@@ -85,7 +85,7 @@ def test_it_is_one_write_of_the_record_and_one_to_free_it_for_those_who_know_not
     assert backend.asked == [f"put {RECORD}", "put second", f"put {RECORD}"]
     after = record(store)
     assert after.expired
-    assert not after.undone
+    assert not after.unapplied
     assert after.epoch > before.epoch
     assert after.log is not None
     assert [entry.path for entry in after.log.since(0) or ()] == ["first", "second"]
@@ -153,13 +153,13 @@ def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: 
             publish(lock, turn, name)
         backend.down = False
     assert there(store) == {"first"}
-    assert [pending.path for pending in record(store).undone] == ["second", "third"]
+    assert [pending.path for pending in record(store).unapplied] == ["second", "third"]
     lock, turn = found_free(store)
     backend.asked.clear()
     publish(lock, turn, "fourth")
     assert backend.written == [RECORD, "second", "third", "fourth", RECORD]
     assert there(store) == {"first", "second", "third", "fourth"}
-    assert not record(store).undone
+    assert not record(store).unapplied
 
 
 def test_one_that_takes_the_lock_puts_all_of_them_there_first(store: Store, backend: Noting) -> None:
@@ -175,7 +175,7 @@ def test_one_that_takes_the_lock_puts_all_of_them_there_first(store: Store, back
 
 def test_what_is_there_is_not_written_again(store: Store, backend: Noting) -> None:
     publish(*waited_for(store), "second")
-    assert [pending.path for pending in record(store).undone] == ["second"]
+    assert [pending.path for pending in record(store).unapplied] == ["second"]
     lock, turn = waited_for(store)
     backend.asked.clear()
     publish(lock, turn, "third")

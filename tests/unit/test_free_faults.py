@@ -83,7 +83,7 @@ def decided_and_not_there(root: Path) -> None:
     backend.down = True
     with pytest.raises(PublishUnknown):
         publish(lock, turn, "second")
-    assert [pending.path for pending in record(root).undone] == ["second"]
+    assert [pending.path for pending in record(root).unapplied] == ["second"]
 
 
 def test_turns_that_are_not_used_never_bring_the_same_bytes_again(root: Path) -> None:
@@ -107,7 +107,7 @@ def test_one_that_cannot_put_there_what_is_pending_lets_no_jvm_writer_in_before_
     with pytest.raises(Unavailable):
         lock.acquire()
     left = record(root)
-    assert (left.handed, left.expired, len(left.undone)) == (True, False, 1)
+    assert (left.handed, left.expired, len(left.unapplied)) == (True, False, 1)
     assert left.valid_until_ms >= before_ms + HAND_OVER_S * 1000
     client(root)[0].acquire().release()
     assert (root / "second").read_bytes() == b"second"

@@ -42,7 +42,7 @@ def took(store: Store) -> tuple[Lock, Lease]:
     """The next holder, whose record still names what was handed over to it."""
     lock = Lock(store, settings=SETTINGS)
     lease = lock.acquire()
-    assert record(store).undone
+    assert record(store).unapplied
     return lock, lease
 
 
@@ -216,10 +216,10 @@ def test_what_is_going_to_be_removed_is_not_named_in_the_record_any_more(store: 
     world = ManualClock(time.time())
     lock = Lock(store, settings=SETTINGS, world=world)
     lock.acquire()
-    assert record(store).undone
+    assert record(store).unapplied
     lock.wait_for_late()
     store.delete("state1")
-    assert not record(store).undone
+    assert not record(store).unapplied
     later = ManualClock(world.now_s + 200)
     with Lock(store, settings=SETTINGS, world=later).acquire():
         assert store.list("state") == []

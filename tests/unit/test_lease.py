@@ -678,7 +678,7 @@ def publishing(there: Pending | None = None) -> tuple[Writing, PutRecord]:
 def test_to_publish_under_a_free_lock_is_to_take_it_to_commit_and_to_hand_over_in_one_write() -> None:
     state, put = publishing()
     assert put.condition == V1
-    assert put.record.undone == (FIRST, SECOND, MINE)
+    assert put.record.unapplied == (FIRST, SECOND, MINE)
     assert (put.record.owner, put.record.handed, put.record.expired) == ("me", True, False)
     assert put.record.epoch > GIVEN.epoch
     assert put.record.log == GIVEN.log.plus(MINE)
@@ -690,7 +690,7 @@ def test_to_publish_under_a_free_lock_is_to_take_it_to_commit_and_to_hand_over_i
 @pytest.mark.parametrize(("there", "left"), [(FIRST, (SECOND, MINE)), (SECOND, (MINE,)), (small("another"), None)])
 def test_what_is_known_to_be_there_is_not_left_to_others(there: Pending, left: tuple[Pending, ...] | None) -> None:
     _, put = publishing(there)
-    assert put.record.undone == (left or (FIRST, SECOND, MINE))
+    assert put.record.unapplied == (left or (FIRST, SECOND, MINE))
 
 
 @pytest.mark.parametrize(
@@ -709,7 +709,7 @@ def test_the_lock_is_taken_where_that_would_not_do(seen: LockRecord) -> None:
     state, put = step(ME, reading, RecordSeen(seen, V1, at()))
     assert isinstance(state, Writing)
     assert isinstance(put, PutRecord)
-    assert put.record.undone == seen.undone
+    assert put.record.unapplied == seen.unapplied
 
 
 def test_a_publish_that_was_not_answered_is_found_wherever_the_log_went_on() -> None:
@@ -741,7 +741,7 @@ def test_what_was_handed_over_is_freed_for_those_who_know_nothing_of_that() -> N
     idle, _ = step(ME, state, PutWon(V2))
     freeing, put = step(ME, idle, Release(at("n3")))
     assert put.condition == V2
-    assert (put.record.expired, put.record.handed, put.record.undone) == (True, False, ())
+    assert (put.record.expired, put.record.handed, put.record.unapplied) == (True, False, ())
     assert step(ME, freeing, PutWon(V3)) == (Idle((put.record, V3)), Done("freed"))
     assert step(ME, freeing, LostRace()) == (Idle(), Done("freed"))
     checking, _ = step(ME, freeing, PutFailed())
@@ -750,7 +750,7 @@ def test_what_was_handed_over_is_freed_for_those_who_know_nothing_of_that() -> N
 
 def test_whoever_takes_a_lock_applies_all_that_was_left() -> None:
     state, put = taking(GIVEN)
-    assert put.record.undone == (FIRST, SECOND)
+    assert put.record.unapplied == (FIRST, SECOND)
     assert step(ME, state, PutWon(V2))[1] == Apply(SECOND, (FIRST,))
 
 

@@ -52,14 +52,14 @@ small = st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.b
 
 @given(st.lists(small, min_size=1, max_size=5), st.integers(min_value=0, max_value=5), st.booleans())
 def test_what_is_not_there_yet_reads_back_with_its_bytes_whether_the_log_has_them_or_not(
-    publishes: list[Pending], undone: int, staged: bool
+    publishes: list[Pending], unapplied: int, staged: bool
 ) -> None:
     if staged:
         publishes[-1] = replace(publishes[-1], staged="staged/1", data=None)
     log = Log("a")
     for pending in publishes:
         log = log.plus(pending)
-    *earlier, last = publishes[-undone:]
+    *earlier, last = publishes[-unapplied:]
     for kept in (log, None):
         record = LockRecord("a", 5, expired=False, pending=last, earlier=tuple(earlier), log=kept)
         assert LockRecord.decode(record.encode()) == record

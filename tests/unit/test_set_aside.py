@@ -46,7 +46,7 @@ def goes_on(store: Store) -> None:
     """The next one takes the lock, publishes, and what others put there stays."""
     with of_another_process(store).acquire(timeout_s=0) as lease:
         lease.publish("state2", b"more")
-    assert not record(store).undone
+    assert not record(store).unapplied
     assert store.read("state2").data == b"more"
     assert store.read("state1").data == FOREIGN
 
@@ -66,7 +66,7 @@ def test_what_is_published_where_others_have_written_is_not_reported_as_publishe
     with lock.acquire(keeps_log=True) as lease:
         with pytest.raises(AlreadyExists, match="was not published"):
             lease.publish_new(lock.enclose("state1", b"mine", sole=sole), b"mine")
-        assert not record(store).undone
+        assert not record(store).unapplied
         assert record(store).log is None, "who goes by the log would take it for published"
         lease.publish("state3", b"the lease goes on")
     assert (kept(store)["path"], "enclosed" in kept(store)) == ("state1", True)
@@ -118,7 +118,7 @@ def test_bytes_that_are_not_those_of_the_publish_are_refused_before_it_is_decide
         for publish in (lease.publish_new, lease.publish_last):
             with pytest.raises(LockError, match="given for 'state1' are not those of digest"):
                 publish(pending, b"others")
-        assert not record(store).undone
+        assert not record(store).unapplied
 
 
 def in_doubt(store: Store, backend: Noting) -> tuple[Lock, Lease, Pending]:
@@ -179,7 +179,7 @@ def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_alone(store: Sto
     said = json.loads(store.read(done.set_aside["state1"]).data)
     assert said == kept(store)
     assert "nothing is there" in said["why"]
-    assert (record(store).expired, record(store).undone) == (True, ())
+    assert (record(store).expired, record(store).unapplied) == (True, ())
     store.put_if_absent("state1", FOREIGN).unwrap()
     goes_on(store)
 
@@ -215,7 +215,7 @@ def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(stor
     with pytest.raises(Exception, match="down"):
         broken(store)
     left = record(store)
-    assert (left.expired, left.handed, len(left.undone)) == (False, True, 1)
+    assert (left.expired, left.handed, len(left.unapplied)) == (False, True, 1)
     assert left.valid_until_ms > Machine().now_ms()
     backend.down = False
     assert broken(store).finished == ("state1",)

@@ -76,7 +76,7 @@ class Memory:
         return seen
 
     def learn(
-        self, log: Log | None, undone: int, timeline: Timeline, config: TableConfig, *, decided: bool
+        self, log: Log | None, unapplied: int, timeline: Timeline, config: TableConfig, *, decided: bool
     ) -> Timeline:
         """The table was listed after `log` had been read, or under the lock; the timeline now.
 
@@ -84,7 +84,7 @@ class Memory:
         """
         entries = () if log is None else log.since(log.first) or ()
         # A listing of several pages may have a later one, and not the one before that was put there meanwhile.
-        last = entries[len(entries) - undone :] if undone else ()
+        last = entries[len(entries) - unapplied :] if unapplied else ()
         is_there = (entry.path.removeprefix(_PREFIX) in timeline.names for entry in last)
         missing = last[sum(1 for _ in takewhile(bool, is_there)) :]
         self._learn(entries)

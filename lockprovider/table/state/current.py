@@ -112,8 +112,8 @@ class Present:
         found: list[Timeline] = []
         config, _ = at_once(self._store, [self.config, lambda: found.append(self.timeline())])
         assert config is not None  # noqa: S101 - of the first call
-        undone = 0 if record is None else len(record.undone)
-        timeline = self._memory.learn(log, undone, found[0], config, decided=decided)
+        unapplied = 0 if record is None else len(record.unapplied)
+        timeline = self._memory.learn(log, unapplied, found[0], config, decided=decided)
         return Now(timeline, config, None if log is None else log.name, listed=True)
 
     def has(self, instant: Instant) -> bool:

@@ -127,7 +127,7 @@ class Committing:
             table.memory.is_contended = ahead.tries > 1
             table.tell("lock_held", begin, epoch=lease.epoch)
             seen = ahead.result(lease.record)
-            if isinstance(lease, FreeLock) and lease.record.undone and seen.timeline.written_at(begin):
+            if isinstance(lease, FreeLock) and lease.record.unapplied and seen.timeline.written_at(begin):
                 return _Again(hold=True)  # mine is decided, and may not be there; it is before one who takes the lock
             if seen.timeline.pending(Action.RESTORE):
                 return _Again(restoring=seen.timeline)
@@ -138,7 +138,7 @@ class Committing:
         except PublishUnknown as error:
             return _Again(hold=True, unknown=error)  # the next holder (me, if I get it) sees what was decided
         except TableError:
-            if isinstance(lease, Lease) or (lease.looked and not lease.record.undone):
+            if isinstance(lease, Lease) or (lease.looked and not lease.record.unapplied):
                 raise
             return _Again(hold=True)  # it was judged by a record that may be gone, or by what may not be there
         else:
@@ -150,7 +150,7 @@ class Committing:
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if seen.listed:
-            table.memory.learn(lease.record.log, len(lease.record.undone), now, seen.config, decided=True)
+            table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
         validate.judge(table, draft, self._mine.heartbeat, seen)
         completion = now.plus([draft.inflight]).next_time(table.world.now_ms())  # by a log, `now` has it not
         name = draft.completed(completion).file_name

@@ -8,7 +8,7 @@ from typing import Any
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, REFUSED
 from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
-from lockprovider.observe.audit import Audit, Flag, Spell, analyse, fields, places
+from lockprovider.observe.audit import Audit, Flag, Tenure, analyse, fields, places
 from lockprovider.observe.audit_log import is_enabled, read_files, set_enabled
 from lockprovider.observe.audit_picture import draw
 from lockprovider.observe.words import count, moment, span
@@ -67,33 +67,33 @@ def _set(arguments: Any, at: Place) -> int:
 def _report(at: Place, audit: Audit, *, enabled: bool) -> list[str]:
     switch = "on" if enabled else "off: `--enable` has all writers keep records"
     head = [f"lock     {at}", f"audit    {switch}", f"records  {_totals(audit)}"]
-    if not audit.spells:
+    if not audit.tenures:
         return head
     names = f"{'from':<28}{'for':<13}{'owner':<37}{'how it ended':<32}renewed"
     return [*head, "", names, *_rows(audit), *_flags(audit)]
 
 
 def _totals(audit: Audit) -> str:
-    owners = count(len({spell.owner for spell in audit.spells}), "owner")
-    held_ms = sum(spell.end_ms - spell.start_ms for spell in audit.spells)
+    owners = count(len({tenure.owner for tenure in audit.tenures}), "owner")
+    held_ms = sum(tenure.end_ms - tenure.start_ms for tenure in audit.tenures)
     free_ms = sum(to_ms - from_ms for from_ms, to_ms in audit.free)
-    words = f"held {count(len(audit.spells), 'time')} by {owners} for {span(held_ms)} together"
+    words = f"held {count(len(audit.tenures), 'time')} by {owners} for {span(held_ms)} together"
     return f"{words}, free for {span(free_ms)} between ({count(audit.files, 'file')})"
 
 
 def _rows(audit: Audit) -> list[str]:
     free = {to_ms: to_ms - from_ms for from_ms, to_ms in audit.free}
     rows: list[str] = []
-    for spell in audit.spells:
-        if spell.start_ms in free:
-            rows.append(f"{'':<28}{span(free.pop(spell.start_ms)):<13}free")
-        rows.append(_row(spell))
+    for tenure in audit.tenures:
+        if tenure.start_ms in free:
+            rows.append(f"{'':<28}{span(free.pop(tenure.start_ms)):<13}free")
+        rows.append(_row(tenure))
     return rows
 
 
-def _row(spell: Spell) -> str:
-    held = span(spell.end_ms - spell.start_ms)
-    return f"{moment(spell.start_ms):<28}{held:<13}{spell.owner:<37}{_WORDS[spell.how]:<32}{spell.renewals}"
+def _row(tenure: Tenure) -> str:
+    held = span(tenure.end_ms - tenure.start_ms)
+    return f"{moment(tenure.start_ms):<28}{held:<13}{tenure.owner:<37}{_WORDS[tenure.how]:<32}{tenure.renewals}"
 
 
 def _flags(audit: Audit) -> list[str]:

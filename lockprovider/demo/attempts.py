@@ -1,4 +1,4 @@
-"""From what the pipelines told to what can be drawn: attempts and spells of lock, each with its times."""
+"""From what the pipelines told to what can be drawn: attempts and tenures of lock, each with its times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class Tenure:
     """One time at the lock: asked, had, gave back. `held_ms` is None if it was never had."""
 
     role: str
@@ -83,16 +83,16 @@ def _texts(values: Iterable[object]) -> list[str]:
     return found
 
 
-def spells(lines: Sequence[Line]) -> tuple[Spell, ...]:
+def tenures(lines: Sequence[Line]) -> tuple[Tenure, ...]:
     """Every time at the lock, each pipeline's in order."""
-    found: list[Spell] = []
+    found: list[Tenure] = []
     for role in dict.fromkeys(line.role for line in lines):
-        found += _spells_of(role, [line for line in lines if line.role == role])
+        found += _tenures_of(role, [line for line in lines if line.role == role])
     return tuple(found)
 
 
-def _spells_of(role: str, lines: Sequence[Line]) -> list[Spell]:
-    found: list[Spell] = []
+def _tenures_of(role: str, lines: Sequence[Line]) -> list[Tenure]:
+    found: list[Tenure] = []
     asked: int | None = None
     held: int | None = None
     for line in lines:
@@ -101,8 +101,8 @@ def _spells_of(role: str, lines: Sequence[Line]) -> list[Spell]:
         elif line.kind == "lock_held":
             asked, held = (line.at_ms if asked is None else asked), line.at_ms
         elif line.kind == "lock_released" and asked is not None:
-            found.append(Spell(role, asked, held, line.at_ms))
+            found.append(Tenure(role, asked, held, line.at_ms))
             asked = held = None
     if asked is not None:
-        found.append(Spell(role, asked, held, lines[-1].at_ms))
+        found.append(Tenure(role, asked, held, lines[-1].at_ms))
     return found

@@ -9,7 +9,7 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from lockprovider.demo.attempts import Attempt, Spell, attempts, spells
+from lockprovider.demo.attempts import Attempt, Tenure, attempts, tenures
 from lockprovider.demo.lines import ROLES
 from lockprovider.demo.tally import add_all
 from lockprovider.observe.svg import FAINT, INK, RED, WIDTH, Scale, heading, rule, sheet, text, tick
@@ -41,7 +41,7 @@ PALE = {"ingest": "#d5e4f7", "protect": "#d2efe2", "backfill": "#e6dbf5"}
 def draw(lines: Sequence[Line], title: str, died: Mapping[str, int] | None = None) -> str:
     """The picture. `died` names pipelines that ended before their work did, with the moment (epoch ms)."""
     died = died or {}
-    tries, locks = [_until_death(attempt, died) for attempt in attempts(lines)], spells(lines)
+    tries, locks = [_until_death(attempt, died) for attempt in attempts(lines)], tenures(lines)
     scale = _scale(tries, locks, died)
     tallies = {role: add_all(role, lines) for role in ROLES}
     bottom = TOP + LANE * len(ROLES)
@@ -49,7 +49,7 @@ def draw(lines: Sequence[Line], title: str, died: Mapping[str, int] | None = Non
         *_head(title, tallies, scale),
         *_axis(scale, bottom),
         *(part for lane, role in enumerate(ROLES) for part in _lane(lane, tallies[role])),
-        *(_spell(spell, scale) for spell in locks if spell.role in ROLES),
+        *(_tenure(tenure, scale) for tenure in locks if tenure.role in ROLES),
         *(_bar(attempt, scale) for attempt in tries if attempt.role in ROLES),
         *_links(tries, scale),
         *(part for attempt in tries if attempt.role in ROLES for part in _marks(attempt, scale)),
@@ -59,7 +59,7 @@ def draw(lines: Sequence[Line], title: str, died: Mapping[str, int] | None = Non
     return sheet(bottom + AXIS + LEGEND, body)
 
 
-def _scale(tries: Sequence[Attempt], locks: Sequence[Spell], died: Mapping[str, int]) -> Scale:
+def _scale(tries: Sequence[Attempt], locks: Sequence[Tenure], died: Mapping[str, int]) -> Scale:
     starts = [a.begin_ms for a in tries] + [s.asked_ms for s in locks]
     ends = [max(a.end_ms, a.rolled_back_ms or 0) for a in tries] + [s.end_ms for s in locks]
     start, end = min(starts, default=0), max([*ends, *died.values()], default=1)
@@ -143,17 +143,17 @@ def _story(attempt: Attempt) -> str:
     return story + ("; rolled back" if attempt.rolled_back_ms else "")
 
 
-def _spell(spell: Spell, scale: Scale) -> str:
+def _tenure(tenure: Tenure, scale: Scale) -> str:
     """Two strips under the bars: waiting for the lock, and holding it."""
-    y = _lane_y(spell.role) + BAR_TOP + BAR + STRIP_GAP + 7
-    held = spell.end_ms if spell.held_ms is None else spell.held_ms
+    y = _lane_y(tenure.role) + BAR_TOP + BAR + STRIP_GAP + 7
+    held = tenure.end_ms if tenure.held_ms is None else tenure.held_ms
     parts = []
-    if held > spell.asked_ms:
-        words = f"{spell.role} waits for the lock for {held - spell.asked_ms} ms"
-        parts.append(_strip(scale, (spell.asked_ms, held), y, WAIT, words))
-    if spell.held_ms is not None:
-        words = f"{spell.role} holds the lock for {spell.end_ms - spell.held_ms} ms"
-        parts.append(_strip(scale, (spell.held_ms, spell.end_ms), y + STRIP + 2, INK, words))
+    if held > tenure.asked_ms:
+        words = f"{tenure.role} waits for the lock for {held - tenure.asked_ms} ms"
+        parts.append(_strip(scale, (tenure.asked_ms, held), y, WAIT, words))
+    if tenure.held_ms is not None:
+        words = f"{tenure.role} holds the lock for {tenure.end_ms - tenure.held_ms} ms"
+        parts.append(_strip(scale, (tenure.held_ms, tenure.end_ms), y + STRIP + 2, INK, words))
     return "".join(parts)
 
 

@@ -122,7 +122,7 @@ def decode_switch(data: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class Tenure:
     """One holding of the lock, as its holder told it.
 
     Attributes:
@@ -174,7 +174,7 @@ class Flag:
 class Audit:
     """Who held the lock when, in order of taking it; `free` are the gaps in which nobody did."""
 
-    spells: tuple[Spell, ...]
+    tenures: tuple[Tenure, ...]
     flags: tuple[Flag, ...]
     free: tuple[tuple[int, int], ...]
     files: int
@@ -188,17 +188,17 @@ class Audit:
 
 def analyse(files: Mapping[str, bytes], now_ms: int) -> Audit:
     """What the files tell, by name and bytes; `now_ms` says which open ends still stand."""
-    spells: list[Spell] = []
+    tenures: list[Tenure] = []
     flags: list[Flag] = []
     for name, data in sorted(files.items()):
         records, bad = _records(data)
-        spells += _spells(name, records, now_ms)
+        tenures += _tenures(name, records, now_ms)
         if bad:
             flags.append(Flag("unreadable", 0, 0, (), name))
-    spells.sort(key=lambda spell: (spell.start_ms, spell.end_ms, spell.owner))
-    flags += [*_unended(spells), *_lapses(spells), *_overlaps(spells)]
+    tenures.sort(key=lambda tenure: (tenure.start_ms, tenure.end_ms, tenure.owner))
+    flags += [*_unended(tenures), *_lapses(tenures), *_overlaps(tenures)]
     flags.sort(key=lambda flag: (flag.from_ms, flag.kind))
-    return Audit(tuple(spells), tuple(flags), tuple(_free(spells)), len(files), now_ms)
+    return Audit(tuple(tenures), tuple(flags), tuple(_free(tenures)), len(files), now_ms)
 
 
 def _records(data: bytes) -> tuple[list[AuditRecord], int]:
@@ -213,9 +213,9 @@ def _records(data: bytes) -> tuple[list[AuditRecord], int]:
     return records, bad
 
 
-def _spells(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Spell]:
-    """The spells of one file. One that is open when the next begins was never ended."""
-    held: Spell | None = None
+def _tenures(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[Tenure]:
+    """The tenures of one file. One that is open when the next begins was never ended."""
+    held: Tenure | None = None
     for record in records:
         if held is not None and (record.step == "START" or record.owner != held.owner):
             yield replace(held, end_ms=max(held.start_ms, min(held.end_ms, record.at_ms)))
@@ -223,7 +223,7 @@ def _spells(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[
         if held is None:
             if record.step == "END":
                 continue  # of nothing that was begun
-            held = Spell(record.owner, file, record.at_ms, record.valid_until_ms, "lapsed", record.valid_until_ms)
+            held = Tenure(record.owner, file, record.at_ms, record.valid_until_ms, "lapsed", record.valid_until_ms)
         elif record.step == "RENEW":
             held = _renewed(_gone_on(held, record.at_ms), record.valid_until_ms)
         else:
@@ -235,39 +235,39 @@ def _spells(file: str, records: Iterable[AuditRecord], now_ms: int) -> Iterator[
         yield held if lapsed(held.end_ms, now_ms) else still_held
 
 
-def _renewed(held: Spell, until_ms: int) -> Spell:
+def _renewed(held: Tenure, until_ms: int) -> Tenure:
     return replace(held, end_ms=until_ms, promised_ms=until_ms, renewals=held.renewals + 1)
 
 
-def _gone_on(held: Spell, at_ms: int) -> Spell:
-    """The spell, with the stretch after its lease ran out, if it is told of so late."""
+def _gone_on(held: Tenure, at_ms: int) -> Tenure:
+    """The tenure, with the stretch after its lease ran out, if it is told of so late."""
     return replace(held, lapses=(*held.lapses, (held.end_ms, at_ms))) if at_ms > held.end_ms else held
 
 
-def _unended(spells: Iterable[Spell]) -> Iterator[Flag]:
-    for spell in spells:
-        if spell.how == "lapsed":
-            yield Flag("unended", spell.start_ms, spell.end_ms, (spell.owner,), spell.file)
+def _unended(tenures: Iterable[Tenure]) -> Iterator[Flag]:
+    for tenure in tenures:
+        if tenure.how == "lapsed":
+            yield Flag("unended", tenure.start_ms, tenure.end_ms, (tenure.owner,), tenure.file)
 
 
-def _lapses(spells: Iterable[Spell]) -> Iterator[Flag]:
-    for spell in spells:
-        for from_ms, to_ms in spell.lapses:
-            yield Flag("lapse", from_ms, to_ms, (spell.owner,), spell.file)
+def _lapses(tenures: Iterable[Tenure]) -> Iterator[Flag]:
+    for tenure in tenures:
+        for from_ms, to_ms in tenure.lapses:
+            yield Flag("lapse", from_ms, to_ms, (tenure.owner,), tenure.file)
 
 
-def _overlaps(spells: Iterable[Spell]) -> Iterator[Flag]:
-    open_spells: list[Spell] = []
-    for later in spells:
-        open_spells = [earlier for earlier in open_spells if earlier.end_ms > later.start_ms]
-        for earlier in open_spells:
+def _overlaps(tenures: Iterable[Tenure]) -> Iterator[Flag]:
+    open_tenures: list[Tenure] = []
+    for later in tenures:
+        open_tenures = [earlier for earlier in open_tenures if earlier.end_ms > later.start_ms]
+        for earlier in open_tenures:
             if later.end_ms > earlier.start_ms:
                 to_ms = min(earlier.end_ms, later.end_ms)
                 yield Flag(_kind(earlier, later), later.start_ms, to_ms, (earlier.owner, later.owner), earlier.file)
-        open_spells.append(later)
+        open_tenures.append(later)
 
 
-def _kind(earlier: Spell, later: Spell) -> Kind:
+def _kind(earlier: Tenure, later: Tenure) -> Kind:
     """By how far clocks would have to differ for the two to have been apart."""
     end_ms = earlier.end_ms if earlier.ended else earlier.promised_ms
     if min(end_ms - later.start_ms, later.end_ms - earlier.start_ms) <= GRACE_MS:
@@ -275,11 +275,11 @@ def _kind(earlier: Spell, later: Spell) -> Kind:
     return "overlap" if earlier.ended else "early"
 
 
-def _free(spells: Sequence[Spell]) -> Iterator[tuple[int, int]]:
+def _free(tenures: Sequence[Tenure]) -> Iterator[tuple[int, int]]:
     busy_until: list[int] = []
-    for spell in spells:
-        busy_until.append(max([spell.end_ms, *busy_until[-1:]]))
-    starts = [spell.start_ms for spell in spells]
+    for tenure in tenures:
+        busy_until.append(max([tenure.end_ms, *busy_until[-1:]]))
+    starts = [tenure.start_ms for tenure in tenures]
     for end_ms, start_ms in zip(busy_until, starts[1:], strict=False):
         if start_ms > end_ms:
             yield end_ms, start_ms
@@ -293,17 +293,17 @@ def fields(audit: Audit) -> dict[str, Any]:
     return {
         "files": audit.files,
         "now_ms": audit.now_ms,
-        "spells": [
+        "tenures": [
             {
-                "owner": spell.owner,
-                "start_ms": spell.start_ms,
-                "end_ms": spell.end_ms,
-                "held_ms": spell.end_ms - spell.start_ms,
-                "how": spell.how,
-                "renewals": spell.renewals,
-                "file": spell.file,
+                "owner": tenure.owner,
+                "start_ms": tenure.start_ms,
+                "end_ms": tenure.end_ms,
+                "held_ms": tenure.end_ms - tenure.start_ms,
+                "how": tenure.how,
+                "renewals": tenure.renewals,
+                "file": tenure.file,
             }
-            for spell in audit.spells
+            for tenure in audit.tenures
         ],
         "free": [{"from_ms": from_ms, "to_ms": to_ms} for from_ms, to_ms in audit.free],
         "flags": [

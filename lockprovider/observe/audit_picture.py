@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from html import escape
 
-from lockprovider.observe.audit import Audit, Flag, How, Spell
+from lockprovider.observe.audit import Audit, Flag, How, Tenure
 from lockprovider.observe.svg import FAINT, INK, RED, Scale, heading, rule, sheet, text, tick
 from lockprovider.observe.words import count, moment, span
 
@@ -30,7 +30,7 @@ MEANINGS: dict[How, str] = {
 
 def draw(audit: Audit, title: str) -> str:
     """The picture."""
-    owners = _lanes(audit.spells)
+    owners = _lanes(audit.tenures)
     scale = _scale(audit)
     bottom = TOP + LANE * (len(owners) + 1) + 8
     body = [
@@ -38,31 +38,33 @@ def draw(audit: Audit, title: str) -> str:
         *_axis(scale, bottom),
         *_lock(audit, scale),
         *(part for lane, owner in enumerate(owners) for part in _label(lane, owner)),
-        *(_spell(spell, owners, scale) for spell in audit.spells),
+        *(_tenure(tenure, owners, scale) for tenure in audit.tenures),
         *(_flag(flag, scale, bottom) for flag in audit.flags if flag.kind in ("overlap", "early", "lapse")),
         *_legend(bottom + AXIS),
     ]
     return sheet(bottom + AXIS + LEGEND, body)
 
 
-def _lanes(spells: Sequence[Spell]) -> list[str]:
+def _lanes(tenures: Sequence[Tenure]) -> list[str]:
     """Owners in order of their first holding; beyond so many they share the last lane, an empty name."""
-    owners = list(dict.fromkeys(spell.owner for spell in spells))
+    owners = list(dict.fromkeys(tenure.owner for tenure in tenures))
     return owners if len(owners) <= LANES else [*owners[: LANES - 1], ""]
 
 
 def _scale(audit: Audit) -> Scale:
-    start = min((spell.start_ms for spell in audit.spells), default=audit.now_ms)
-    end = max((spell.end_ms for spell in audit.spells), default=audit.now_ms)
+    start = min((tenure.start_ms for tenure in audit.tenures), default=audit.now_ms)
+    end = max((tenure.end_ms for tenure in audit.tenures), default=audit.now_ms)
     return Scale.around(start, end)
 
 
 def _head(audit: Audit, title: str) -> list[str]:
     overlaps = sum(flag.kind == "overlap" for flag in audit.flags)
-    owners = count(len({spell.owner for spell in audit.spells}), "owner")
-    words = f"held {count(len(audit.spells), 'time')} by {owners}"
-    if audit.spells:
-        words += f", from {moment(audit.spells[0].start_ms)} to {moment(max(spell.end_ms for spell in audit.spells))}"
+    owners = count(len({tenure.owner for tenure in audit.tenures}), "owner")
+    words = f"held {count(len(audit.tenures), 'time')} by {owners}"
+    if audit.tenures:
+        words += (
+            f", from {moment(audit.tenures[0].start_ms)} to {moment(max(tenure.end_ms for tenure in audit.tenures))}"
+        )
     wrong = f"; {count(overlaps, 'overlap')}" if overlaps else "; no overlap"
     return heading(title, words + wrong, RED if overlaps else FAINT)
 
@@ -89,7 +91,7 @@ def _clock(at_ms: float, step_s: float) -> str:
 def _lock(audit: Audit, scale: Scale) -> list[str]:
     """One bar where anybody held it; what is left white was free."""
     parts = [text(24, TOP + 15, "the lock", font_weight="bold")]
-    parts += [_bar((spell.start_ms, spell.end_ms), TOP + 4, f'fill="{INK}"', scale) for spell in audit.spells]
+    parts += [_bar((tenure.start_ms, tenure.end_ms), TOP + 4, f'fill="{INK}"', scale) for tenure in audit.tenures]
     for from_ms, to_ms in audit.free:
         words = f"free for {span(to_ms - from_ms)} from {moment(from_ms)}"
         parts.append(_bar((from_ms, to_ms), TOP + 4, UNSEEN, scale, words))
@@ -105,12 +107,12 @@ def _label(lane: int, owner: str) -> list[str]:
     ]
 
 
-def _spell(spell: Spell, owners: Sequence[str], scale: Scale) -> str:
-    lane = owners.index(spell.owner) if spell.owner in owners else len(owners) - 1
-    words = f"{spell.owner}: {span(spell.end_ms - spell.start_ms)} from {moment(spell.start_ms)}"
-    words += f", renewed {count(spell.renewals, 'time')}, {MEANINGS[spell.how]}"
+def _tenure(tenure: Tenure, owners: Sequence[str], scale: Scale) -> str:
+    lane = owners.index(tenure.owner) if tenure.owner in owners else len(owners) - 1
+    words = f"{tenure.owner}: {span(tenure.end_ms - tenure.start_ms)} from {moment(tenure.start_ms)}"
+    words += f", renewed {count(tenure.renewals, 'time')}, {MEANINGS[tenure.how]}"
     y = TOP + LANE * (lane + 1) + (LANE - BAR) // 2
-    return _bar((spell.start_ms, spell.end_ms), y, f'fill="{COLOURS[spell.how]}"', scale, words)
+    return _bar((tenure.start_ms, tenure.end_ms), y, f'fill="{COLOURS[tenure.how]}"', scale, words)
 
 
 def _bar(span_ms: tuple[int, int], y: int, look: str, scale: Scale, words: str = "") -> str:

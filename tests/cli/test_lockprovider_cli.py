@@ -604,31 +604,33 @@ def test_a_run_on_a_server_is_in_its_audit(seaweedfs):
     at = server_at(seaweedfs)
     command("audit", "--enable", *at.words, code=0)
     epoch = int(command("run", *at.words, "--", "sh", "-c", "echo $LOCKPROVIDER_EPOCH", code=0).stdout)
-    assert [(spell["start_ms"], spell["how"]) for spell in audit_of(at)["spells"]] == [(epoch, "released")]
+    assert [(tenure["start_ms"], tenure["how"]) for tenure in audit_of(at)["tenures"]] == [(epoch, "released")]
 
 
 def test_the_audit_says_who_held_it_and_for_how_long(local, tmp_path):
     at = local
     assert audit_of(at)["enabled"] is False
     command("run", *at.words, "--", "true", code=0)
-    assert audit_of(at)["spells"] == [], "nobody asked for records"
+    assert audit_of(at)["tenures"] == [], "nobody asked for records"
     command("audit", "--enable", *at.words, code=0)
     epochs = []
     for _ in range(2):
         done = command("run", *at.words, "--", "sh", "-c", "echo $LOCKPROVIDER_EPOCH; sleep 0.3", code=0)
         epochs.append(int(done.stdout))
     said = audit_of(at)
-    assert [(spell["start_ms"], spell["how"]) for spell in said["spells"]] == [(epoch, "released") for epoch in epochs]
-    assert all(spell["held_ms"] >= 300 for spell in said["spells"])
+    assert [(tenure["start_ms"], tenure["how"]) for tenure in said["tenures"]] == [
+        (epoch, "released") for epoch in epochs
+    ]
+    assert all(tenure["held_ms"] >= 300 for tenure in said["tenures"])
     assert (said["enabled"], said["flags"], len(said["free"])) == (True, [], 1)
 
     picture = tmp_path / "audit.svg"
     words = command("audit", *at.words, "--svg", picture, code=0).stdout
-    assert all(spell["owner"] in words for spell in said["spells"])
+    assert all(tenure["owner"] in words for tenure in said["tenures"])
     assert picture.read_text().count("<rect") > 4
     command("audit", "--disable", *at.words, code=0)
     command("run", *at.words, "--", "true", code=0)
-    assert len(audit_of(at)["spells"]) == 2, "kept, and no more of them"
+    assert len(audit_of(at)["tenures"]) == 2, "kept, and no more of them"
 
 
 def test_a_holder_that_was_stopped_past_its_lease_shows_as_an_overlap(tmp_path):
@@ -637,7 +639,7 @@ def test_a_holder_that_was_stopped_past_its_lease_shows_as_an_overlap(tmp_path):
         if stop_past_the_lease(at, tmp_path):
             break
     said = audit_of(at, code=1)
-    assert [spell["how"] for spell in said["spells"]] == ["lost", "released"]
+    assert [tenure["how"] for tenure in said["tenures"]] == ["lost", "released"]
     (overlap,) = [flag for flag in said["flags"] if flag["wrong"]]
     assert overlap["kind"] == "overlap"
     assert "WRONG" in command("audit", *at.words, code=1).stdout
@@ -656,7 +658,7 @@ def stop_past_the_lease(at, folder):
             assert stale.wait(LIMIT_S) == 123
             newer.send_signal(signal.SIGTERM)
             assert newer.wait(LIMIT_S) == 128 + signal.SIGTERM
-    return json.loads(command("audit", "--json", *at.words).stdout)["spells"][0]["end_ms"] >= went_on_ms
+    return json.loads(command("audit", "--json", *at.words).stdout)["tenures"][0]["end_ms"] >= went_on_ms
 
 
 def test_the_audit_reads_what_jvm_hudi_wrote(local):
@@ -670,7 +672,10 @@ def test_the_audit_reads_what_jvm_hudi_wrote(local):
     path = ".hoodie/.locks/audit/1700000000000_j-1.jsonl"
     local.store.put_if_absent(path, "\n".join([*lines, ""]).encode()).unwrap()
     said = audit_of(local)
-    assert [(spell["held_ms"], spell["how"]) for spell in said["spells"]] == [(5000, "released"), (300_000, "lapsed")]
+    assert [(tenure["held_ms"], tenure["how"]) for tenure in said["tenures"]] == [
+        (5000, "released"),
+        (300_000, "lapsed"),
+    ]
     assert [flag["kind"] for flag in said["flags"]] == ["unended"]
 
 
@@ -679,7 +684,7 @@ def test_the_audit_takes_only_the_files_written_last(local):
     for _ in range(3):
         command("run", *local.words, "--", "true", code=0)
     last = json.loads(command("audit", "--json", "--last", "1", *local.words, code=0).stdout)
-    assert [spell["start_ms"] for spell in last["spells"]] == [local.record().holder.since_ms]
+    assert [tenure["start_ms"] for tenure in last["tenures"]] == [local.record().holder.since_ms]
     assert "above zero" in sentence(command("audit", "--last", "0", *local.words, code=2))
 
 

@@ -84,15 +84,15 @@ def test_a_winner_named_by_its_file_on_the_timeline_is_known():
     assert attempts.attempts(named)[1].lost_to == ("i1",)
 
 
-def test_a_spell_at_the_lock_has_its_three_moments():
-    ingest, protect = attempts.spells(RUN)
+def test_a_tenure_at_the_lock_has_its_three_moments():
+    ingest, protect = attempts.tenures(RUN)
     assert (ingest.asked_ms, ingest.held_ms, ingest.end_ms) == (1_000_900, 1_000_950, 1_000_990)
     assert protect.held_ms == protect.asked_ms
 
 
 def test_a_lock_that_was_never_had_is_drawn_as_a_wait():
-    [spell] = attempts.spells([line("lock_wait", "ingest", 0), line("progress", "ingest", 700)])
-    assert (spell.held_ms, spell.end_ms) == (None, 1_000_700)
+    [tenure] = attempts.tenures([line("lock_wait", "ingest", 0), line("progress", "ingest", 700)])
+    assert (tenure.held_ms, tenure.end_ms) == (None, 1_000_700)
 
 
 def marks(svg: str, tag: str) -> list[ET.Element]:

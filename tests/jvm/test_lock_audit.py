@@ -74,8 +74,8 @@ def test_one_audit_tells_of_both_in_the_order_in_which_they_held_it(jvm: JvmLock
     theirs.unlock()
     again = table.hold_ours()
     audit = table.audit()
-    assert [spell.owner for spell in audit.spells] == [owner, ours, owner, again]
-    assert {spell.how for spell in audit.spells} == {"released"}
+    assert [tenure.owner for tenure in audit.tenures] == [owner, ours, owner, again]
+    assert {tenure.how for tenure in audit.tenures} == {"released"}
     assert (audit.flags, audit.files) == ((), 3), "theirs is one file for all that a provider acquires"
 
 
@@ -88,7 +88,7 @@ def test_a_holder_of_theirs_that_was_overtaken_told_no_end(jvm: JvmLocks, table:
     table.store.update(HUDI_LOCK_PATH, lambda _: json.dumps(record | {"expired": True}).encode())
     ours = table.hold_ours()
     audit = table.audit()
-    assert [(spell.owner, spell.how) for spell in audit.spells] == [(record["owner"], "held"), (ours, "released")]
+    assert [(tenure.owner, tenure.how) for tenure in audit.tenures] == [(record["owner"], "held"), (ours, "released")]
     assert [(flag.kind, flag.owners) for flag in audit.flags] == [("early", (record["owner"], ours))]
 
 

@@ -20,7 +20,7 @@ from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
 from lockprovider.cli import main
 from lockprovider.commands.table.bars import with_lock
 from lockprovider.commands.table.picture import Bar, draw, lanes
-from lockprovider.observe.audit import Spell, places
+from lockprovider.observe.audit import Tenure, places
 from lockprovider.observe.audit_log import set_enabled
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
@@ -281,15 +281,15 @@ def test_who_waited_for_the_lock_is_drawn_from_its_audit_and_without_one_it_is_s
 
 
 def test_a_wait_is_drawn_only_as_far_as_the_records_agree() -> None:
-    def spell(start_ms: int, end_ms: int) -> Spell:
-        return Spell("me", "", start_ms, end_ms, "released", end_ms)
+    def tenure(start_ms: int, end_ms: int) -> Tenure:
+        return Tenure("me", "", start_ms, end_ms, "released", end_ms)
 
     bar = Bar(100, 200, "write", "")
-    assert with_lock(bar, 150, [spell(180, 210)]) == replace(bar, ready_ms=150, held_ms=180)
-    assert with_lock(bar, 190, [spell(180, 210)]) == replace(bar, ready_ms=180, held_ms=180), "the clocks differ"
-    assert with_lock(bar, None, [spell(50, 210)]) == replace(bar, held_ms=100)
-    assert with_lock(bar, 150, [spell(50, 190), spell(201, 300)]) == bar, "no holding has the commit in it"
-    assert with_lock(bar, 150, [spell(150, 220), spell(180, 210)]) == bar, (
+    assert with_lock(bar, 150, [tenure(180, 210)]) == replace(bar, ready_ms=150, held_ms=180)
+    assert with_lock(bar, 190, [tenure(180, 210)]) == replace(bar, ready_ms=180, held_ms=180), "the clocks differ"
+    assert with_lock(bar, None, [tenure(50, 210)]) == replace(bar, held_ms=100)
+    assert with_lock(bar, 150, [tenure(50, 190), tenure(201, 300)]) == bar, "no holding has the commit in it"
+    assert with_lock(bar, 150, [tenure(150, 220), tenure(180, 210)]) == bar, (
         "it cannot be told which one was the writer's"
     )
 

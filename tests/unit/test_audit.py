@@ -112,8 +112,8 @@ def seen(now_s: float, *files: bytes) -> Audit:
     return analyse({f"{number}.jsonl": data for number, data in enumerate(files)}, round(now_s * 1000))
 
 
-def spells(audit: Audit) -> list[tuple[str, float, float, str]]:
-    return [(s.owner, s.start_ms / 1000, s.end_ms / 1000, s.how) for s in audit.spells]
+def tenures(audit: Audit) -> list[tuple[str, float, float, str]]:
+    return [(s.owner, s.start_ms / 1000, s.end_ms / 1000, s.how) for s in audit.tenures]
 
 
 def flags(audit: Audit) -> list[tuple[str, float, float]]:
@@ -125,9 +125,9 @@ def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
     second = told("b", "START 15 45", "END 16 45")
     for files in ((first, second), (second, first)):
         audit = seen(100, *files)
-        assert spells(audit) == [("a", 0, 12, "released"), ("b", 15, 16, "released")]
+        assert tenures(audit) == [("a", 0, 12, "released"), ("b", 15, 16, "released")]
         assert (flags(audit), audit.free, audit.wrong) == ([], ((12_000, 15_000),), False)
-        assert [spell.renewals for spell in audit.spells] == [1, 0]
+        assert [tenure.renewals for tenure in audit.tenures] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,14 @@ def test_one_after_the_other_is_in_order_whatever_the_order_of_files() -> None:
 )
 def test_what_is_flagged(files: list[Any], now_s: float, expected: list[Any], flagged: list[Any]) -> None:
     audit = seen(now_s, *(told(*file) for file in files))
-    assert spells(audit) == expected
+    assert tenures(audit) == expected
     assert flags(audit) == flagged
     assert audit.wrong is any(kind == "overlap" for kind, _, _ in flagged)
 
 
 def test_lines_that_are_no_record_are_flagged_and_the_others_count() -> None:
     audit = seen(100, told("a", "START 0 30") + b"{broken\n\n" + told("a", "END 5 30"))
-    assert spells(audit) == [("a", 0, 5, "released")]
+    assert tenures(audit) == [("a", 0, 5, "released")]
     assert [flag.kind for flag in audit.flags] == ["unreadable"]
 
 
@@ -240,7 +240,7 @@ def apart_by_one(one: set[int], two: set[int]) -> bool:
 def test_the_json_says_what_the_audit_says() -> None:
     audit = seen(100, told("a", "START 0 30", "END 20 30"), told("b", "START 10 40", "END 30 40"))
     said = json.loads(json.dumps(fields(audit)))
-    assert [(s["owner"], s["held_ms"], s["how"]) for s in said["spells"]] == [
+    assert [(s["owner"], s["held_ms"], s["how"]) for s in said["tenures"]] == [
         ("a", 20_000, "released"),
         ("b", 20_000, "released"),
     ]
@@ -259,7 +259,7 @@ def titles(picture: ET.Element) -> list[str]:
     return [element.text or "" for element in picture.iter("{http://www.w3.org/2000/svg}title")]
 
 
-def test_every_spell_gap_and_overlap_can_be_pointed_at() -> None:
+def test_every_tenure_gap_and_overlap_can_be_pointed_at() -> None:
     files = [told("<a>", "START 0 30", "END 20 30"), told("b", "START 15 45"), told("c", "START 60 90", "END 61 90")]
     found = titles(drawn(seen(200, *files)))
     assert sum(title.startswith(("<a>: ", "b: ", "c: ")) for title in found) == 3
@@ -267,7 +267,7 @@ def test_every_spell_gap_and_overlap_can_be_pointed_at() -> None:
     assert sum(title.startswith("free for 15.0 s") for title in found) == 1
 
 
-def test_a_bar_is_as_long_as_its_spell() -> None:
+def test_a_bar_is_as_long_as_its_tenure() -> None:
     picture = drawn(seen(200, told("a", "START 0 30", "END 30 30"), told("b", "START 30 90", "END 90 90")))
     bars = {
         title.text.partition(":")[0]: float(bar.get("width") or 0)
@@ -394,7 +394,7 @@ def test_every_holding_has_a_file_of_its_own_and_they_fit_together(store: Store)
     assert settled(log)
     assert [[record.step for record in page] for page in written(store)] == [["START", "END"]] * 5
     audit = analyse(read_files(store, FOLDER, timeout_s=10), Machine().now_ms())
-    assert (len(audit.spells), audit.flags) == (5, ())
+    assert (len(audit.tenures), audit.flags) == (5, ())
     assert len(read_files(store, FOLDER, 2, timeout_s=10)) == 2
 
 

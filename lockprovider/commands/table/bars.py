@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lockprovider.commands.table.picture import Bar, Kind
-from lockprovider.observe.audit import Spell
+from lockprovider.observe.audit import Tenure
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, to_ms
 from lockprovider.table.format.layout import TIMELINE
@@ -23,25 +23,25 @@ _KINDS: dict[Action, Kind] = {
 _WRITER = "writer"  # the key of a commit's extra metadata that names its lane
 
 
-def bars(table: Table, spells: Sequence[Spell]) -> list[Bar]:
-    """All instants; `spells` tell who held the lock when, as far as that is known."""
+def bars(table: Table, tenures: Sequence[Tenure]) -> list[Bar]:
+    """All instants; `tenures` tell who held the lock when, as far as that is known."""
     now = table.timeline()
     ends = [to_ms(i.completion or i.begin) for i in now.instants]
-    made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if spells else {}
+    made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
     kept = {i.begin for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed}
     done = (instant for instant in now.instants if _is_drawn(instant))
-    found = [replace(_done(table, one, made_ms, spells), savepoint=one.begin in kept) for one in done]
+    found = [replace(_done(table, one, made_ms, tenures), savepoint=one.begin in kept) for one in done]
     pending = (begin for action in (*Action,) if action is not Action.SAVEPOINT for begin in now.pending(action))
     still = [Bar(to_ms(b), max(ends, default=0), "pending", f"{b} is pending") for b in sorted({*pending})]
     return found + still + _undone(table, now)
 
 
-def with_lock(bar: Bar, ready_ms: int | None, spells: Sequence[Spell]) -> Bar:
+def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:
     """The bar, with the holding of the lock that its commit fell into: completion times are made under the lock.
 
     Its files carry the store's clock, which may be another, and often tells whole seconds only.
     """
-    mine = [spell for spell in spells if spell.start_ms <= bar.end_ms <= spell.end_ms]
+    mine = [tenure for tenure in tenures if tenure.start_ms <= bar.end_ms <= tenure.end_ms]
     if len(mine) != 1:
         return bar  # no record of it, or clocks that differ: not known
     held_ms = max(bar.start_ms, mine[0].start_ms)
@@ -53,7 +53,7 @@ def _is_drawn(instant: Instant) -> bool:
     return instant.is_completed and instant.action is not Action.SAVEPOINT
 
 
-def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], spells: Sequence[Spell]) -> Bar:
+def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], tenures: Sequence[Tenure]) -> Bar:
     kind = _KINDS.get(instant.action, "write")
     bar = Bar(to_ms(instant.begin), to_ms(instant.completion or instant.begin), kind, instant.file_name)
     if not instant.changes_rows:
@@ -61,7 +61,7 @@ def _done(table: Table, instant: Instant, made_ms: Mapping[str, int], spells: Se
     metadata = table.metadata_of(instant)
     label = f"{bar.label} {metadata.operation}, {len(metadata.file_groups)} file groups"
     bar = replace(bar, label=label, lane=metadata.extra.get(_WRITER, ""))
-    return with_lock(bar, _ready_ms(metadata, made_ms), spells)
+    return with_lock(bar, _ready_ms(metadata, made_ms), tenures)
 
 
 def _ready_ms(metadata: CommitMetadata, made_ms: Mapping[str, int]) -> int | None:

@@ -14,7 +14,7 @@ from lockprovider.commands.table.asked import Commands, add_command, opened, say
 from lockprovider.commands.table.bars import bars
 from lockprovider.commands.table.output import Answer
 from lockprovider.commands.table.picture import draw
-from lockprovider.observe.audit import Spell, analyse, places
+from lockprovider.observe.audit import Tenure, analyse, places
 from lockprovider.observe.audit_log import read_files
 from lockprovider.table.table import Table
 
@@ -64,19 +64,19 @@ def _timeline(arguments: Any) -> int:
     table = opened(arguments)
     if arguments.svg is None:
         return say(arguments, answers.timeline(table, arguments.last))
-    spells = _spells(table)
-    found = bars(table, spells)
-    picture = draw(found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in spells])
+    tenures = _tenures(table)
+    found = bars(table, tenures)
+    picture = draw(found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in tenures])
     arguments.svg.write_text(picture, encoding="utf-8")
-    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(spells)}
-    words = "" if spells else f"; for waits for the lock: lockprovider audit {table.url} --enable"
+    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(tenures)}
+    words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
     return say(arguments, Answer(said, f"drew {len(found)} instants into {arguments.svg}{words}"))
 
 
-def _spells(table: Table) -> tuple[Spell, ...]:
+def _tenures(table: Table) -> tuple[Tenure, ...]:
     """Who held the lock when, as far as the lock's audit tells; nothing if none is kept."""
     folder = places(HUDI_LOCK_PATH).folder
-    return analyse(read_files(table.store, folder, timeout_s=_AUDIT_S), Machine().now_ms()).spells
+    return analyse(read_files(table.store, folder, timeout_s=_AUDIT_S), Machine().now_ms()).tenures
 
 
 def _files(arguments: Any) -> int:

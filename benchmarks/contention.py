@@ -23,7 +23,7 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
-from lockprovider.acquire.polling import Join, Sight, Waiter, comes_again, join_failed, looked, passing
+from lockprovider.acquire.polling import Join, Observation, Waiter, comes_again, join_failed, looked, passing
 from lockprovider.lease.machine import ahead_of, hands_over, joined, not_there, step
 from lockprovider.lease.states import (
     EVERYONE,
@@ -329,14 +329,14 @@ class Simulation:
                 return
             if last:
                 return
-            sight = self._sight(process, effect, self.now_s - sent_s if process.reads > reads else None, age_s)
-            waiter, what = looked(waiter, sight, self.random.random())
+            seen = self._observed(process, effect, self.now_s - sent_s if process.reads > reads else None, age_s)
+            waiter, what = looked(waiter, seen, self.random.random())
             if isinstance(what, Join):
-                waiter, what = yield from self._join(process, waiter, sight)
+                waiter, what = yield from self._join(process, waiter, seen)
             pause_s = min(what.seconds, me.until_s - self.now_s)
             self._pause_s = max(self._pause_s, pause_s)
             yield max(0.0, pause_s), None
-            over = passing(waiter, sight, self.now_s)
+            over = passing(waiter, seen, self.now_s)
 
     def _news(self, process: _Process) -> float:
         """What `Party.news` makes of what is known; how old that is."""
@@ -348,19 +348,19 @@ class Simulation:
             process.machine = Idle()
         return 0.0
 
-    def _sight(self, process: _Process, busy: Busy, took_s: float | None, age_s: float) -> Sight:
+    def _observed(self, process: _Process, busy: Busy, took_s: float | None, age_s: float) -> Observation:
         now = self._moment(process)
-        return Sight(*process.seen, busy, now.now_ms, now.monotonic_s, took_s, age_s if took_s is None else 0.0)
+        return Observation(*process.seen, busy, now.now_ms, now.monotonic_s, took_s, age_s if took_s is None else 0.0)
 
-    def _join(self, process: _Process, waiter: Waiter, sight: Sight) -> Task:
-        record = joined(sight.record, process.name)
+    def _join(self, process: _Process, waiter: Waiter, seen: Observation) -> Task:
+        record = joined(seen.record, process.name)
         sent_s = self.now_s
-        version = yield from self._put(record, sight.version)
+        version = yield from self._put(record, seen.version)
         if version is None:
             return join_failed(waiter, self.random.random(), self.now_s - sent_s)
         process.seen = (record, version)
-        busy = replace(sight.busy, ahead=ahead_of(process.name, record.line))
-        return looked(waiter, replace(sight, record=record, busy=busy), self.random.random())
+        busy = replace(seen.busy, ahead=ahead_of(process.name, record.line))
+        return looked(waiter, replace(seen, record=record, busy=busy), self.random.random())
 
     def _acquire_naive(self, process: _Process, me: _Contender) -> Task:
         while True:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from lockprovider.acquire.polling import FIRST_S, Join, Pause, Sight, Waiter, join_failed, looked, passing
+from lockprovider.acquire.polling import FIRST_S, Join, Observation, Pause, Waiter, join_failed, looked, passing
 from lockprovider.acquire.process_queue import Party
 from lockprovider.errors import NotAcquired
 from lockprovider.lease.machine import ahead_of, joined
@@ -103,10 +103,10 @@ class _Asking:
             left_s = self._left_s()
             if last or (left_s <= 0 and not busy.free and not busy.lost_race):
                 raise _not_acquired(self._client.path, busy)
-            sight = self._sight(busy, began_s if tried.looked else None)
-            waiter, pause_s = self._look_or_join(waiter, sight)
+            seen = self._observed(busy, began_s if tried.looked else None)
+            waiter, pause_s = self._look_or_join(waiter, seen)
             self._party.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
-            over = passing(waiter, sight, self._world.monotonic_s())
+            over = passing(waiter, seen, self._world.monotonic_s())
 
     def _left_s(self) -> float:
         return self._deadline_s - self._world.monotonic_s()
@@ -123,24 +123,26 @@ class _Asking:
         self._client.adopt(idle, known)
         return None if idle.released is not None else end_of_hold
 
-    def _sight(self, busy: Busy, began_s: float | None) -> Sight:
+    def _observed(self, busy: Busy, began_s: float | None) -> Observation:
         known = self._client.known
         assert known is not None  # noqa: S101 - the answer is about a record that was read
         at_s = self._world.monotonic_s()
         took_s, age_s = (None, self._party.age_s) if began_s is None else (at_s - began_s, 0.0)
-        return Sight(known.record, known.version, busy, self._world.now_ms(), at_s, took_s, age_s, known.understood)
+        return Observation(
+            known.record, known.version, busy, self._world.now_ms(), at_s, took_s, age_s, known.understood
+        )
 
-    def _look_or_join(self, waiter: Waiter, sight: Sight) -> tuple[Waiter, float]:
-        waiter, what = looked(waiter, sight, self._world.random())
+    def _look_or_join(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, float]:
+        waiter, what = looked(waiter, seen, self._world.random())
         if isinstance(what, Join):
-            there = joined(sight.record, self._party.name)
+            there = joined(seen.record, self._party.name)
             sent_s = self._world.monotonic_s()
-            if not self._client.joined(there, sight.version):
+            if not self._client.joined(there, seen.version):
                 waiter, what = join_failed(waiter, self._world.random(), self._world.monotonic_s() - sent_s)
                 return waiter, what.seconds
             self._party.knows(self._client.known)
-            busy = replace(sight.busy, ahead=ahead_of(self._party.name, there.line))
-            waiter, what = looked(waiter, replace(sight, record=there, busy=busy), self._world.random())
+            busy = replace(seen.busy, ahead=ahead_of(self._party.name, there.line))
+            waiter, what = looked(waiter, replace(seen, record=there, busy=busy), self._world.random())
         return waiter, what.seconds if isinstance(what, Pause) else 0.0
 
 

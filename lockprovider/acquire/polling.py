@@ -53,7 +53,7 @@ _PACED_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """What a waiting client saw at a look."""
 
     record: LockRecord
@@ -96,17 +96,17 @@ class Join:
     """Write yourself into the line, under the version that was seen; then look again after a pause."""
 
 
-def looked(waiter: Waiter, sight: Sight, draw: float) -> tuple[Waiter, Pause | Join]:
+def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause | Join]:
     """What to do after a look in vain; `draw` is in [0, 1)."""
-    known = _noted(waiter, sight)
-    if rest_s := rests_s(sight.record, sight.now_ms):
+    known = _noted(waiter, seen)
+    if rest_s := rests_s(seen.record, seen.now_ms):
         return known, Pause(rest_s * (1 + draw / 10))
-    if _should_join(known, sight):
-        if known.fresh or not known.refused or sight.took_s is None or _turn_s(sight) > _LONG_WAYS * known.way_s:
+    if _should_join(known, seen):
+        if known.fresh or not known.refused or seen.took_s is None or _turn_s(seen) > _LONG_WAYS * known.way_s:
             return known, Join()
         if known.watched < _WATCHES:
             return replace(known, watched=known.watched + 1), Pause(0.0)
-    pause_s = min(_pause_s(known, sight, draw) - sight.age_s, _at_most_s(known, sight, draw))
+    pause_s = min(_pause_s(known, seen, draw) - seen.age_s, _at_most_s(known, seen, draw))
     return known, Pause(max(0.0, min(pause_s, max(LONGEST_S, waiter.poll_s))))
 
 
@@ -122,19 +122,19 @@ def join_failed(waiter: Waiter, draw: float, took_s: float) -> tuple[Waiter, Pau
     return replace(after, watched=0), Pause(_slowing_s(after.refused, waiter.poll_s) * draw + waiter.way_s)
 
 
-def passing(waiter: Waiter, sight: Sight, monotonic_s: float) -> Passing:
+def passing(waiter: Waiter, seen: Observation, monotonic_s: float) -> Passing:
     """Whom the next look may pass over.
 
     Those whose turn it was, if the lock is still free as it was, and all if it was for long. And all, for one that is
     not in the line and has waited for longer than a round of it; where there is no line, there is nobody to pass.
     """
-    line = sight.record.line
-    if line and waiter.party not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(sight):
+    line = seen.record.line
+    if line and waiter.party not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(seen):
         return Passing(_ALL)
     if waiter.free_since_s is None:
         return Passing()
     free_s = monotonic_s - waiter.free_since_s
-    return Passing(_ALL if free_s > LONGEST_S else int(free_s / _patience_s(waiter, sight)), waiter.version)
+    return Passing(_ALL if free_s > LONGEST_S else int(free_s / _patience_s(waiter, seen)), waiter.version)
 
 
 def comes_again(gap_s: float, waited_s: float, record: LockRecord) -> bool:
@@ -145,72 +145,72 @@ def comes_again(gap_s: float, waited_s: float, record: LockRecord) -> bool:
     return gap_s < max(2 * FIRST_S, waited_s, (len(record.line) + 1) * record.turn_ms / 1000)
 
 
-def _noted(waiter: Waiter, sight: Sight) -> Waiter:
-    same = waiter.version == sight.version
-    since_s = waiter.free_since_s if same and waiter.free_since_s is not None else sight.monotonic_s
-    began_s = sight.monotonic_s if waiter.began_s is None else waiter.began_s
-    way_s = max(sight.took_s or 0.0, waiter.way_s / 2)
-    ago_s = sight.monotonic_s - waiter.looked_s
+def _noted(waiter: Waiter, seen: Observation) -> Waiter:
+    same = waiter.version == seen.version
+    since_s = waiter.free_since_s if same and waiter.free_since_s is not None else seen.monotonic_s
+    began_s = seen.monotonic_s if waiter.began_s is None else waiter.began_s
+    way_s = max(seen.took_s or 0.0, waiter.way_s / 2)
+    ago_s = seen.monotonic_s - waiter.looked_s
     return replace(
         waiter,
         looks=waiter.looks + 1,
         way_s=way_s,
-        looked_s=sight.monotonic_s,
-        fresh=waiter.version not in (None, sight.version) and ago_s < _FRESH_WAYS * way_s,
-        version=sight.version,
+        looked_s=seen.monotonic_s,
+        fresh=waiter.version not in (None, seen.version) and ago_s < _FRESH_WAYS * way_s,
+        version=seen.version,
         began_s=began_s,
-        free_since_s=since_s if sight.busy.free else None,
-        rivals=waiter.rivals + _another_got_it(waiter, sight),
+        free_since_s=since_s if seen.busy.free else None,
+        rivals=waiter.rivals + _another_got_it(waiter, seen),
     )
 
 
-def _another_got_it(waiter: Waiter, sight: Sight) -> bool:
-    return sight.busy.lost_race or (waiter.version not in (None, sight.version) and not sight.busy.free)
+def _another_got_it(waiter: Waiter, seen: Observation) -> bool:
+    return seen.busy.lost_race or (waiter.version not in (None, seen.version) and not seen.busy.free)
 
 
-def _should_join(waiter: Waiter, sight: Sight) -> bool:
+def _should_join(waiter: Waiter, seen: Observation) -> bool:
     """Whoever has just released stands at the end at once; a newcomer tries to get in by itself for a round first.
 
     To join is to write, against the holder and against all others who join: with many, that is what costs most.
     """
-    line = sight.record.line
+    line = seen.record.line
     # Else the lock is free between, for whoever looks, and its record is never left alone for long enough.
-    turns_are_taken = line or sight.record.turn_ms or _lasts_s(sight) > max(_QUIET_S, _QUIET_WAYS * waiter.way_s)
-    if not sight.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line or sight.busy.lost_race:
+    turns_are_taken = line or seen.record.turn_ms or _lasts_s(seen) > max(_QUIET_S, _QUIET_WAYS * waiter.way_s)
+    if not seen.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line or seen.busy.lost_race:
         return False
-    if sight.took_s is None and not waiter.refused:
+    if seen.took_s is None and not waiter.refused:
         return True
     rounds = _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
-    turn_s = min(LONGEST_S, sight.record.turn_ms / 1000 or _UNKNOWN_TURN_S)
-    return _waited_s(waiter, sight.monotonic_s) > rounds * (len(line) + 1) * turn_s
+    turn_s = min(LONGEST_S, seen.record.turn_ms / 1000 or _UNKNOWN_TURN_S)
+    return _waited_s(waiter, seen.monotonic_s) > rounds * (len(line) + 1) * turn_s
 
 
 def _waited_s(waiter: Waiter, monotonic_s: float) -> float:
     return 0.0 if waiter.began_s is None else monotonic_s - waiter.began_s
 
 
-def _pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
-    line, turn_s = sight.record.line, _turn_s(sight)
+def _pause_s(waiter: Waiter, seen: Observation, draw: float) -> float:
+    line, turn_s = seen.record.line, _turn_s(seen)
     if waiter.party not in line:
-        return _guests_pause_s(waiter, sight, draw)
+        return _guests_pause_s(waiter, seen, draw)
     ahead = ahead_of(waiter.party, line)
-    if may_stay_free(sight.record):  # a turn ends with the publish of whoever has it
-        own_in_s = (ahead - 1 + _LATE) * turn_s + _left_s(sight) - waiter.way_s
+    if may_stay_free(seen.record):  # a turn ends with the publish of whoever has it
+        own_in_s = (ahead - 1 + _LATE) * turn_s + _left_s(seen) - waiter.way_s
     else:
-        own_in_s = (ahead * turn_s + _left_s(sight) - _WAYS * waiter.way_s) * _EARLY
+        own_in_s = (ahead * turn_s + _left_s(seen) - _WAYS * waiter.way_s) * _EARLY
     if ahead == 0:
-        return max(own_in_s, _pace_s(waiter, sight) * (1 - draw / 2))
-    return max(own_in_s, _pace_s(waiter, sight)) * (1 - draw / 10)
+        return max(own_in_s, _pace_s(waiter, seen) * (1 - draw / 2))
+    return max(own_in_s, _pace_s(waiter, seen)) * (1 - draw / 10)
 
 
-def _guests_pause_s(waiter: Waiter, sight: Sight, draw: float) -> float:
-    line = sight.record.line
+def _guests_pause_s(waiter: Waiter, seen: Observation, draw: float) -> float:
+    line = seen.record.line
     if waiter.rivals and not line:
         return _crowd_pause_s(waiter, draw)
-    slowing_s, round_s = _slowing_s(waiter.looks - 1, waiter.poll_s), len(line) * _turn_s(sight)
-    if sight.busy.lost_race:  # by one of the line, who comes on time; the last newcomer of all is soon tried again
+    slowing_s, round_s = _slowing_s(waiter.looks - 1, waiter.poll_s), len(line) * _turn_s(seen)
+    if seen.busy.lost_race:  # by one of the line, who comes on time; the last newcomer of all is soon tried again
         soon_s = _LOST_RACE_WAYS * max(waiter.way_s, _LOST_RACE_WAY_S)
-        later_s = min(slowing_s, round_s) if sight.record.turn_ms else slowing_s
+        later_s = min(slowing_s, round_s) if seen.record.turn_ms else slowing_s
         return min(waiter.poll_s, max(soon_s, later_s / 4) * (1 + draw))
     return max(slowing_s, _GUEST_ROUND * round_s) * (1 + draw) / 2
 
@@ -222,14 +222,14 @@ def _crowd_pause_s(waiter: Waiter, draw: float) -> float:
     return min(_CROWD_POLLS * waiter.poll_s, first_s * growth) * (_CROWD_EVEN + 2 * (1 - _CROWD_EVEN) * draw)
 
 
-def _at_most_s(waiter: Waiter, sight: Sight, draw: float) -> float:
+def _at_most_s(waiter: Waiter, seen: Observation, draw: float) -> float:
     """Until the lock is there for the taking; a little later, for others wait for that too."""
     if waiter.free_since_s is not None:
-        free_s = sight.monotonic_s - waiter.free_since_s
-        over_s = sight.busy.ahead * _patience_s(waiter, sight) - free_s
-        left_s = LONGEST_S - max(free_s, lies_free_s(sight.record, sight.now_ms))
+        free_s = seen.monotonic_s - waiter.free_since_s
+        over_s = seen.busy.ahead * _patience_s(waiter, seen) - free_s
+        left_s = LONGEST_S - max(free_s, lies_free_s(seen.record, seen.now_ms))
         return max(_SOONEST_S, min(over_s * (1 + draw / 10), left_s + draw * _SLACK_S))
-    lapses_in_s = (sight.record.lapses_ms - sight.now_ms) / 1000
+    lapses_in_s = (seen.record.lapses_ms - seen.now_ms) / 1000
     return max(0.0, lapses_in_s) + draw * waiter.poll_s / 10
 
 
@@ -237,37 +237,37 @@ def _slowing_s(times: int, poll_s: float) -> float:
     return min(poll_s, _GUEST_S * (1 << min(times, _DOUBLINGS)))
 
 
-def _turn_s(sight: Sight) -> float:
-    return min(LONGEST_S, sight.record.turn_ms / 1000 or max(FIRST_S, _lasts_s(sight)))
+def _turn_s(seen: Observation) -> float:
+    return min(LONGEST_S, seen.record.turn_ms / 1000 or max(FIRST_S, _lasts_s(seen)))
 
 
-def _left_s(sight: Sight) -> float:
+def _left_s(seen: Observation) -> float:
     """Of this turn; where nobody takes the lock but by a publish, one ends and the next begins with that."""
-    turn_s, record = _turn_s(sight), sight.record
+    turn_s, record = _turn_s(seen), seen.record
     if may_stay_free(record) and record.freed_ms:
-        return min(turn_s, max(0.0, turn_s - (sight.now_ms - record.freed_ms) / 1000))
-    return 0.0 if sight.busy.free else min(turn_s, max(0.0, turn_s - _lasts_s(sight)))
+        return min(turn_s, max(0.0, turn_s - (seen.now_ms - record.freed_ms) / 1000))
+    return 0.0 if seen.busy.free else min(turn_s, max(0.0, turn_s - _lasts_s(seen)))
 
 
-def _lasts_s(sight: Sight) -> float:
+def _lasts_s(seen: Observation) -> float:
     """How long the turn lasts by now; clocks may differ."""
-    holder = sight.record.holder
-    if holder is None or sight.busy.free or sight.busy.lost_race:
+    holder = seen.record.holder
+    if holder is None or seen.busy.free or seen.busy.lost_race:
         return 0.0
-    return (sight.now_ms - holder.since_ms) / 1000
+    return (seen.now_ms - holder.since_ms) / 1000
 
 
-def _pace_s(waiter: Waiter, sight: Sight) -> float:
+def _pace_s(waiter: Waiter, seen: Observation) -> float:
     """How often the first in the line looks: when the turn lasts longer than others did, more and more seldom."""
-    holder = sight.record.holder
-    lasts_s = 0.0 if holder is None else (sight.now_ms - holder.since_ms) / 1000
-    return min(waiter.poll_s, max(_turn_s(sight) / _looks(sight.record), (lasts_s - _turn_s(sight)) / _SLOWER))
+    holder = seen.record.holder
+    lasts_s = 0.0 if holder is None else (seen.now_ms - holder.since_ms) / 1000
+    return min(waiter.poll_s, max(_turn_s(seen) / _looks(seen.record), (lasts_s - _turn_s(seen)) / _SLOWER))
 
 
 def _looks(record: LockRecord) -> int:
     return _FEWER_LOOKS if may_stay_free(record) else _LOOKS
 
 
-def _patience_s(waiter: Waiter, sight: Sight) -> float:
+def _patience_s(waiter: Waiter, seen: Observation) -> float:
     """How long the first in the line may take to come."""
-    return _pace_s(waiter, sight) + max(_SLACK_S, 4 * waiter.way_s)
+    return _pace_s(waiter, seen) + max(_SLACK_S, 4 * waiter.way_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from fsspec_cas import ABSENT, Content, Lost, ObjectNotFound, Outcome, Store, Version, Won, World
 from lockprovider.client.client import Client
-from lockprovider.observe.status import Sight
+from lockprovider.observe.status import LockStatus
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
 
@@ -16,7 +16,7 @@ _SETTINGS = LockSettings(validity_s=60.0, renew_s=6.0)  # of a break that has to
 _TRIES = 20  # each one more who joins the line may cost one
 
 
-def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> Sight:
+def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S) -> LockStatus:
     """The lock record now, judged by the store's clock where the store says it.
 
     Two requests: the record, and a look at the object for the store's time.
@@ -29,11 +29,11 @@ def look(store: Store, path: str, world: World, *, timeout_s: float = _REQUEST_S
         content = store.read(path, timeout=timeout_s)
         said_ms = store.head(path, timeout=timeout_s).answered_ms
     except ObjectNotFound:
-        return Sight(None, None, world.now_ms(), by_store=False, own_ms=world.now_ms())
+        return LockStatus(None, None, world.now_ms(), by_store=False, own_ms=world.now_ms())
     own_ms = world.now_ms()
     now_ms = own_ms if said_ms is None else said_ms
     record = LockRecord.decode(content.data)
-    return Sight(record, content.version, now_ms, by_store=said_ms is not None, own_ms=own_ms)
+    return LockStatus(record, content.version, now_ms, by_store=said_ms is not None, own_ms=own_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Broken:
     set_aside: Mapping[str, str] = field(default_factory=dict)
 
 
-def break_lock(store: Store, path: str, seen: Sight, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
+def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeout_s: float = _REQUEST_S) -> Broken:
     """Release the lock in `seen`, if its record still is the one that is there; more may have come to wait for it.
 
     The holder is told at its next renewal, not before: until then it works on. What it publishes with `lease.publish`

@@ -9,7 +9,7 @@ from fsspec_cas import InvalidInput, Lost, Machine, Unknown, Won
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain
 from lockprovider.client.inspect import Broken, break_lock, look
 from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
-from lockprovider.observe.status import Sight, fields, lines
+from lockprovider.observe.status import LockStatus, fields, lines
 
 _MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the holder
 renewed it in between, or somebody else took it, nothing is written.
@@ -44,7 +44,7 @@ def _break(arguments: Any) -> int:
     return _break_seen(arguments, at, seen)
 
 
-def _break_seen(arguments: Any, at: Place, seen: Sight) -> int:
+def _break_seen(arguments: Any, at: Place, seen: LockStatus) -> int:
     done = break_lock(at.store, at.path, seen, Machine(), timeout_s=arguments.timeout)
     match done.outcome:
         case Won():
@@ -58,7 +58,7 @@ def _break_seen(arguments: Any, at: Place, seen: Sight) -> int:
             return UNKNOWN
 
 
-def _words(at: Place, seen: Sight, done: Broken) -> str:
+def _words(at: Place, seen: LockStatus, done: Broken) -> str:
     said = [f"broken: {at} is free; it was held by {seen.record and seen.record.owner}"]
     if done.finished:
         said.append(f"decided before, and there now: {', '.join(done.finished)}")
@@ -66,7 +66,7 @@ def _words(at: Place, seen: Sight, done: Broken) -> str:
     return "\n".join(said)
 
 
-def _confirmed(at: Place, seen: Sight) -> bool:
+def _confirmed(at: Place, seen: LockStatus) -> bool:
     if not sys.stdin.isatty():
         raise InvalidInput("nobody is there to be asked; look with `lockprovider status` and add --yes")
     shown = "\n".join([f"lock     {at}", *lines(seen)])
@@ -74,18 +74,18 @@ def _confirmed(at: Place, seen: Sight) -> bool:
     return sys.stdin.readline().strip() == "yes"
 
 
-def _nothing_to_do(arguments: Any, at: Place, seen: Sight) -> int:
+def _nothing_to_do(arguments: Any, at: Place, seen: LockStatus) -> int:
     _say(arguments, "not_held", seen, f"not held: {at} is {seen.state}; nothing was written")
     return DONE
 
 
-def _refused(arguments: Any, seen: Sight, why: str) -> int:
+def _refused(arguments: Any, seen: LockStatus, why: str) -> int:
     _say(arguments, "refused", seen, "")
     complain("lockprovider", f"{why}; nothing was written")
     return REFUSED
 
 
-def _say(arguments: Any, outcome: str, seen: Sight, plain: str, done: Broken | None = None) -> None:
+def _say(arguments: Any, outcome: str, seen: LockStatus, plain: str, done: Broken | None = None) -> None:
     if plain or arguments.json:
         more = {} if done is None else {"finished": list(done.finished), "set_aside": dict(done.set_aside)}
         say(arguments, {"outcome": outcome, "seen": fields(seen), **more}, plain)

@@ -20,6 +20,6 @@ def add(commands: Commands) -> None:
 
 def _status(arguments: Any) -> int:
     at = place(arguments)
-    sight = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
-    say(arguments, {"url": at.url, "path": at.path, **fields(sight)}, "\n".join([f"lock     {at}", *lines(sight)]))
+    status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
+    say(arguments, {"url": at.url, "path": at.path, **fields(status)}, "\n".join([f"lock     {at}", *lines(status)]))
     return DONE

@@ -18,7 +18,7 @@ _CLOCKS_DIFFER_MS = 2000  # the store's clock is read to a whole second
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class LockStatus:
     """The record and its version out of one answer; None where there is none.
 
     `now_ms` is the store's clock if `by_store`, else this machine's; `own_ms` always is this machine's.
@@ -96,15 +96,15 @@ def who(record: LockRecord) -> str:
     return f"{record.owner} ({record.holder.host}, pid {record.holder.pid})"
 
 
-def fields(sight: Sight) -> dict[str, Any]:
-    """The sight as JSON."""
-    ahead_ms = sight.own_ms - sight.now_ms if sight.by_store else None
+def fields(status: LockStatus) -> dict[str, Any]:
+    """The status as JSON."""
+    ahead_ms = status.own_ms - status.now_ms if status.by_store else None
     return {
-        "state": sight.state,
-        **record_fields(sight.record),
-        "version": None if sight.version is None else str(sight.version),
-        "now_ms": sight.now_ms,
-        "clock": "store" if sight.by_store else "own",
+        "state": status.state,
+        **record_fields(status.record),
+        "version": None if status.version is None else str(status.version),
+        "now_ms": status.now_ms,
+        "clock": "store" if status.by_store else "own",
         "own_clock_ahead_ms": ahead_ms,
     }
 
@@ -125,12 +125,12 @@ def record_fields(record: LockRecord | None) -> dict[str, Any]:
     }
 
 
-def lines(sight: Sight) -> list[str]:
-    """The sight in words, one line a fact."""
-    record, now_ms = sight.record, sight.now_ms
+def lines(status: LockStatus) -> list[str]:
+    """The status in words, one line a fact."""
+    record, now_ms = status.record, status.now_ms
     if record is None:
         return ["state    absent: nobody has ever taken this lock"]
-    named = [("state", _state_words(sight, record)), ("owner", record.owner)]
+    named = [("state", _state_words(status, record)), ("owner", record.owner)]
     if record.holder is not None:
         since_ms = record.holder.since_ms
         named.append(("holder", f"{record.holder.host}, pid {record.holder.pid}"))
@@ -147,16 +147,16 @@ def lines(sight: Sight) -> list[str]:
     if record.unapplied:
         paths = ", ".join(pending.path for pending in record.unapplied)
         named.append(("pending", f"{paths}, decided; whoever takes the lock finishes it first"))
-    named.append(("clock", _clock_words(sight)))
+    named.append(("clock", _clock_words(status)))
     return [f"{name:<8} {words}" for name, words in named]
 
 
-def _state_words(sight: Sight, record: LockRecord) -> str:
-    match sight.state:
+def _state_words(status: LockStatus, record: LockRecord) -> str:
+    match status.state:
         case "held":
             return "held"
         case "lapsed":
-            late_ms = sight.now_ms - record.valid_until_ms
+            late_ms = status.now_ms - record.valid_until_ms
             return f"lapsed {span(late_ms)} ago without a release: the next one who asks gets it"
         case "released" | "absent":
             return "released: the next one who asks gets it"
@@ -166,10 +166,10 @@ def _distance(ms: int) -> str:
     return f"in {span(ms)}" if ms >= 0 else f"{span(-ms)} ago"
 
 
-def _clock_words(sight: Sight) -> str:
-    if not sight.by_store:
+def _clock_words(status: LockStatus) -> str:
+    if not status.by_store:
         return "this machine's; the store does not say its own"
-    ahead_ms = sight.own_ms - sight.now_ms
+    ahead_ms = status.own_ms - status.now_ms
     if abs(ahead_ms) < _CLOCKS_DIFFER_MS:
         return "the store's"
     side = "ahead of" if ahead_ms > 0 else "behind"

@@ -23,7 +23,7 @@ from lockprovider import (
     Pending,
 )
 from lockprovider.client.inspect import break_lock, look
-from lockprovider.observe.status import Sight, changes, describe, fields, lines, state_at
+from lockprovider.observe.status import LockStatus, changes, describe, fields, lines, state_at
 from lockprovider.observe.words import count, moment, span
 
 SHORT = LockSettings(validity_s=10, renew_s=1, timeout_s=0.3, poll_s=0.05)
@@ -36,11 +36,11 @@ def store(tmp_path: Path) -> Store:
     return Store.from_url(str(tmp_path))
 
 
-def see(store: Store) -> Sight:
+def see(store: Store) -> LockStatus:
     return look(store, HUDI_LOCK_PATH, Machine())
 
 
-def broken(store: Store, seen: Sight) -> Won | Lost | Any:
+def broken(store: Store, seen: LockStatus) -> Won | Lost | Any:
     return break_lock(store, HUDI_LOCK_PATH, seen, Machine()).outcome
 
 
@@ -99,7 +99,7 @@ def test_the_stores_clock_decides_what_has_lapsed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ahead_ms", "words"), [(61_000, "1 min 1 s ahead of"), (-5_000, "5.0 s behind"), (900, "")])
 def test_a_clock_that_is_off_is_said(ahead_ms: int, words: str) -> None:
-    seen = Sight(HELD, Version("s3", '"x"'), 10_000, by_store=True, own_ms=10_000 + ahead_ms)
+    seen = LockStatus(HELD, Version("s3", '"x"'), 10_000, by_store=True, own_ms=10_000 + ahead_ms)
     assert fields(seen)["own_clock_ahead_ms"] == ahead_ms
     last = lines(seen)[-1]
     assert words in last
@@ -108,8 +108,8 @@ def test_a_clock_that_is_off_is_said(ahead_ms: int, words: str) -> None:
 
 def test_a_pending_publish_and_a_jvm_writer_are_said() -> None:
     pending = replace(HELD, pending=Pending("log/7", "s/1", "d"))
-    assert any("log/7" in line for line in lines(Sight(pending, None, 0, by_store=False, own_ms=0)))
-    assert any("JVM" in line for line in lines(Sight(JVM, None, 0, by_store=False, own_ms=0)))
+    assert any("log/7" in line for line in lines(LockStatus(pending, None, 0, by_store=False, own_ms=0)))
+    assert any("JVM" in line for line in lines(LockStatus(JVM, None, 0, by_store=False, own_ms=0)))
 
 
 # Breaking

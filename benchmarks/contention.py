@@ -175,7 +175,7 @@ class Simulation:
         for p in range(self.case.processes):
             process = _Process(f"p{p:03}", self.random.uniform(-_SKEW_S, _SKEW_S))
             for t in range(self.case.threads):
-                me = Me(f"{process.name}-{t}", SETTINGS, party=process.name)
+                me = Me(f"{process.name}-{t}", SETTINGS, line_name=process.name)
                 contender = _Contender(process, me, self.case.rounds or 1 << 30)
                 self.contenders.append(contender)
                 late_s = self.case.late_s if p == self.case.processes - 1 else 0.0
@@ -339,7 +339,7 @@ class Simulation:
             over = passing(waiter, seen, self.now_s)
 
     def _news(self, process: _Process) -> float:
-        """What `Party.news` makes of what is known; how old that is."""
+        """What `ProcessQueue.news` makes of what is known; how old that is."""
         known_s, process.known_s = process.known_s, None
         if process.seen is not None and known_s is not None and process.name in process.seen[0].line[1:]:
             process.machine = Idle(process.seen)

@@ -1,7 +1,7 @@
-"""Asking for a lock until it is there: first the party in this process, then the store, at the pace of `waiting`.
+"""Asking for a lock until it is there: first the queue of this process, then the store, at the pace of `polling`.
 
-party     who waits together in this process; only the first of them comes here with requests
-waiting   what to do after each look in vain: look again, and when, or join the line
+queue     who waits together in this process; only the first of them comes here with requests
+polling   what to do after each look in vain: look again, and when, or join the line
 Asker     one client, whose own machine decides whether the lock that it sees is there for it
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from lockprovider.acquire.polling import FIRST_S, Join, Observation, Pause, Waiter, join_failed, looked, passing
-from lockprovider.acquire.process_queue import Party
+from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import NotAcquired
 from lockprovider.lease.machine import ahead_of, joined
 from lockprovider.lease.record_file import Known
@@ -54,42 +54,42 @@ class Asker(Protocol):
         """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
-        """Another of the party has released this, and knows that."""
+        """Another of the queue has released this, and knows that."""
 
     def joined(self, there: LockRecord, version: Version) -> bool:
         """Write the record with the line that it is in now, if nobody else has written it."""
 
 
-def ask(client: Asker, party: Party, world: World, deadline_s: float) -> None:
+def ask(client: Asker, queue: ProcessQueue, world: World, deadline_s: float) -> None:
     """Return once the client has the lock.
 
     Raises:
         NotAcquired: it was held by others until the deadline; says by whom.
     """
-    party.asks()
-    if not party.fifo.acquire(timeout=max(0.0, deadline_s - world.monotonic_s())):
-        raise _not_acquired(client.path, party.refusal(client.owner))
+    queue.asks()
+    if not queue.fifo.acquire(timeout=max(0.0, deadline_s - world.monotonic_s())):
+        raise _not_acquired(client.path, queue.refusal(client.owner))
     try:
         began_s = world.monotonic_s()
-        _Asking(client, party, world, deadline_s).until_it_is_there()
-        party.took(client.owner, client.has_turn, client.known, world.monotonic_s() - began_s)
+        _Asking(client, queue, world, deadline_s).until_it_is_there()
+        queue.took(client.owner, client.has_turn, client.known, world.monotonic_s() - began_s)
     finally:
-        party.fifo.release()
+        queue.fifo.release()
 
 
 class _Asking:
-    """It is this client's turn in its party."""
+    """It is this client's turn in its queue."""
 
-    def __init__(self, client: Asker, party: Party, world: World, deadline_s: float) -> None:
+    def __init__(self, client: Asker, queue: ProcessQueue, world: World, deadline_s: float) -> None:
         self._client = client
-        self._party = party
+        self._queue = queue
         self._world = world
         self._deadline_s = deadline_s
 
     def until_it_is_there(self) -> None:
-        waiter, over = Waiter(self._party.name, self._client.settings.poll_s), Passing()
+        waiter, over = Waiter(self._queue.name, self._client.settings.poll_s), Passing()
         while True:
-            end_of_hold = self._hear_from_party()
+            end_of_hold = self._hear_from_queue()
             began_s = self._world.monotonic_s()
             last = began_s >= self._deadline_s  # a try that cannot wait lets nobody go first
             tried = self._client.try_once(EVERYONE if last else over, patient=not last)
@@ -97,29 +97,29 @@ class _Asking:
             if busy is None:
                 return
             if tried.looked:
-                self._party.knows(self._client.known)
+                self._queue.knows(self._client.known)
             if not busy.lost_race:
-                self._party.busy = busy
+                self._queue.busy = busy
             left_s = self._left_s()
             if last or (left_s <= 0 and not busy.free and not busy.lost_race):
                 raise _not_acquired(self._client.path, busy)
             seen = self._observed(busy, began_s if tried.looked else None)
             waiter, pause_s = self._look_or_join(waiter, seen)
-            self._party.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
+            self._queue.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
             over = passing(waiter, seen, self._world.monotonic_s())
 
     def _left_s(self) -> float:
         return self._deadline_s - self._world.monotonic_s()
 
-    def _hear_from_party(self) -> threading.Event | None:
+    def _hear_from_queue(self) -> threading.Event | None:
         """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
         left_s = self._left_s()
-        end_of_hold = self._party.end_of_hold()
+        end_of_hold = self._queue.end_of_hold()
         if left_s > 0 and end_of_hold is not None:
             paced_s = self._client.settings.poll_s * (1 + self._world.random()) / 2
             # One that believes in nothing any more is about to say so: it is releasing, unless it has lost the lock.
-            self._party.wait(min(FIRST_S if self._party.holder is None else paced_s, left_s), end_of_hold)
-        idle, known = self._party.news()
+            self._queue.wait(min(FIRST_S if self._queue.holder is None else paced_s, left_s), end_of_hold)
+        idle, known = self._queue.news()
         self._client.adopt(idle, known)
         return None if idle.released is not None else end_of_hold
 
@@ -127,7 +127,7 @@ class _Asking:
         known = self._client.known
         assert known is not None  # noqa: S101 - the answer is about a record that was read
         at_s = self._world.monotonic_s()
-        took_s, age_s = (None, self._party.age_s) if began_s is None else (at_s - began_s, 0.0)
+        took_s, age_s = (None, self._queue.age_s) if began_s is None else (at_s - began_s, 0.0)
         return Observation(
             known.record, known.version, busy, self._world.now_ms(), at_s, took_s, age_s, known.understood
         )
@@ -135,13 +135,13 @@ class _Asking:
     def _look_or_join(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, float]:
         waiter, what = looked(waiter, seen, self._world.random())
         if isinstance(what, Join):
-            there = joined(seen.record, self._party.name)
+            there = joined(seen.record, self._queue.name)
             sent_s = self._world.monotonic_s()
             if not self._client.joined(there, seen.version):
                 waiter, what = join_failed(waiter, self._world.random(), self._world.monotonic_s() - sent_s)
                 return waiter, what.seconds
-            self._party.knows(self._client.known)
-            busy = replace(seen.busy, ahead=ahead_of(self._party.name, there.line))
+            self._queue.knows(self._client.known)
+            busy = replace(seen.busy, ahead=ahead_of(self._queue.name, there.line))
             waiter, what = looked(waiter, replace(seen, record=there, busy=busy), self._world.random())
         return waiter, what.seconds if isinstance(what, Pause) else 0.0
 

@@ -70,7 +70,7 @@ class Observation:
 class Waiter:
     """What a waiting client remembers between two looks."""
 
-    party: str
+    name: str
     poll_s: float
     looks: int = 0
     way_s: float = 0.0  # the slowest of the looks of late
@@ -129,7 +129,7 @@ def passing(waiter: Waiter, seen: Observation, monotonic_s: float) -> Passing:
     not in the line and has waited for longer than a round of it; where there is no line, there is nobody to pass.
     """
     line = seen.record.line
-    if line and waiter.party not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(seen):
+    if line and waiter.name not in line and _waited_s(waiter, monotonic_s) > (len(line) + 1) * _turn_s(seen):
         return Passing(_ALL)
     if waiter.free_since_s is None:
         return Passing()
@@ -176,7 +176,7 @@ def _should_join(waiter: Waiter, seen: Observation) -> bool:
     line = seen.record.line
     # Else the lock is free between, for whoever looks, and its record is never left alone for long enough.
     turns_are_taken = line or seen.record.turn_ms or _lasts_s(seen) > max(_QUIET_S, _QUIET_WAYS * waiter.way_s)
-    if not seen.joinable or not turns_are_taken or waiter.party == "" or waiter.party in line or seen.busy.lost_race:
+    if not seen.joinable or not turns_are_taken or waiter.name == "" or waiter.name in line or seen.busy.lost_race:
         return False
     if seen.took_s is None and not waiter.refused:
         return True
@@ -191,9 +191,9 @@ def _waited_s(waiter: Waiter, monotonic_s: float) -> float:
 
 def _pause_s(waiter: Waiter, seen: Observation, draw: float) -> float:
     line, turn_s = seen.record.line, _turn_s(seen)
-    if waiter.party not in line:
+    if waiter.name not in line:
         return _guests_pause_s(waiter, seen, draw)
-    ahead = ahead_of(waiter.party, line)
+    ahead = ahead_of(waiter.name, line)
     if may_stay_free(seen.record):  # a turn ends with the publish of whoever has it
         own_in_s = (ahead - 1 + _LATE) * turn_s + _left_s(seen) - waiter.way_s
     else:

@@ -21,14 +21,14 @@ from lockprovider.record.record import LockRecord
 _NAME_LENGTH = 12  # of a UUID's 32 digits: a mistaken name only costs politeness
 
 
-class Party:
+class ProcessQueue:
     """Those who wait together: whoever has the `fifo` looks for all, and all know what one has seen or released."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name = name
         self.fifo = Fifo()
         self.busy: Busy | None = None  # what the one who looks has seen last
-        self._world = world  # its identity is part of what makes clients one party
+        self._world = world  # its identity is part of what makes clients wait together
         self._guard = threading.Lock()
         self._idle = Idle()
         self._known: Known | None = None
@@ -42,10 +42,10 @@ class Party:
         self._gap_s: float | None = None  # of late, between a release here and the next wish
 
     @classmethod
-    def of(cls, store: Store, path: str, world: World) -> Party:
+    def of(cls, store: Store, path: str, world: World) -> ProcessQueue:
         """The one of this process for this lock."""
         clock = "machine" if isinstance(world, Machine) else id(world)
-        return _PARTIES.get((os.getpid(), store.place, path, clock), world)
+        return _QUEUES.get((os.getpid(), store.place, path, clock), world)
 
     def comes_again(self, held: LockRecord) -> bool:
         """Whether somebody here will want the lock again, as far as can be known; `held` is the own record."""
@@ -138,7 +138,7 @@ class Party:
         return self.busy or Busy(asked_by, 0, None)
 
 
-class _Parties:
+class _Queues:
     """Who is there. Forgotten in a forked child: its threads are not the parent's."""
 
     def __init__(self) -> None:
@@ -148,15 +148,15 @@ class _Parties:
 
     def _forget(self) -> None:
         self._guard = threading.Lock()
-        self._all: weakref.WeakValueDictionary[object, Party] = weakref.WeakValueDictionary()
+        self._all: weakref.WeakValueDictionary[object, ProcessQueue] = weakref.WeakValueDictionary()
 
-    def get(self, key: object, world: World) -> Party:
+    def get(self, key: object, world: World) -> ProcessQueue:
         with self._guard:
-            party = self._all.get(key)
-            if party is None:
-                party = self._all[key] = Party(world.new_id().replace("-", "")[:_NAME_LENGTH], world)
-            return party
+            queue = self._all.get(key)
+            if queue is None:
+                queue = self._all[key] = ProcessQueue(world.new_id().replace("-", "")[:_NAME_LENGTH], world)
+            return queue
 
 
 # The one table of the process: clients that know nothing of each other have to meet somewhere.
-_PARTIES = _Parties()
+_QUEUES = _Queues()

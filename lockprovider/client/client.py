@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError, Store, Version, Won, World
 from lockprovider.acquire.acquire import Tried
 from lockprovider.acquire.fifo import Fifo
-from lockprovider.acquire.process_queue import Party
+from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.client.observer import ClientObserver, Meanwhile
 from lockprovider.errors import LockError
 from lockprovider.lease.driver import REQUEST_S, Answer, Driver, final
@@ -77,10 +77,10 @@ class Client:
         self.settings = settings
         self.world = world
         self.metrics = Recorder(on_metric, world)
-        self.party = Party.of(store, path, world)
+        self.queue = ProcessQueue.of(store, path, world)
         self.turn = Fifo()  # one thread at a time wants or has the lock
         self.pulse = Pulse()
-        self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.party.name)
+        self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name)
         self.lease: Lease | None = None
         self.free: FreeLock | None = None
         self._store = store
@@ -90,7 +90,7 @@ class Client:
         applying = Applying(store)
         self._observer = ClientObserver(self.me, world, self.metrics, audit, applying)
         self._driver = Driver(self.me, self._file, self._observer)
-        self.publisher = Publisher(store, path, self.me, self.party, self._driver, applying=applying)
+        self.publisher = Publisher(store, path, self.me, self.queue, self._driver, applying=applying)
         self._keeps_log = self._leaves = False
         self._took_s = 0.0
 
@@ -201,7 +201,7 @@ class Client:
     def step_aside(self) -> None:
         """Whatever we held is over: other clients of this process need not wait for us."""
         state = self._driver.state
-        self.party.freed(self.has_turn, state if isinstance(state, Idle) else Idle(), self.known)
+        self.queue.freed(self.has_turn, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- what a lease and its heartbeat ask for (`lockprovider.client.lease`) ------------------------------------------
 
@@ -282,7 +282,7 @@ class Client:
         state = self._driver.state
         released = state.released if isinstance(state, Idle) else None
         line = () if released is None else released[0].line
-        return any(p != self.party.name for p in line) or self.party.fifo.taken or self.turn.wanted
+        return any(p != self.queue.name for p in line) or self.queue.fifo.taken or self.turn.wanted
 
     def free_again(self) -> Future[None]:
         """Release what was handed over, while nobody waits, for those who know nothing of that. Best effort."""
@@ -298,12 +298,12 @@ class Client:
 
     def go_last(self, free: Free) -> None:
         """Let the next one in the line have the turn that was not used. Best effort."""
-        party = self.party.name
-        line = tuple(p for p in free.record.line if p != party)
-        if party in free.record.line and line and self._driver.state is free:
-            again = self.party.comes_again(free.record)
+        name = self.queue.name
+        line = tuple(p for p in free.record.line if p != name)
+        if name in free.record.line and line and self._driver.state is free:
+            again = self.queue.comes_again(free.record)
             # With a nonce of its own: where a version is a hash of the content, no bytes may come again.
-            left = replace(free.record, line=(*line, party) if again else line, nonce=self.world.new_id())
+            left = replace(free.record, line=(*line, name) if again else line, nonce=self.world.new_id())
             self.joined(left, free.version)
             self._driver.state = Idle()
 

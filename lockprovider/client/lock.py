@@ -156,7 +156,7 @@ class Lock:
             try:
                 client.wants(meanwhile, keeps_log=keeps_log, leaves=leaves)
                 self.require_safe_store()
-                ask(client, client.party, self._world, deadline_s)
+                ask(client, client.queue, self._world, deadline_s)
                 free = client.got()
                 return self._begin(client) if free is None else self._begin_free(client, *free)
             except BaseException:
@@ -208,7 +208,7 @@ class Lock:
         with self._looking:  # not the machine's: a look waits for no acquisition or renewal
             self._looked_at.known = self._looked_at.known or client.known
             known = self._looked_at.read(REQUEST_S)
-            client.party.saw(known)
+            client.queue.saw(known)
             return None if known is None else known.record
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:

@@ -140,7 +140,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
         case _, Renew(at):
             return _write("renew", state, _prolonged(me, replace(held, record=kept), at), at)
         case _, Release(at, again):
-            line = joined(kept, me.party).line if again else kept.line
+            line = joined(kept, me.line_name).line if again else kept.line
             released = replace(kept, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
             return _write("release", state, _given_back(me, released, held, at), at)
         case Held(), Commit(pending, at):
@@ -189,7 +189,7 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
     if rests_s(record, at.now_ms) and wish.passing != EVERYONE:
         free = False
     # Nobody can be waiting in the line of a lock that was there for the taking for so long.
-    ahead = 0 if lies_free_s(record, at.now_ms) > LONGEST_S else ahead_of(me.party, record.line)
+    ahead = 0 if lies_free_s(record, at.now_ms) > LONGEST_S else ahead_of(me.line_name, record.line)
     over = wish.passing.over if wish.passing.version in (None, version) else 0
     if free and ahead <= over and wish.leaves and may_stay_free(record):
         return Free(record, version, wish), Done("free")
@@ -253,9 +253,9 @@ _REST_EVERY_MS = 15_000
 _REST_MS = 1200  # JVM Hudi looks once in a second
 
 
-def ahead_of(party: str, line: tuple[str, ...]) -> int:
-    """How many in the line go before this party; all, if it is not in it."""
-    return line.index(party) if party in line else len(line)
+def ahead_of(name: str, line: tuple[str, ...]) -> int:
+    """How many in the line go before this one; all, if it is not in it."""
+    return line.index(name) if name in line else len(line)
 
 
 def lies_free_s(record: LockRecord, now_ms: int) -> float:
@@ -267,12 +267,12 @@ def _no_shows(me: Me, record: LockRecord, at: Moment, passing: Passing) -> int:
     """How many at the head of the line had their turn and did not come."""
     if lies_free_s(record, at.now_ms) > LONGEST_S:
         return len(record.line)
-    return 0 if passing.version is None else min(passing.over, ahead_of(me.party, record.line))
+    return 0 if passing.version is None else min(passing.over, ahead_of(me.line_name, record.line))
 
 
-def joined(record: LockRecord, party: str) -> LockRecord:
-    """The same record with this party at the end of the line; nothing else may differ."""
-    return record if party in record.line else replace(record, line=(*record.line, party))
+def joined(record: LockRecord, name: str) -> LockRecord:
+    """The same record with this name at the end of the line; nothing else may differ."""
+    return record if name in record.line else replace(record, line=(*record.line, name))
 
 
 def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: Reading) -> Step:
@@ -292,7 +292,7 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRe
         nonce=at.nonce,
         pending=seen.pending if seen else None,
         holder=Holder(me.host, me.pid, at.now_ms),
-        line=tuple(party for party in (seen.line[no_shows:] or restored) if party != me.party) if seen else (),
+        line=tuple(name for name in (seen.line[no_shows:] or restored) if name != me.line_name) if seen else (),
         turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
         late_ms=_late_ms(seen, at.now_ms) if seen else 0,
         log=_log(seen, at) if wish.keeps_log else None,
@@ -392,7 +392,7 @@ def _decided(record: LockRecord, pending: Pending) -> LockRecord:
 
 
 def _handed(me: Me, held: LockRecord, now_ms: int, at: Moment, pending: Pending, *, again: bool) -> LockRecord:
-    record = joined(held, me.party) if again else held
+    record = joined(held, me.line_name) if again else held
     until_ms = _handed_until_ms(me, now_ms)
     record = replace(record, valid_until_ms=until_ms, handed=True, freed_ms=at.now_ms, nonce=at.nonce)
     return _decided(record, pending)

@@ -27,7 +27,7 @@ class Me:
     settings: LockSettings
     host: str = ""
     pid: int = 0
-    party: str = ""  # its name in the line; clients of one process may share it
+    line_name: str = ""  # its name in the line; clients of one process may share it
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give the lock back. `again`: this party will come back, so it stays in the line, at its end.
+    """Give the lock back. `again`: this client will come back, so it stays in the line, at its end.
 
     Of one that was handed over and that nobody waits for: release it for those who know nothing of that.
     """

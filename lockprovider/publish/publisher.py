@@ -9,7 +9,7 @@ import logging
 import threading
 
 from fsspec_cas import AlreadyExists, CasError, Store, Version
-from lockprovider.acquire.process_queue import Party
+from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.lease.driver import Driver, final
 from lockprovider.lease.machine import hand_over_s, hands_over, not_there, only_ours_since, settle_commit
@@ -42,12 +42,14 @@ _LOG = logging.getLogger("lockprovider")
 class Publisher:
     """Publishes under its client's lease, or a lock that is left free. `one_publish` is held for the whole of it."""
 
-    def __init__(self, store: Store, path: str, me: Me, party: Party, driver: Driver, *, applying: Applying) -> None:
+    def __init__(
+        self, store: Store, path: str, me: Me, queue: ProcessQueue, driver: Driver, *, applying: Applying
+    ) -> None:
         self.one_publish = threading.RLock()  # renewals go on meanwhile
         self._store = store
         self._folder = path.rpartition("/")[0]
         self._me = me
-        self._party = party
+        self._queue = queue
         self._driver = driver
         self._world = driver.world
         self._applying = applying
@@ -205,7 +207,7 @@ class Publisher:
             driver.patient = True
             self._tried[pending] = free.version
             self._applying.look_ahead(what.earlier[-1] if what.earlier else None)
-            again = self._party.comes_again(free.record)
+            again = self._queue.comes_again(free.record)
             answer = driver.feed(Publish(pending, driver.moment(), again, there))
             driver.note_turn()
             return what, None if isinstance(answer, Apply) else answer
@@ -232,7 +234,7 @@ class Publisher:
     def comes_again(self) -> bool:
         """Whether somebody here will want the lock again that is held now."""
         held = self._driver.held()
-        return held is not None and self._party.comes_again(held.record)
+        return held is not None and self._queue.comes_again(held.record)
 
     def finish_in_flight(self) -> Ended | None:
         """Find out what became of a write whose answer is missing."""

@@ -162,7 +162,7 @@ class LockRecord:
                 nonce=_of(fields.get("nonce") or "", str),
                 pending=pending,
                 holder=_holder(fields.get("holder")),
-                line=tuple(_of(party, str) for party in fields.get("line") or ()),
+                line=tuple(_of(name, str) for name in fields.get("line") or ()),
                 turn_ms=_of(fields.get("turnMs") or 0, int),
                 freed_ms=_of(fields.get("freedMs") or 0, int),
                 handed=_of(fields.get("handed") or False, bool),

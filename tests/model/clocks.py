@@ -98,7 +98,7 @@ class Clocks:
     reached: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._me = [Me(name, SETTINGS, party=name) for name in "ABC"[: len(self.skews_s)]]
+        self._me = [Me(name, SETTINGS, line_name=name) for name in "ABC"[: len(self.skews_s)]]
 
     def initial(self) -> World:
         clients = tuple(Client(Idle(), None, self.tries, self.renewals, skew_s) for skew_s in self.skews_s)

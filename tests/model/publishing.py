@@ -170,7 +170,7 @@ class Publishing:
         self._nonces: list[frozenset[int]] = [frozenset()]
         self._fed: dict[Any, tuple[int, int]] = {}
         self._free: set[Any] = set()
-        self._me = [Me(name, LockSettings(), party=name) for name in _NAMES]
+        self._me = [Me(name, LockSettings(), line_name=name) for name in _NAMES]
 
     def initial(self) -> World:
         return World(0, tuple(Client(self._id(Idle())) for _ in range(self.clients)), budget=self.budget)

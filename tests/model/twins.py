@@ -131,13 +131,13 @@ def _join_is_a_plain_put(put: PutRecord) -> Any:
     return ANY if put.record.line else put.condition
 
 
-def _join_keeps_only_what_jvm_hudi_knows(record: LockRecord, party: str) -> LockRecord:
-    after = real.joined(record, party)
+def _join_keeps_only_what_jvm_hudi_knows(record: LockRecord, name: str) -> LockRecord:
+    after = real.joined(record, name)
     return LockRecord(after.owner, after.valid_until_ms, after.expired, nonce=after.nonce, line=after.line)
 
 
-def _join_drops_pending(record: LockRecord, party: str) -> LockRecord:
-    return replace(real.joined(record, party), pending=None)
+def _join_drops_pending(record: LockRecord, name: str) -> LockRecord:
+    return replace(real.joined(record, name), pending=None)
 
 
 def _a_join_ends_the_lease(me: Me, state: Any, event: Any) -> tuple[Any, Any]:

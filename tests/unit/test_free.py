@@ -18,7 +18,7 @@ from unit.noting import RECORD, SETTINGS, Noting, record, rewritten
 from fsspec_cas import Machine, Store, World
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockSettings, NotAcquired, PublishUnknown
-from lockprovider.acquire.process_queue import Party
+from lockprovider.acquire.process_queue import ProcessQueue
 
 MACHINE = Machine()
 SOON_S = 60
@@ -54,7 +54,7 @@ def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
 
 def name_of(store: Store) -> str:
     """As this process stands in the line of those who use the store."""
-    return Party.of(store, HUDI_LOCK_PATH, MACHINE).name
+    return ProcessQueue.of(store, HUDI_LOCK_PATH, MACHINE).name
 
 
 def found_free(store: Store) -> tuple[Lock, FreeLock]:
@@ -67,7 +67,7 @@ def found_free(store: Store) -> tuple[Lock, FreeLock]:
 def waited_for(store: Store, world: World = MACHINE) -> tuple[Lock, Lease | FreeLock]:
     """As found, with another process in the line behind."""
     lock = Lock(store, settings=SETTINGS, world=world)
-    rewrite(store, world, line=[lock._client.party.name, "another"])
+    rewrite(store, world, line=[lock._client.queue.name, "another"])
     return lock, lock.wait_for_turn()
 
 

@@ -89,10 +89,10 @@ def decided_and_not_there(root: Path) -> None:
 def test_turns_that_are_not_used_never_bring_the_same_bytes_again(root: Path) -> None:
     """Where a version is a hash of the content, an old copy of a publish would find its condition true again."""
     locks = [client(root)[0] for _ in range(2)]
-    rewrite(root, line=tuple(lock._client.party.name for lock in locks), freed_ms=time.time_ns() // 10**6, turn_ms=100)
+    rewrite(root, line=tuple(lock._client.queue.name for lock in locks), freed_ms=time.time_ns() // 10**6, turn_ms=100)
     seen = [(root / HUDI_LOCK_PATH).read_bytes()]
     for lock in locks:
-        lock._client.party._gap_s = 0.0  # it asked again at once, as writers in a loop do
+        lock._client.queue._gap_s = 0.0  # it asked again at once, as writers in a loop do
         lock.wait_for_turn().release()
         seen.append((root / HUDI_LOCK_PATH).read_bytes())
     assert LockRecord.decode(seen[0]).line == LockRecord.decode(seen[2]).line, "both had their turn"

@@ -410,7 +410,7 @@ def test_a_write_is_only_ever_sent_under_a_condition() -> None:
 
 # -- the line ----------------------------------------------------------------------------------------------------------
 
-OURS = Me("me", SETTINGS, "host", 7, party="p")
+OURS = Me("me", SETTINGS, "host", 7, line_name="p")
 FREED = LockRecord("other", NOW_MS, expired=True, epoch=41, nonce="x", line=("a", "b", "p", "c"), freed_ms=NOW_MS)
 
 
@@ -543,7 +543,7 @@ def test_one_that_knows_nothing_of_it_sees_a_lease_until_it_is_surely_applied() 
 
 def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applied_first() -> None:
     _, put = handing_over()
-    them = Me("them", SETTINGS, party="next")
+    them = Me("them", SETTINGS, line_name="next")
     state, take = step(them, Reading(), RecordSeen(put.record, V2, at("n3")))
     assert isinstance(take, PutRecord)
     assert (take.record.owner, take.record.pending, take.record.handed) == ("them", PENDING, False)
@@ -553,7 +553,7 @@ def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applie
 def test_that_it_was_handed_over_is_remembered_until_it_is_past_for_every_clock_that_may_be() -> None:
     _, put = handing_over()
     until_ms = put.record.valid_until_ms
-    _, take = step(Me("them", SETTINGS, party="next"), Reading(), RecordSeen(put.record, V2, at("n3")))
+    _, take = step(Me("them", SETTINGS, line_name="next"), Reading(), RecordSeen(put.record, V2, at("n3")))
     assert isinstance(take, PutRecord)
     assert take.record.late_ms == until_ms
     freed = replace(take.record, expired=True, pending=None)
@@ -565,7 +565,7 @@ def test_that_it_was_handed_over_is_remembered_until_it_is_past_for_every_clock_
 
 
 def test_whoever_hands_over_and_comes_again_stands_at_the_end() -> None:
-    me = replace(ME, party="mine")
+    me = replace(ME, line_name="mine")
     _, put = step(
         me, Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000)), HandOver(PENDING, at("n2"), again=True)
     )
@@ -803,7 +803,7 @@ def test_every_so_often_a_released_lock_is_left_to_a_jvm_writer(record: LockReco
 
 def test_while_it_rests_none_of_those_who_wait_takes_it_but_one_that_cannot_wait_does() -> None:
     freed = released(after_a_jvm_writer(), REST_EVERY_MS + 1)
-    next_one = replace(ME, owner="next", party="next")
+    next_one = replace(ME, owner="next", line_name="next")
     for ms, passing, taken in (
         (0, Passing(), False),
         (0, Passing(5), False),
@@ -822,7 +822,7 @@ def test_a_rest_that_lies_far_ahead_is_a_clock_s_error() -> None:
 
 
 def test_a_line_that_a_jvm_writer_has_dropped_is_put_back_by_one_that_knows_it() -> None:
-    me = replace(ME, party="mine")
+    me = replace(ME, line_name="mine")
     for seen, line in ((BY_JVM, ("next", "last")), (replace(OTHERS, expired=True, line=("another",)), ("another",))):
         reading, _ = step(me, Idle(), TryLock(at(), EVERYONE, line=("next", "mine", "last")))
         _, take = step(me, reading, RecordSeen(seen, V1, at()))

@@ -19,7 +19,7 @@ SETTINGS = LockSettings(timeout_s=20, poll_s=0.2)
 
 
 class Elsewhere(LocalBackend):
-    """Another place, as far as this process knows: its clients are of another party."""
+    """Another place, as far as this process knows: its clients are of another queue."""
 
 
 FORKED_IN_THE_MIDDLE = """
@@ -32,7 +32,7 @@ lock.acquire().release()
 inside, go_on = threading.Event(), threading.Event()
 
 def in_a_request():
-    with lock._client._driver.one_step, lock._looking, lock._client.party._guard:
+    with lock._client._driver.one_step, lock._looking, lock._client.queue._guard:
         inside.set()
         go_on.wait()
 
@@ -58,7 +58,7 @@ def test_a_child_that_was_forked_in_the_middle_of_a_request_looks_for_itself(tmp
     assert (seen, status) == (owner, "0"), "the alarm ends a child that hangs"
 
 
-def test_a_look_is_not_older_than_its_request_when_a_waiting_thread_hears_from_its_party(tmp_path: Path) -> None:
+def test_a_look_is_not_older_than_its_request_when_a_waiting_thread_hears_from_its_queue(tmp_path: Path) -> None:
     lock = Lock(Store.from_url(str(tmp_path)), settings=SETTINGS)
     lock.acquire().release()
     other = Lock(Store(Elsewhere(), str(tmp_path)), settings=SETTINGS)
@@ -69,7 +69,7 @@ def test_a_look_is_not_older_than_its_request_when_a_waiting_thread_hears_from_i
 
     def read_if_changed(*args: Any, **kwargs: Any) -> Content | None:
         there = asked(*args, **kwargs)
-        waiting = threading.Thread(target=lambda: lock._client.adopt(*lock._client.party.news()))
+        waiting = threading.Thread(target=lambda: lock._client.adopt(*lock._client.queue.news()))
         waiting.start()
         waiting.join()
         return there

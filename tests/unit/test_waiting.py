@@ -145,8 +145,8 @@ def test_the_first_in_the_line_looks_the_more_seldom_the_longer_the_turn_lasts(d
 def test_nobody_sleeps_for_longer_than_that_whatever_the_record_says(draw, ahead, turn_ms, lasts_ms, s) -> None:
     free = lasts_ms % 2 == 0
     record = in_line(ahead, turn_ms=turn_ms, expired=free, holder=Holder("h", 1, NOW_MS - lasts_ms))
-    for party, way_s in itertools.product(("p", "another"), (0.0, 10.0)):
-        waiter = Waiter(party, 1.0, looks=9, way_s=way_s, began_s=0.0, refused=1, watched=99)
+    for name, way_s in itertools.product(("p", "another"), (0.0, 10.0)):
+        waiter = Waiter(name, 1.0, looks=9, way_s=way_s, began_s=0.0, refused=1, watched=99)
         _, what = looked(waiter, observed(record, s=s, free=free), draw)
         assert what == Join() or (isinstance(what, Pause) and what.seconds <= LONGEST_S)
 
@@ -205,7 +205,7 @@ def first_join(record: LockRecord, *, joinable: bool = True, looks: int = 50, st
 def test_a_newcomer_joins_a_line_after_a_round_of_it() -> None:
     assert first_join(replace(HELD, line=("a",), turn_ms=100)) == 5
     assert first_join(replace(HELD, line=("a", "b"), turn_ms=100)) == 7
-    assert first_join(replace(HELD, turn_ms=100)) == 3, "the one party of the line holds it now"
+    assert first_join(replace(HELD, turn_ms=100)) == 3, "the only one in the line holds it now"
 
 
 def test_nobody_joins_where_there_is_no_line_or_where_the_record_is_not_understood() -> None:

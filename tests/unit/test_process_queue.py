@@ -17,7 +17,7 @@ from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, FreeLock, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.polling import FIRST_S
-from lockprovider.acquire.process_queue import Party
+from lockprovider.acquire.process_queue import ProcessQueue
 
 LAZY = LockSettings(timeout_s=900, poll_s=800)  # a look at the store while one of us holds it comes after 400 s
 SOON_S = PATIENCE_S
@@ -44,9 +44,9 @@ class Counting:
         return send
 
 
-def waiting(party: Party, count: int) -> bool:
+def waiting(queue: ProcessQueue, count: int) -> bool:
     """So many, besides the one who looks."""
-    return len(party.fifo._waiting) == count
+    return len(queue.fifo._waiting) == count
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def store(tmp_path: Path) -> Store:
 
 def test_many_clients_of_one_process_cost_two_requests_each_and_go_in_the_order_of_asking(store: Store) -> None:
     first, order, threads = Lock(store, settings=LAZY), [], []
-    party = Party.of(store, HUDI_LOCK_PATH, first._world)
+    queue = ProcessQueue.of(store, HUDI_LOCK_PATH, first._world)
 
     def take(n: int) -> None:
         with Lock(store, settings=LAZY).acquire():
@@ -66,7 +66,7 @@ def test_many_clients_of_one_process_cost_two_requests_each_and_go_in_the_order_
         for n in range(8):
             threads.append(threading.Thread(target=take, args=(n,)))
             threads[-1].start()
-            until(lambda n=n: party.fifo.taken and waiting(party, n))
+            until(lambda n=n: queue.fifo.taken and waiting(queue, n))
     for thread in threads:
         thread.join(SOON_S)
     assert order == list(range(8))
@@ -114,13 +114,13 @@ def test_a_lease_that_is_lost_does_not_make_the_others_wait_for_its_release(stor
 def test_whose_turn_it_is_at_a_lock_that_is_left_free_is_heard_of_without_a_request(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, party, paused_s = Lock(store, settings=LAZY), Party.of(store, HUDI_LOCK_PATH, Machine()), []
+    lock, queue, paused_s = Lock(store, settings=LAZY), ProcessQueue.of(store, HUDI_LOCK_PATH, Machine()), []
 
     def wait(seconds: float, until: threading.Event | None) -> None:
         paused_s.append(seconds)
-        Party.wait(party, seconds, until)
+        ProcessQueue.wait(queue, seconds, until)
 
-    monkeypatch.setattr(party, "wait", wait)
+    monkeypatch.setattr(queue, "wait", wait)
     other = Lock(store, settings=LAZY)
     other.wait_for_turn().publish_last(other.enclose("first", b"first", sole=True), b"first")  # now there is a log
     turn = lock.wait_for_turn()
@@ -149,23 +149,23 @@ def test_a_try_that_does_not_wait_looks_for_itself(store: Store) -> None:
 
 def test_a_hold_that_ends_before_the_pause_begins_is_not_slept_through(store: Store) -> None:
     lock = Lock(store, settings=LAZY)
-    assert lock._client.party.end_of_hold() is None
+    assert lock._client.queue.end_of_hold() is None
     lease = lock.acquire()
-    end_of_hold = lock._client.party.end_of_hold()
+    end_of_hold = lock._client.queue.end_of_hold()
     lease.release()
     assert end_of_hold.is_set()
-    lock._client.party.wait(3600, end_of_hold)
+    lock._client.queue.wait(3600, end_of_hold)
 
 
 def test_one_that_gives_up_leaves_the_queue(store: Store) -> None:
     with Lock(store, settings=LAZY).acquire() as lease:
         looking = threading.Thread(target=lambda: Lock(store, settings=LAZY).acquire().release())
         looking.start()
-        party = lease._client.party
-        until(lambda: party.fifo.taken)
+        queue = lease._client.queue
+        until(lambda: queue.fifo.taken)
         with pytest.raises(NotAcquired, match=lease.owner):
             Lock(store, settings=LAZY).acquire(0.01)
-        assert waiting(party, 0)
+        assert waiting(queue, 0)
     looking.join(SOON_S)
     assert LockRecord.decode(store.read(HUDI_LOCK_PATH).data).expired
 
@@ -173,7 +173,7 @@ def test_one_that_gives_up_leaves_the_queue(store: Store) -> None:
 def test_who_belongs_together(tmp_path: Path) -> None:
     lock = Lock(Store.from_url(str(tmp_path)))
     same = Lock(Store.from_url(f"file://{tmp_path}"))
-    assert same._client.party is lock._client.party
+    assert same._client.queue is lock._client.queue
     assert same.owner != lock.owner
     others = (
         Lock(Store.from_url(str(tmp_path)), "another.json"),
@@ -181,7 +181,7 @@ def test_who_belongs_together(tmp_path: Path) -> None:
         Lock(Store.from_url(str(tmp_path)), world=ManualClock()),
         Lock(Store(Counting(), str(tmp_path))),
     )
-    assert len({id(other._client.party) for other in (lock, *others)}) == 5
+    assert len({id(other._client.queue) for other in (lock, *others)}) == 5
 
 
 def test_the_same_bucket_is_known_from_every_thread_and_another_endpoint_is_another_place() -> None:
@@ -197,16 +197,16 @@ def test_the_same_bucket_is_known_from_every_thread_and_another_endpoint_is_anot
     assert place(2) != place(1)
 
 
-def test_a_party_is_forgotten_with_its_clients(tmp_path: Path) -> None:
-    name = Lock(Store.from_url(str(tmp_path)))._client.party.name
-    assert Lock(Store.from_url(str(tmp_path)))._client.party.name != name
+def test_a_queue_is_forgotten_with_its_clients(tmp_path: Path) -> None:
+    name = Lock(Store.from_url(str(tmp_path)))._client.queue.name
+    assert Lock(Store.from_url(str(tmp_path)))._client.queue.name != name
 
 
-# -- across processes: parties that know of each other through the record only -----------------------------------------
+# -- across processes: queues that know of each other through the record only -----------------------------------------
 
 
 class Elsewhere:
-    """The world of another process, as far as parties go."""
+    """The world of another process, as far as queues go."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(Machine(), name)
@@ -221,11 +221,11 @@ def held_by_another(store: Store, **fields: object) -> bytes:
 
 
 def wait_in_vain(store: Store) -> str:
-    """The name of the party that did."""
+    """The name of the queue that did."""
     lock = Lock(store, settings=LAZY, world=ManualClock())
     with pytest.raises(NotAcquired, match="other"):
         lock.acquire(30)
-    return lock._client.party.name
+    return lock._client.queue.name
 
 
 def test_a_waiter_writes_itself_into_the_line_of_the_holder_and_changes_nothing_else(store: Store) -> None:

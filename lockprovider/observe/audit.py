@@ -20,12 +20,12 @@ from typing import Any, Literal
 from lockprovider.record.record import HUDI_LOCK_PATH, lapsed
 from lockprovider.settings import GRACE_MS
 
-Step = Literal["START", "RENEW", "END"]
+AuditStep = Literal["START", "RENEW", "END"]
 How = Literal["released", "lost", "lapsed", "held"]
 Kind = Literal["overlap", "early", "clocks", "lapse", "unended", "unreadable"]
 
 _ENABLED = "STORAGE_LOCK_AUDIT_SERVICE_ENABLED"
-_STEPS: Mapping[str, Step] = {"START": "START", "RENEW": "RENEW", "END": "END"}
+_STEPS: Mapping[str, AuditStep] = {"START": "START", "RENEW": "RENEW", "END": "END"}
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class AuditRecord:
     owner: str
     began_ms: int
     at_ms: int
-    step: Step
+    step: AuditStep
     valid_until_ms: int
     held: bool
 

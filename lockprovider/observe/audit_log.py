@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from fsspec_cas import CasError, Machine, ObjectNotFound, Store, Version, Won, World
-from lockprovider.observe.audit import AuditRecord, Places, Step, decode_switch, encode_switch, places
+from lockprovider.observe.audit import AuditRecord, AuditStep, Places, decode_switch, encode_switch, places
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 
 _ASK_AGAIN_S = 60.0
@@ -44,7 +44,7 @@ class _Page:
     version: Version | None = None
     valid_until_ms: int = 0
 
-    def add(self, step: Step, at_ms: int, *, held: bool) -> None:
+    def add(self, step: AuditStep, at_ms: int, *, held: bool) -> None:
         self.data += AuditRecord(self.owner, self.began_ms, at_ms, step, self.valid_until_ms, held).encode()
 
 

@@ -9,8 +9,8 @@ from fsspec_cas import Version
 from lockprovider.observe.words import moment, span
 from lockprovider.record.record import LockRecord
 
-State = Literal["absent", "released", "held", "lapsed"]
-What = Literal[
+RecordState = Literal["absent", "released", "held", "lapsed"]
+ChangeKind = Literal[
     "absent", "held", "lapsed", "acquired", "renewed", "decided", "waiting", "released", "removed", "rewritten"
 ]
 
@@ -31,7 +31,7 @@ class LockStatus:
     own_ms: int
 
     @property
-    def state(self) -> State:
+    def state(self) -> RecordState:
         """Whether somebody holds the lock, by the clock of `now_ms`."""
         return state_at(self.record, self.now_ms)
 
@@ -40,11 +40,11 @@ class LockStatus:
 class Change:
     """One thing that happened to the record."""
 
-    what: What
+    what: ChangeKind
     record: LockRecord | None
 
 
-def state_at(record: LockRecord | None, now_ms: int) -> State:
+def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
     """What a client whose clock says `now_ms` takes the record for."""
     if record is None:
         return "absent"
@@ -66,7 +66,7 @@ def changes(before: LockRecord | None, after: LockRecord | None) -> list[Change]
     return found
 
 
-def _change(before: LockRecord | None, after: LockRecord) -> What:
+def _change(before: LockRecord | None, after: LockRecord) -> ChangeKind:
     if before is not None and before.apart_from_line() == after.apart_from_line():
         return "waiting"
     same = before is not None and (before.owner, before.epoch) == (after.owner, after.epoch)

@@ -28,7 +28,7 @@ from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas import CasError, Machine, Store, World
 from lockprovider.aio.bridge import Attempt, Stoppable, finish, on_loop
-from lockprovider.aio.queue import Turn
+from lockprovider.aio.queue import TaskQueue
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
 from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
@@ -103,25 +103,25 @@ class AsyncLock:
             return mine.again()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s(timeout_s, self._lock.settings.timeout_s)
-        turn = Turn.of(self._same)
-        if not await turn.wait(max(0.0, deadline - loop.time())):
-            raise NotAcquired(f"another task of this process holds {self.path!r}", owner=turn.holder)
+        queue = TaskQueue.of(self._same)
+        if not await queue.wait(max(0.0, deadline - loop.time())):
+            raise NotAcquired(f"another task of this process holds {self.path!r}", owner=queue.holder)
         try:
-            lease = await self._attempt(turn, max(0.0, deadline - loop.time()))
+            lease = await self._attempt(queue, max(0.0, deadline - loop.time()))
         except BaseException:
-            turn.pass_on()
+            queue.pass_on()
             raise
-        turn.holder, self._lease = lease.owner, lease
+        queue.holder, self._lease = lease.owner, lease
         return lease
 
-    async def _attempt(self, turn: Turn, timeout_s: float) -> AsyncLease:
+    async def _attempt(self, queue: TaskQueue, timeout_s: float) -> AsyncLease:
         attempt = Attempt(self._lock, self._world, timeout_s)
         try:
             inner = await finish(attempt.thread, attempt.run)
         except BaseException:  # cancelled, closed, or failed: then there is nothing to give back
             attempt.abandon()
             raise
-        return AsyncLease(inner, attempt.thread, turn.pass_on, self._on_lost)
+        return AsyncLease(inner, attempt.thread, queue.pass_on, self._on_lost)
 
 
 class Acquiring:

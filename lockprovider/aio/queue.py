@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Hashable
 
 
-class Turn:
+class TaskQueue:
     """One task at a time, first come, first served. `holder` is the owner id of the client whose turn it is."""
 
     def __init__(self) -> None:
@@ -23,9 +23,9 @@ class Turn:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @classmethod
-    def of(cls, lock: Hashable) -> Turn:
+    def of(cls, lock: Hashable) -> TaskQueue:
         """The one of the running loop for this lock."""
-        return _TURNS.get(asyncio.get_running_loop(), lock)
+        return _QUEUES.get(asyncio.get_running_loop(), lock)
 
     async def wait(self, timeout_s: float) -> bool:
         """True if it is this task's turn now, False if it was not within the timeout."""
@@ -54,19 +54,19 @@ class Turn:
             self._taken = False
 
 
-class _Turns:
+class _Queues:
     """Those that are in use: one for each loop and lock."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._of_loop: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Hashable, Turn]
+            asyncio.AbstractEventLoop, weakref.WeakValueDictionary[Hashable, TaskQueue]
         ] = weakref.WeakKeyDictionary()
 
-    def get(self, loop: asyncio.AbstractEventLoop, lock: Hashable) -> Turn:
+    def get(self, loop: asyncio.AbstractEventLoop, lock: Hashable) -> TaskQueue:
         with self._guard:
-            return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, Turn())
+            return self._of_loop.setdefault(loop, weakref.WeakValueDictionary()).setdefault(lock, TaskQueue())
 
 
 # Locks that know nothing of each other have to meet somewhere.
-_TURNS = _Turns()
+_QUEUES = _Queues()

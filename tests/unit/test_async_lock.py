@@ -32,7 +32,7 @@ from lockprovider import (
     LockSettings,
     NotAcquired,
 )
-from lockprovider.aio.queue import Turn
+from lockprovider.aio.queue import TaskQueue
 
 LONG = LockSettings(validity_s=300, renew_s=30, timeout_s=20, poll_s=0.05, check_store=False)
 SOON_S = PATIENCE_S
@@ -490,7 +490,7 @@ async def test_a_publish_that_is_cancelled_at_any_request_is_decided_before_the_
 async def test_a_task_that_is_cancelled_in_its_turn_passes_it_on(store: Store) -> None:
     """The turn has come in the same step of the loop as the cancellation."""
     lock = AsyncLock(store, settings=LONG)
-    turn, lease = Turn.of(lock._same), await lock.acquire()
+    turn, lease = TaskQueue.of(lock._same), await lock.acquire()
     first = asyncio.create_task(lock.acquire()._take())
     second = asyncio.create_task(lock.acquire()._take())
     await asyncio.sleep(0)

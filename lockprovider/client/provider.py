@@ -36,12 +36,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LockPlace:
     """Where a lock is, and what was said about it there."""
 
+    url: str
     store: Store
     path: str
     settings: LockSettings | None
+
+    def __str__(self) -> str:
+        return f"{self.url.rstrip('/')}/{self.path}"
 
     def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
         """A client of it, `Lock` or `AsyncLock`, that keeps Hudi's audit of it where that is switched on."""
@@ -55,7 +59,7 @@ def locate(
     on: str | None = None,
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
-) -> Place:
+) -> LockPlace:
     """What `open_lock` opens."""
     return _place(from_url(check_url(url)), on, settings, storage_options)
 
@@ -214,12 +218,12 @@ class LockProvider:
 
 def _place(
     options: Options, on: str | None, settings: LockSettings | None, storage_options: dict[str, Any] | None
-) -> Place:
+) -> LockPlace:
     asked = _one_of("on", options.on, on)
     path = HUDI_LOCK_PATH if asked is None else os.fspath(asked) if isinstance(asked, os.PathLike) else asked
     _check_path(path)
     chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
-    return Place(Store.from_url(options.url, storage_options), path, chosen)
+    return LockPlace(options.url, Store.from_url(options.url, storage_options), path, chosen)
 
 
 def _one_of(name: str, in_url: T | None, argument: T | None) -> T | None:

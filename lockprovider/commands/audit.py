@@ -7,7 +7,8 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, REFUSED
-from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
+from lockprovider.client.provider import LockPlace
+from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
 from lockprovider.observe.audit import Audit, Flag, Tenure, analyse, fields, places
 from lockprovider.observe.audit_log import is_enabled, read_files, set_enabled
 from lockprovider.observe.audit_picture import draw
@@ -55,7 +56,7 @@ def _audit(arguments: Any) -> int:
     return REFUSED if audit.wrong else DONE
 
 
-def _set(arguments: Any, at: Place) -> int:
+def _set(arguments: Any, at: LockPlace) -> int:
     switch = places(at.path).switch
     set_enabled(at.store, switch, enabled=arguments.enable, timeout_s=arguments.timeout)
     words = "writers keep records from now on" if arguments.enable else "no more records; what is there stays"
@@ -64,7 +65,7 @@ def _set(arguments: Any, at: Place) -> int:
     return DONE
 
 
-def _report(at: Place, audit: Audit, *, enabled: bool) -> list[str]:
+def _report(at: LockPlace, audit: Audit, *, enabled: bool) -> list[str]:
     switch = "on" if enabled else "off: `--enable` has all writers keep records"
     head = [f"lock     {at}", f"audit    {switch}", f"records  {_totals(audit)}"]
     if not audit.tenures:

@@ -8,7 +8,8 @@ from typing import Any
 from fsspec_cas import InvalidInput, Lost, Machine, Unknown, Won
 from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain
 from lockprovider.client.inspect import Broken, break_lock, look
-from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
+from lockprovider.client.provider import LockPlace
+from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
 from lockprovider.observe.status import LockStatus, fields, lines
 
 _MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the holder
@@ -44,7 +45,7 @@ def _break(arguments: Any) -> int:
     return _break_seen(arguments, at, seen)
 
 
-def _break_seen(arguments: Any, at: Place, seen: LockStatus) -> int:
+def _break_seen(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
     done = break_lock(at.store, at.path, seen, Machine(), timeout_s=arguments.timeout)
     match done.outcome:
         case Won():
@@ -58,7 +59,7 @@ def _break_seen(arguments: Any, at: Place, seen: LockStatus) -> int:
             return UNKNOWN
 
 
-def _words(at: Place, seen: LockStatus, done: Broken) -> str:
+def _words(at: LockPlace, seen: LockStatus, done: Broken) -> str:
     said = [f"broken: {at} is free; it was held by {seen.record and seen.record.owner}"]
     if done.finished:
         said.append(f"decided before, and there now: {', '.join(done.finished)}")
@@ -66,7 +67,7 @@ def _words(at: Place, seen: LockStatus, done: Broken) -> str:
     return "\n".join(said)
 
 
-def _confirmed(at: Place, seen: LockStatus) -> bool:
+def _confirmed(at: LockPlace, seen: LockStatus) -> bool:
     if not sys.stdin.isatty():
         raise InvalidInput("nobody is there to be asked; look with `lockprovider status` and add --yes")
     shown = "\n".join([f"lock     {at}", *lines(seen)])
@@ -74,7 +75,7 @@ def _confirmed(at: Place, seen: LockStatus) -> bool:
     return sys.stdin.readline().strip() == "yes"
 
 
-def _nothing_to_do(arguments: Any, at: Place, seen: LockStatus) -> int:
+def _nothing_to_do(arguments: Any, at: LockPlace, seen: LockStatus) -> int:
     _say(arguments, "not_held", seen, f"not held: {at} is {seen.state}; nothing was written")
     return DONE
 

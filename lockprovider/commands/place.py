@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from fsspec_cas import Store
 from fsspec_cas.command import OPTIONS_HELP, add_storage_options, storage_options
-from lockprovider import HUDI_LOCK_PATH, LockSettings
-from lockprovider.client.provider import locate
-from lockprovider.settings import from_url
+from lockprovider import HUDI_LOCK_PATH
+from lockprovider.client.provider import LockPlace, locate
 
 Commands = Any  # argparse's own type for it is private
 
@@ -27,19 +24,6 @@ CODES = f"""exit codes:
   130  interrupted
 
 {OPTIONS_HELP}"""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One lock."""
-
-    url: str
-    path: str
-    store: Store
-    settings: LockSettings | None
-
-    def __str__(self) -> str:
-        return f"{self.url.rstrip('/')}/{self.path}"
 
 
 def add_command(
@@ -73,14 +57,13 @@ def add_request_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="for each call (default: 30)")
 
 
-def place(arguments: Any) -> Place:
+def place(arguments: Any) -> LockPlace:
     """The lock that the arguments name.
 
     Raises:
         CasError, InvalidSettings: the URL or an option cannot be understood.
     """
-    found = locate(arguments.url, on=arguments.on, storage_options=storage_options(arguments))
-    return Place(from_url(arguments.url).url, found.path, found.store, found.settings)
+    return locate(arguments.url, on=arguments.on, storage_options=storage_options(arguments))
 
 
 def say(arguments: Any, said: dict[str, Any], plain: str) -> None:

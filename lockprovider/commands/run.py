@@ -17,8 +17,9 @@ from fsspec_cas import CasError, InvalidInput, Machine, ObjectNotFound, Unavaila
 from fsspec_cas.command import OPTIONS_HELP, complain
 from lockprovider import Lease, LeaseLost, Lock, LockError, LockSettings, NotAcquired
 from lockprovider.client.inspect import look
+from lockprovider.client.provider import LockPlace
 from lockprovider.commands.child import Child
-from lockprovider.commands.place import Commands, Place, add_command, place
+from lockprovider.commands.place import Commands, add_command, place
 from lockprovider.observe.audit_log import AuditLog
 
 NOT_ACQUIRED, LOST, FAILED, CANNOT_EXECUTE, NO_SUCH_COMMAND, SIGNALLED = 122, 123, 125, 126, 127, 128
@@ -120,7 +121,7 @@ def _locked(arguments: argparse.Namespace, said: _Said) -> _Said:
         return _under(lease, _Order(arguments.words, grace_s, news, signals), said)
 
 
-def _look(at: Place, settings: LockSettings) -> None:
+def _look(at: LockPlace, settings: LockSettings) -> None:
     """Say what is wrong with the place now, and not after the whole wait; a store that is silent may yet answer.
 
     Raises:
@@ -145,7 +146,7 @@ def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSetting
     return given if arguments.timeout is None else replace(given, timeout_s=arguments.timeout)
 
 
-def _give_back(lock: Lock, at: Place) -> None:
+def _give_back(lock: Lock, at: LockPlace) -> None:
     """After an interrupted acquisition: what it may have taken all the same."""
     with contextlib.suppress(CasError, LockError):
         record = look(at.store, at.path, Machine(), timeout_s=5.0).record

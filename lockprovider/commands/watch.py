@@ -6,7 +6,8 @@ from typing import Any
 
 from fsspec_cas import Content, Machine, ObjectNotFound, Store, Unavailable, World
 from fsspec_cas.command import DONE, complain
-from lockprovider.commands.place import Commands, Place, add_command, add_request_timeout, place, say
+from lockprovider.client.provider import LockPlace
+from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
 from lockprovider.observe.status import Change, changes, describe, record_fields, state_at
 from lockprovider.observe.words import moment
 from lockprovider.record.record import LockRecord
@@ -44,7 +45,7 @@ def _watch(arguments: Any) -> int:
         world.sleep(arguments.every)
 
 
-def _tell(arguments: Any, at: Place, change: Change, now_ms: int) -> None:
+def _tell(arguments: Any, at: LockPlace, change: Change, now_ms: int) -> None:
     said = {"at_ms": now_ms, "url": at.url, "path": at.path, "what": change.what, **record_fields(change.record)}
     say(arguments, said, f"{moment(now_ms)}  {describe(change)}")
 

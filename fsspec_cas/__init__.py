@@ -9,6 +9,7 @@
 
 from fsspec_cas.answer import Content, Entry, Info
 from fsspec_cas.async_store import AsyncStore
+from fsspec_cas.cached import AsyncCached, Cached
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.content import Bytes, check_bytes
@@ -40,9 +41,11 @@ __all__ = [
     "Absent",
     "AccessDenied",
     "AlreadyExists",
+    "AsyncCached",
     "AsyncStore",
     "BucketNotFound",
     "Bytes",
+    "Cached",
     "Capabilities",
     "CasError",
     "Condition",

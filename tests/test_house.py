@@ -34,7 +34,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("exclusive",),
         ("async_store",),
         ("store",),
-        ("filesystem", "probe"),
+        ("cached", "filesystem", "probe"),
         ("cli",),
     ],
     "lockprovider": [
@@ -73,6 +73,7 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.answer": set(),
     "fsspec_cas.capability": set(),
     "fsspec_cas.send.resolve": set(),
+    "fsspec_cas.cached.desk": set(),
     "fsspec_cas.send.retry": set(),
     "lockprovider.errors": set(),
     "lockprovider.hudi_keys": set(),

@@ -66,9 +66,11 @@ class OnLoop:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Submit and wait."""
         loop = fsspec.asyn.get_loop()
-        if _running() is loop:
+        try:
+            refuse_on_fsspecs_loop()
+        except CasError:
             coroutine.close()
-            raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
+            raise
         call = _Call(coroutine)
         try:  # from before the call is submitted: a Ctrl-C may come at any time
             loop.call_soon_threadsafe(call.begin, loop)
@@ -148,6 +150,12 @@ class _Call(Generic[T]):
         finally:
             self._over = True
             self._gate.release()
+
+
+def refuse_on_fsspecs_loop() -> None:
+    """Raise, where a thread would wait for a loop that it runs itself."""
+    if _running() is fsspec.asyn.get_loop():
+        raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

@@ -1,0 +1,303 @@
+"""`Cached` and `AsyncCached`: one object, read by many callers at the cost of one.
+
+    flags = Cached(Store.from_url("s3://bucket/config"), "flags.json")
+    content = flags.get()  # bytes and version, or None where there is no object
+
+Promised: what `get` returns was the object's state at some moment between its call and its return. One conditional GET
+is under way at a time; all who call meanwhile share the next one. What is written here is known here: no body is moved
+to read it back. A request that fails, fails for all who shared it; one whose caller was interrupted or cancelled is
+begun again by another. In a forked child it goes on with what was known. No thread and no task is started. Memory: the
+object's body once; up to three while requests are under way.
+
+Not promised: anything between two calls, for nothing is watched; that a write made past it is known before the next
+`get` without `max_age_s`; the savings on a store that ignores the condition of a read and sends the body each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fsspec_cas.answer import Content
+from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
+from fsspec_cas.bridge.drive import refuse_on_fsspecs_loop
+from fsspec_cas.cached.desk import Desk, Failed, Look, Seen
+from fsspec_cas.clock import Machine, World
+from fsspec_cas.content import Bytes, check_bytes
+from fsspec_cas.errors import InvalidInput, ObjectNotFound
+from fsspec_cas.given import seconds
+from fsspec_cas.naming import check_path
+from fsspec_cas.outcome import Outcome, Won
+from fsspec_cas.store import Store
+from fsspec_cas.version import Version
+
+_SLICE_S = 1.0  # a Ctrl-C that comes just before a lock is waited for is seen after that
+
+
+class _Shared:
+    """What is known of one object, for all callers of this process. Its methods are called under the guard."""
+
+    def __init__(self, store: object, kind: type, path: str, timeout: float, world: World | None) -> None:
+        if not isinstance(store, kind):
+            raise InvalidInput(f"store={store!r} must be {_A[kind]}: Cached takes a Store, AsyncCached an AsyncStore")
+        self._path = check_path(path)
+        self._timeout_s = seconds(timeout)
+        self._world = world or Machine()
+        self._desk: Desk[Content] = Desk()
+        self._guard = threading.Condition()
+        _ALL.add(self)
+
+    @property
+    def path(self) -> str:
+        """The object's path, relative to the store's root."""
+        return self._path
+
+    def _leave(self, me: object, number: int) -> None:
+        """Of a call, however it ends: nobody may wait for one that has gone."""
+        if self._desk.look is not None and self._desk.look.asker is me:
+            self._desk = self._desk.interrupted()
+            self._wake()
+        if number:
+            self._desk = self._desk.left()
+
+    def _wake(self) -> None:
+        """Let all who wait look at the desk."""
+        self._guard.notify_all()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[_Writing]:
+        """Around a write, however it ends."""
+        with self._guard:
+            after, began_s = self._desk.over, self._world.monotonic_s()
+        write = _Writing(self._path)
+        try:
+            yield write
+        finally:
+            with self._guard:
+                if write.won:
+                    self._desk = self._desk.wrote(after, began_s, write.left)
+                else:
+                    self._desk = self._desk.wrote_in_vain()
+
+    def _after_fork(self) -> None:
+        """The guard may have been held, and a look be under way, in a thread that this process does not have."""
+        self._guard = threading.Condition()
+        self._desk = self._desk.forked()
+
+
+class _Writing:
+    """A write made here, and what it leaves behind."""
+
+    def __init__(self, path: str) -> None:
+        self.won = False
+        self.left: Content | None = None
+        self.data: bytes | None = None
+        self._path = path
+
+    def of(self, data: Bytes) -> bytes:
+        """What it writes; a copy, where the caller could change it."""
+        self.data = check_bytes(self._path, data)
+        return self.data
+
+    def by(self, fn: Callable[[bytes | None], Bytes]) -> Callable[[bytes | None], bytes]:
+        """The same function; what it gave last is what was written."""
+        return (lambda old: self.of(fn(old))) if callable(fn) else fn
+
+    def came_to(self, outcome: Outcome) -> Outcome:
+        """How it ended."""
+        if isinstance(outcome, Won):
+            self.won, self.left = True, None if self.data is None else Content(self.data, outcome.version)
+        return outcome
+
+
+class Cached(_Shared):
+    """One object for any number of threads: reads share requests, and a body is moved only when it has changed.
+
+    What is promised and what is not: the module's text. `timeout` is in seconds, for each request with all its tries;
+    a `get` waits for two at most, if no caller is interrupted.
+
+    Raises:
+        InvalidInput: `store` is no `Store`, the path cannot be one, or `timeout` is no number of seconds.
+    """
+
+    def __init__(self, store: Store, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
+        super().__init__(store, Store, path, timeout, world)
+        self._store = store
+
+    def get(self, *, max_age_s: float = 0.0) -> Content | None:
+        """The object, or None if there is none.
+
+        With `max_age_s`, what was current less than so many seconds ago (by the monotonic clock) will do, and costs no
+        request. It still is no older than anything that a call here has returned or written before.
+
+        Raises:
+            StoreError: the store did not answer, or refused access. Nothing older is given instead.
+            CasError: called on fsspec's own event loop, which it would block.
+        """
+        max_age_s = seconds(max_age_s, "max_age_s")
+        if not self._store.backend.blocking:
+            refuse_on_fsspecs_loop()
+        me, number = object(), 0
+        try:
+            with self._guard:
+                if self._desk.recent(self._world.monotonic_s(), max_age_s):
+                    return self._desk.known
+                self._desk, number = self._desk.called()
+                while self._desk.must_wait(number):
+                    self._guard.wait(_SLICE_S)
+                if (answer := self._desk.answer(number)) is not None:
+                    return _given(answer)
+                self._desk, look = self._desk.began(me, self._world.monotonic_s())
+            return self._ask(look)
+        finally:
+            with self._guard:
+                self._leave(me, number)
+
+    def put_if_absent(self, data: Bytes) -> Outcome:
+        """See `Store.put_if_absent`."""
+        with self._writing() as write:
+            return write.came_to(self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
+
+    def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
+        """See `Store.put_if_match`."""
+        with self._writing() as write:
+            return write.came_to(self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s))
+
+    def delete_if_match(self, version: Version | str) -> Outcome:
+        """See `Store.delete_if_match`."""
+        with self._writing() as write:
+            return write.came_to(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
+
+    def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
+        """See `Store.update`. It reads by itself: `fn` gets bytes that its write is conditional on."""
+        with self._writing() as write:
+            version = self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
+            return write.came_to(Won(version)).unwrap()
+
+    def _ask(self, look: Look[Content]) -> Content | None:
+        try:
+            content = self._look(look.known)
+        except Exception as error:
+            with self._guard:
+                self._desk = self._desk.failed_with(look, error)
+                self._wake()
+            raise
+        with self._guard:
+            self._desk = self._desk.saw(look, content)
+            self._wake()
+        return content
+
+    def _look(self, known: Content | None) -> Content | None:
+        if known is None:
+            return self._store.read_or_none(self._path, timeout=self._timeout_s)
+        try:
+            changed = self._store.read_if_changed(self._path, known.version, timeout=self._timeout_s)
+        except ObjectNotFound:
+            return None
+        return changed or known
+
+
+class AsyncCached(_Shared):
+    """The same for tasks, over an `AsyncStore`; bound to that one's event loop.
+
+    A task that is cancelled takes its request along, and another that waits begins the next.
+
+    Raises:
+        InvalidInput: `store` is no `AsyncStore`, the path cannot be one, or `timeout` is no number of seconds.
+    """
+
+    def __init__(self, store: AsyncStore, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
+        super().__init__(store, AsyncStore, path, timeout, world)
+        self._store = store
+        self._woken = asyncio.Event()
+
+    async def get(self, *, max_age_s: float = 0.0) -> Content | None:
+        """See `Cached.get`."""
+        max_age_s = seconds(max_age_s, "max_age_s")
+        if self._desk.recent(self._world.monotonic_s(), max_age_s):
+            return self._desk.known
+        me = object()
+        self._desk, number = self._desk.called()
+        try:
+            while self._desk.must_wait(number):
+                await self._woken.wait()
+            if (answer := self._desk.answer(number)) is not None:
+                return _given(answer)
+            self._desk, look = self._desk.began(me, self._world.monotonic_s())
+            return await self._ask(look)
+        finally:
+            self._leave(me, number)
+
+    async def put_if_absent(self, data: Bytes) -> Outcome:
+        """See `AsyncStore.put_if_absent`."""
+        with self._writing() as write:
+            return write.came_to(await self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
+
+    async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
+        """See `AsyncStore.put_if_match`."""
+        with self._writing() as write:
+            put = self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s)
+            return write.came_to(await put)
+
+    async def delete_if_match(self, version: Version | str) -> Outcome:
+        """See `AsyncStore.delete_if_match`."""
+        with self._writing() as write:
+            return write.came_to(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
+
+    async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
+        """See `AsyncStore.update`. It reads by itself: `fn` gets bytes that its write is conditional on."""
+        with self._writing() as write:
+            version = await self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
+            return write.came_to(Won(version)).unwrap()
+
+    def _wake(self) -> None:
+        self._woken.set()
+        self._woken = asyncio.Event()
+
+    def _after_fork(self) -> None:
+        super()._after_fork()
+        self._woken = asyncio.Event()
+
+    async def _ask(self, look: Look[Content]) -> Content | None:
+        try:
+            content = await self._look(look.known)
+        except Exception as error:
+            self._desk = self._desk.failed_with(look, error)
+            self._wake()
+            raise
+        self._desk = self._desk.saw(look, content)
+        self._wake()
+        return content
+
+    async def _look(self, known: Content | None) -> Content | None:
+        if known is None:
+            return await self._store.read_or_none(self._path, timeout=self._timeout_s)
+        try:
+            changed = await self._store.read_if_changed(self._path, known.version, timeout=self._timeout_s)
+        except ObjectNotFound:
+            return None
+        return changed or known
+
+
+def _given(answer: Seen[Content] | Failed) -> Content | None:
+    if isinstance(answer, Failed):
+        raise answer.error
+    return answer.content
+
+
+_A: dict[type[Any], str] = {Store: "a Store", AsyncStore: "an AsyncStore"}
+_ALL: weakref.WeakSet[_Shared] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for one in _ALL:
+        one._after_fork()  # noqa: SLF001 - it is of this file
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -47,7 +47,7 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.azure_uploads import AzureUploads
-from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, sends_once
+from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, never, retry_after_s, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -194,7 +194,7 @@ class AzureBackend:
         async def ask(service: BlobServiceClient) -> ListAnswer:
             return await send(service.get_container_client(container), self._settings())
 
-        return await self._ask(prefix, ask, _never, timeout_s)
+        return await self._ask(prefix, ask, never, timeout_s)
 
     def adapt(self, refused: str = "") -> bool:
         """Create at the path `refused` by a block next time; conditions have one dialect."""
@@ -314,10 +314,6 @@ def _read_refusal(status: int, code: str) -> ReadAnswer | None:
     return Missing() if _no_blob(status, code) else None
 
 
-def _never(status: int, code: str) -> None:
-    del status, code
-
-
 def _unsent(error: Exception, path: str) -> NotNow:
     """The credential failed, for now or for good: nothing was sent."""
     passing = (asyncio.TimeoutError, ServiceRequestError, ServiceResponseError)
@@ -338,11 +334,12 @@ def _translate(error: HttpResponseError, path: str, refusal: Callable[[int, str]
     status = error.status_code or 0
     code = _code(error)
     why = f"{status} {code}".strip()
+    later_s = retry_after_s(getattr(error.response, "headers", {}).get("Retry-After"))
     answer = refusal(status, code)
     if answer is not None:
         return answer
     if status == 429 or code in _NOT_NOW_CODES:
-        return NotNow(why, _retry_after_s(error))
+        return NotNow(why, later_s)
     if status in (401, 403) or isinstance(error, ClientAuthenticationError):
         reason = why if status else str(error)
         raise AccessDenied(f"Azure refused access to {path!r}: {reason}; check account, key and roles", path=path)
@@ -351,15 +348,9 @@ def _translate(error: HttpResponseError, path: str, refusal: Callable[[int, str]
         raise BucketNotFound(f"there is no container {container!r}; create it first", path=path)
     if 300 <= status < 500 and status != 408:
         raise StoreError(f"Azure refused the request for {path!r}: {why}", path=path)
-    return NoAnswer(why, _retry_after_s(error))  # every 5xx, and what has no status
+    return NoAnswer(why, later_s)  # every 5xx, and what has no status
 
 
 def _code(error: HttpResponseError) -> str:
     code = getattr(error, "error_code", None)
     return str(getattr(code, "value", code) or "")
-
-
-def _retry_after_s(error: HttpResponseError) -> float | None:
-    headers = getattr(error.response, "headers", {})
-    text = str(headers.get("Retry-After", ""))
-    return float(text) if text.isdigit() else None

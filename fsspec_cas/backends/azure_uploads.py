@@ -12,44 +12,30 @@ Sources: Blob Storage REST reference, "Put Block", "Put Block List"; "Scalabilit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from azure.core import MatchConditions
 from azure.storage.blob import BlobBlock
 from azure.storage.blob.aio import BlobClient
 
-from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, NoAnswer, NotNow, Upload, UploadAnswer
+from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, Upload, UploadAnswer
 from fsspec_cas.backends.base import PartRules
+from fsspec_cas.backends.wire import Ask
 from fsspec_cas.errors import StoreError
 from fsspec_cas.version import Version
-
-A = TypeVar("A")
 
 _RULES = PartRules(most_parts=50_000, tail_with_finish=False)
 _OTHER_IDS = "InvalidBlobOrBlock"
 _GONE = "InvalidBlockList"
 
 
-class Ask(Protocol):
-    """Sends once and translates what comes back."""
-
-    async def __call__(
-        self,
-        path: str,
-        send: Callable[[BlobClient, dict[str, Any]], Coroutine[Any, Any, A]],
-        refusal: Callable[[int, str], A | None],
-        timeout_s: float,
-    ) -> A | NotNow | NoAnswer:
-        """See `AzureBackend`."""
-
-
 @dataclass(frozen=True, slots=True)
 class AzureUploads:
     """Uploads over the Blob API; `id_key` names the metadata that carries a write's identity."""
 
-    ask: Ask
+    ask: Ask[[BlobClient, dict[str, Any]]]
     id_key: str
     refused: Callable[[int, str], Denied | None]
     rules: PartRules = _RULES

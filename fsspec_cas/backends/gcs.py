@@ -43,7 +43,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.gcs_uploads import GcsUploads, Request, Response
-from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, sends_once
+from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, never, retry_after_s, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -148,7 +148,7 @@ class GcsBackend:
             return Page(entries, found.get("nextPageToken") or None)
 
         request = Request("GET", f"storage/v1/b/{_quote(bucket)}/o", sent)
-        return await self._ask(prefix, request, page, _never, timeout_s)
+        return await self._ask(prefix, request, page, never, timeout_s)
 
     def adapt(self, refused: str = "") -> bool:
         """There is one dialect."""
@@ -326,10 +326,6 @@ def _read_refusal(response: Response) -> ReadAnswer | None:
     return Missing() if _no_object(response) else None
 
 
-def _never(response: Response) -> None:
-    del response
-
-
 def _error(response: Response) -> dict[str, Any]:
     error = response.json().get("error")
     return error if isinstance(error, dict) else {"message": error or response.body[:200].decode("utf-8", "replace")}
@@ -349,8 +345,9 @@ def _translate(response: Response, path: str, refusal: Callable[[Response], A | 
     if answer is not None:
         return answer
     why = f"{response.status} {_message(response)}".strip()
+    later_s = retry_after_s(response.headers.get("Retry-After"))
     if _throttled(response) or response.status == 409:  # 409: a conflicting operation is under way, this one is not
-        return NotNow(why, _retry_after_s(response) or (_PACE_S if response.status == 429 else None))
+        return NotNow(why, later_s or (_PACE_S if response.status == 429 else None))
     if response.status in (401, 403):
         raise AccessDenied(f"GCS refused access to {path!r}: {why}; check token, project and roles", path=path)
     if response.status == 404:
@@ -358,9 +355,4 @@ def _translate(response: Response, path: str, refusal: Callable[[Response], A | 
         raise BucketNotFound(f"there is no bucket {bucket!r}; create it first", path=path)
     if response.status < 500 and response.status != 408:
         raise StoreError(f"GCS refused the request for {path!r}: {why}", path=path)
-    return NoAnswer(why, _retry_after_s(response))
-
-
-def _retry_after_s(response: Response) -> float | None:
-    text = response.headers.get("Retry-After", "")
-    return float(text) if text.isdigit() else None
+    return NoAnswer(why, later_s)

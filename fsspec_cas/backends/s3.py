@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,10 +38,10 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
-from fsspec_cas.backends.s3_client import Connection, Settings, connect
+from fsspec_cas.backends.s3_client import Connection, Settings, connect, key_of
 from fsspec_cas.backends.s3_listing import page_of
 from fsspec_cas.backends.s3_uploads import S3Uploads
-from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, within
+from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, never, retry_after_s, within
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -108,7 +108,7 @@ class S3Backend:
         async def send(client: Any) -> WriteAnswer:
             answer = await client.put_object(
                 **self._settings.making(write_id),
-                **_key(path),
+                **key_of(path),
                 Body=data,
                 **if_header,
             )
@@ -128,7 +128,7 @@ class S3Backend:
 
         async def send(client: Any) -> ReadAnswer:
             return _seen(
-                path, await client.head_object(**_key(path), **self._settings.known_to(client, "HeadObject")), None
+                path, await client.head_object(**key_of(path), **self._settings.known_to(client, "HeadObject")), None
             )
 
         return await self._ask(path, send, _read_refusal, timeout_s)
@@ -138,7 +138,9 @@ class S3Backend:
         if_header = {} if unless is None else {"IfNoneMatch": unless.token}
 
         async def send(client: Any) -> ReadAnswer:
-            answer = await client.get_object(**_key(path), **if_header, **self._settings.known_to(client, "GetObject"))
+            answer = await client.get_object(
+                **key_of(path), **if_header, **self._settings.known_to(client, "GetObject")
+            )
             async with answer["Body"] as body:
                 return _seen(path, answer, await body.read())
 
@@ -149,7 +151,7 @@ class S3Backend:
         if_header = {} if condition is None else {"IfMatch": self._etag(condition)}
 
         async def send(client: Any) -> WriteAnswer:
-            await client.delete_object(**_key(path), **if_header, **self._settings.known_to(client, "DeleteObject"))
+            await client.delete_object(**key_of(path), **if_header, **self._settings.known_to(client, "DeleteObject"))
             return Applied(None)
 
         return await self._ask(path, send, _write_refusal, timeout_s)
@@ -162,7 +164,7 @@ class S3Backend:
         """
         if not self._batches:
             raise NotSupported(f"the store at {paths[0]!r} takes no DeleteObjects")
-        keys = [_key(path) for path in paths]
+        keys = [key_of(path) for path in paths]
         objects = [{"Key": key["Key"]} for key in keys]
 
         async def send(client: Any) -> WriteAnswer:
@@ -173,7 +175,7 @@ class S3Backend:
             return NoAnswer(f"{failed[0].get('Code')} for {failed[0].get('Key')}") if failed else Applied(None)
 
         try:
-            return await self._ask(paths[0], send, _never, timeout_s)
+            return await self._ask(paths[0], send, never, timeout_s)
         except (StoreError, NotSupported) as error:
             self._batches = False
             raise NotSupported(f"the store at {paths[0]!r} takes no DeleteObjects: {error}") from error
@@ -196,7 +198,7 @@ class S3Backend:
             answer = await client.list_objects_v2(Bucket=bucket, Prefix=key_prefix, **start, **more)
             return page_of(bucket, answer)
 
-        return await self._ask(prefix, send, _never, timeout_s)
+        return await self._ask(prefix, send, never, timeout_s)
 
     async def endpoint(self) -> str:
         """The URL that requests go to, as settings, environment and profile have it; nothing is sent."""
@@ -274,11 +276,6 @@ def _without_connection(error: BotoCoreError) -> NotNow | NoAnswer:
     return NotNow(f"could not connect: {error}") if unsent else NoAnswer(f"the connection broke: {error}")
 
 
-def _key(path: str) -> dict[str, str]:
-    bucket, _, key = path.partition("/")
-    return {"Bucket": bucket, "Key": key}
-
-
 def _dialect(*, quoted: bool) -> str:
     return "quoted" if quoted else "unquoted"
 
@@ -297,7 +294,7 @@ def _seen(path: str, answer: dict[str, Any], data: bytes | None) -> Seen:
         epoch_ms(answer.get("LastModified")),
         answer.get("Metadata", {}).get(WRITE_ID_KEY),
         data,
-        http_date_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")),
+        http_date_ms(_headers(answer).get("date")),
     )
 
 
@@ -318,20 +315,17 @@ def _read_refusal(status: int, code: str) -> Missing | Unchanged | None:
     return Missing() if status == 404 and code != "NoSuchBucket" else None
 
 
-def _never(status: int, code: str) -> None:
-    del status, code
-
-
 def _translate(error: ClientError, path: str, refusal: Callable[[int, str], A | None]) -> A | NotNow | NoAnswer:
     status, code = _status(error)
     why = f"{status} {code}"
+    later_s = retry_after_s(_headers(error.response).get("retry-after"))
     answer = refusal(status, code)
     if answer is not None:
         return answer
     if status == 409 and code in _CONFLICT_CODES:
         return NotNow(why)
     if status == _THROTTLE_STATUS:
-        return NotNow(why, _retry_after_s(error))
+        return NotNow(why, later_s)
     if status == 501 or code == "NotImplemented":
         raise NotSupported(f"the store at {path!r} does not implement conditional requests ({why})", path=path)
     if status in _DENIED_STATUS or code in _DENIED_CODES:
@@ -342,9 +336,9 @@ def _translate(error: ClientError, path: str, refusal: Callable[[int, str], A | 
         raise BucketNotFound(f"there is no bucket {bucket!r}{also}; create it first", path=path)
     if 300 <= status < 500 and code not in ("RequestTimeout", "SlowDown"):
         raise StoreError(f"S3 refused the request for {path!r}: {why}", path=path)
-    return NoAnswer(why, _retry_after_s(error))  # every 5xx, and errors inside a 200
+    return NoAnswer(why, later_s)  # every 5xx, and errors inside a 200
 
 
-def _retry_after_s(error: ClientError) -> float | None:
-    text = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after", "")
-    return float(text) if str(text).isdigit() else None
+def _headers(answer: Mapping[str, Any]) -> Mapping[str, str]:
+    headers: Mapping[str, str] = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return headers

@@ -71,6 +71,12 @@ class Settings:
         return {name: value for name, value in self.given.items() if name in known}
 
 
+def key_of(path: str) -> dict[str, str]:
+    """An object's bucket and key, as requests name them."""
+    bucket, _, key = path.partition("/")
+    return {"Bucket": bucket, "Key": key}
+
+
 async def connect(given: Any) -> Connection:
     """A client for the running loop, with the credentials and settings of the s3fs filesystem `given`."""
     options = {

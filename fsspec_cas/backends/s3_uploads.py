@@ -10,39 +10,24 @@ AbortMultipartUpload; "Amazon S3 multipart upload limits".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, NoAnswer, NotNow, Upload, UploadAnswer
+from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, Upload, UploadAnswer
 from fsspec_cas.backends.base import PartRules
-from fsspec_cas.backends.s3_client import Settings
+from fsspec_cas.backends.s3_client import Settings, key_of
+from fsspec_cas.backends.wire import Ask, never
 from fsspec_cas.version import Version
-
-A = TypeVar("A")
 
 _RULES = PartRules(least_bytes=5 * 1024 * 1024, most_parts=10_000, tail_with_finish=False)
 _GONE = "NoSuchUpload"
-
-
-class Ask(Protocol):
-    """Sends once and translates what comes back."""
-
-    async def __call__(
-        self,
-        path: str,
-        send: Callable[[Any], Coroutine[Any, Any, A]],
-        refusal: Callable[[int, str], A | None],
-        timeout_s: float,
-    ) -> A | NotNow | NoAnswer:
-        """See `S3Backend`."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Uploads:
     """Uploads over the S3 API. `settings` are the user's."""
 
-    ask: Ask
+    ask: Ask[[Any]]
     settings: Settings
     rules: PartRules = _RULES
 
@@ -50,10 +35,10 @@ class S3Uploads:
         """CreateMultipartUpload."""
 
         async def send(client: Any) -> UploadAnswer:
-            answer = await client.create_multipart_upload(**self.settings.making(write_id), **_key(path))
+            answer = await client.create_multipart_upload(**self.settings.making(write_id), **key_of(path))
             return Upload(path, write_id, answer["UploadId"])
 
-        return await self.ask(path, send, _never, timeout_s)
+        return await self.ask(path, send, never, timeout_s)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """UploadPart; the same number again replaces the part."""
@@ -63,7 +48,7 @@ class S3Uploads:
             answer = await client.upload_part(**self._named(client, "UploadPart", upload), PartNumber=number, Body=data)
             return replace(upload, tags=(*upload.tags, answer["ETag"]), sent=upload.sent + len(data))
 
-        return await self.ask(upload.path, send, _never, timeout_s)
+        return await self.ask(upload.path, send, never, timeout_s)
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """CompleteMultipartUpload with If-None-Match: *."""
@@ -91,19 +76,10 @@ class S3Uploads:
         await self.ask(upload.path, send, lambda _status, code: code == _GONE or None, timeout_s)
 
     def _named(self, client: Any, operation: str, upload: Upload) -> dict[str, Any]:
-        return {**self.settings.known_to(client, operation), **_key(upload.path), "UploadId": upload.token}
-
-
-def _key(path: str) -> dict[str, str]:
-    bucket, _, key = path.partition("/")
-    return {"Bucket": bucket, "Key": key}
+        return {**self.settings.known_to(client, operation), **key_of(upload.path), "UploadId": upload.token}
 
 
 def _finish_refusal(status: int, code: str) -> FinishAnswer | None:
     if code == _GONE:
         return Gone(f"{status} {code}: the upload was finished or dropped")
     return Denied() if status in (304, 412) else None  # 304: as old MinIO says it
-
-
-def _never(status: int, code: str) -> None:
-    del status, code

@@ -10,14 +10,15 @@ import asyncio
 import os
 import sys
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar
 
+from fsspec_cas.answer import NoAnswer, NotNow
 from fsspec_cas.bridge.drive import close_from_any_thread
 from fsspec_cas.errors import NotSupported
 
@@ -26,9 +27,28 @@ if sys.version_info >= (3, 11):
 else:
     from async_timeout import timeout as within  # comes with aiohttp
 
-__all__ = ["PerLoop", "Trip", "epoch_ms", "http_date_ms", "sends_once", "within"]
+__all__ = ["Ask", "PerLoop", "Trip", "epoch_ms", "http_date_ms", "never", "retry_after_s", "sends_once", "within"]
 
+A = TypeVar("A")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
+P = ParamSpec("P")
+
+
+class Ask(Protocol[P]):
+    """Sends once and translates what comes back; `refusal` says what a status and the store's code for it mean."""
+
+    async def __call__(
+        self,
+        path: str,
+        send: Callable[P, Coroutine[Any, Any, A]],
+        refusal: Callable[[int, str], A | None],
+        timeout_s: float,
+    ) -> A | NotNow | NoAnswer:
+        """Ask for what `send` does, within so many seconds."""
+
+
+def never(*_: object) -> None:
+    """The refusal that says nothing in particular, of requests without a condition."""
 
 
 class Trip:
@@ -122,6 +142,11 @@ def http_date_ms(text: str | None) -> int | None:
         return epoch_ms(parsedate_to_datetime(text)) if text else None
     except ValueError:
         return None
+
+
+def retry_after_s(text: str | None) -> float | None:
+    """Seconds of a `Retry-After` header; None for none, and for one that is a date."""
+    return float(text) if text and text.isdigit() else None
 
 
 def _here() -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from fsspec_cas import CasError, Entry, ObjectNotFound
+from fsspec_cas import CasError, Entry
 from lockprovider import JVM_HOLDS, LockRecord, MalformedRecord
 from lockprovider.table.doctor.checks import examine
 from lockprovider.table.doctor.facts import Facts, Finding, some
@@ -107,10 +107,8 @@ def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice
 
 
 def _read(table: TableContext, path: str) -> bytes | None:
-    try:
-        return table.store.read(path).data
-    except ObjectNotFound:
-        return None
+    content = table.store.read_or_none(path)
+    return None if content is None else content.data
 
 
 def _parsed(data: bytes | None) -> TableConfig | str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fsspec_cas import Entry
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.layout import META, BaseFile, parse_base_file
+from lockprovider.table.format.layout import META, BaseFile, FileGroup, parse_base_file
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.timeline import Timeline
@@ -88,12 +88,10 @@ class Facts:
                 yield from ((instant, stat) for stats in metadata.stats.values() for stat in stats)
 
     @property
-    def replaced(self) -> frozenset[tuple[str, str]]:
+    def replaced(self) -> frozenset[FileGroup]:
         """The file groups that ended."""
         known = (metadata for metadata in self.commits.values() if not isinstance(metadata, str))
-        return frozenset(
-            (part, group) for metadata in known for part, ids in metadata.replaced.items() for group in ids
-        )
+        return frozenset[FileGroup]().union(*(metadata.ended for metadata in known))
 
 
 def _is_meta(folder: str) -> bool:

@@ -30,6 +30,8 @@ PARTITION_METAFILE = ".hoodie_partition_metadata"
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 NULL_KEY = "__null__"
 EMPTY_KEY = "__empty__"
+FileGroup = tuple[str, str]  # partition, file id
+
 _OWN_NAMES = frozenset({META, PARTITION_METAFILE})
 _PLACEHOLDERS: dict[str | None, str | None] = {NULL_KEY: None, EMPTY_KEY: ""}
 
@@ -94,6 +96,15 @@ class Marker:
 def join(partition: str, file_name: str) -> str:
     """A file's path relative to the table; the partition of an unpartitioned table is empty."""
     return f"{partition}/{file_name}" if partition else file_name
+
+
+def names_by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The file names of these paths by their partition, both in their order."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        partition, _, name = path.rpartition("/")
+        found.setdefault(partition, []).append(name)
+    return {partition: tuple(names) for partition, names in found.items()}
 
 
 def markers_dir(begin: str) -> str:

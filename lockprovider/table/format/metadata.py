@@ -23,6 +23,7 @@ from typing import Any
 import fastavro
 
 from lockprovider.table.errors import Corrupt
+from lockprovider.table.format.layout import FileGroup
 
 SCHEMA_KEY = "schema"
 REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", "CLUSTER"})
@@ -75,11 +76,15 @@ class CommitMetadata:
     replaced: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
 
     @property
-    def file_groups(self) -> frozenset[tuple[str, str]]:
+    def ended(self) -> frozenset[FileGroup]:
+        """The file groups it replaced."""
+        return frozenset((partition, file_id) for partition, ids in self.replaced.items() for file_id in ids)
+
+    @property
+    def file_groups(self) -> frozenset[FileGroup]:
         """The (partition, file id) pairs it wrote or replaced: what two commits must not share."""
         written = {(partition, stat.file_id) for partition, stats in self.stats.items() for stat in stats}
-        ended = {(partition, file_id) for partition, ids in self.replaced.items() for file_id in ids}
-        return frozenset(written | ended)
+        return self.ended | written
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fsspec_cas import ObjectNotFound
-from lockprovider.table.errors import Aborted, Corrupt, TableNotFound, UnsupportedTable
+from lockprovider.table.errors import Aborted, Corrupt, UnsupportedTable
 from lockprovider.table.files.bucket_groups import groups, misplaced
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.bucket import BucketIndex
-from lockprovider.table.format.layout import BUCKET_RULES, PROPERTIES
-from lockprovider.table.format.properties import BUCKETS, HASH_FIELD, TableConfig, check_writable, encode, parse
+from lockprovider.table.format.layout import BUCKET_RULES
+from lockprovider.table.format.properties import BUCKETS, HASH_FIELD, TableConfig, check_writable
+from lockprovider.table.services import plans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,13 +78,5 @@ def _written(table: TableContext, seen: Timeline, index: BucketIndex) -> bool:
     with table.lock.acquire() as lease:
         if table.timeline().written != seen.written:
             return False
-        try:
-            found = table.store.read(PROPERTIES)
-        except ObjectNotFound:
-            raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again") from None
-        config = parse(found.data)
-        if config.bucket_index != index:
-            lease.check()
-            data = encode(replace(config, bucket_index=index))
-            table.store.put_if_match(PROPERTIES, data, found.version).unwrap()
+        plans.change_properties(table, lease, lambda config: replace(config, bucket_index=index))
     return True

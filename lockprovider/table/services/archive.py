@@ -35,9 +35,10 @@ from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import archive_files, archive_removal, recover
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.prefetch import at_once
-from lockprovider.table.timeline.archival import Archivable, Facts, FileGroup, KeepActive, Plan, plan, surplus
+from lockprovider.table.timeline.archival import Archivable, Facts, KeepActive, Plan, plan, surplus
 from lockprovider.table.timeline.retention import earliest_retained
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import replaced_groups
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -132,23 +133,14 @@ def _facts(table: TableContext) -> Facts:
     """The files first: then a file of no instant never gets one."""
     paths = frozenset(entry.path for entry in table.data_files())
     now = table.timeline()
-    return Facts(now, paths, _replaced(table, now), _victims(table, now), _earliest(table, now))
+    replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
+    return Facts(now, paths, replaced, _victims(table, now), _earliest(table, now))
 
 
 def _earliest(table: TableContext, now: Timeline) -> str:
     """The begin time of the oldest write that the retention needs; empty if it needs none."""
     found = earliest_retained(table.settings.retention, now, table.world.now_ms())
     return found.begin if found else ""
-
-
-def _replaced(table: TableContext, now: Timeline) -> dict[str, frozenset[FileGroup]]:
-    replaces = (instant for instant in now.writes if instant.action is Action.REPLACECOMMIT)
-    return {
-        instant.begin: frozenset(
-            (part, file_id) for part, ids in table.metadata_of(instant).replaced.items() for file_id in ids
-        )
-        for instant in replaces
-    }
 
 
 def _victims(table: TableContext, now: Timeline) -> frozenset[str]:

@@ -32,6 +32,7 @@ from lockprovider.table.services.savepoint import savepoints
 from lockprovider.table.settings import check_retention
 from lockprovider.table.timeline.retention import Policy, removable
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import replaced_groups
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -110,13 +111,13 @@ def read_plan(table: TableContext, begin: str) -> CleanPlan:
 def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:
     """What a clean at `now` removes; `paths` were listed before."""
     check_retention(policy)
-    kept = savepoints(table, now)
+    kept, replaced = savepoints(table, now), replaced_groups(now, table.metadata_of)
     found = removable(
         policy,
         now,
         paths,
         now_ms=now_ms,
-        replaced_by=_replaced_by(table, now),
+        replaced_by={group: done.begin for done, groups in replaced.items() for group in groups},
         protected=frozenset(path for savepoint in kept.values() for path in savepoint.paths),
     )
     last = max((instant.begin for instant in now.writes), default="")
@@ -134,15 +135,6 @@ def _now_ms(table: TableContext) -> int:
     """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
     by_store = table.store.head(LOCK).modified_ms
     return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
-
-
-def _replaced_by(table: TableContext, now: Timeline) -> dict[tuple[str, str], str]:
-    replaced: dict[tuple[str, str], str] = {}
-    for instant in now.writes:
-        if instant.action is Action.REPLACECOMMIT:
-            for partition, file_ids in table.metadata_of(instant).replaced.items():
-                replaced |= dict.fromkeys(((partition, file_id) for file_id in file_ids), instant.begin)
-    return replaced
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:

@@ -12,10 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fsspec_cas import ObjectNotFound
-from lockprovider.table.errors import TableNotFound
-from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES
-from lockprovider.table.format.properties import encode, parse
+from lockprovider.table.format.layout import METADATA_TABLE
+from lockprovider.table.services import plans
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -34,15 +32,7 @@ def retire_metadata_table(table: TableContext) -> int:
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     with table.lock.acquire() as lease:
-        try:
-            found = table.store.read(PROPERTIES)
-        except ObjectNotFound:
-            raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again") from None
-        config = parse(found.data)
-        if config.metadata_partitions:
-            lease.check()
-            data = encode(replace(config, metadata_partitions=()))
-            table.store.put_if_match(PROPERTIES, data, found.version).unwrap()
+        plans.change_properties(table, lease, lambda config: replace(config, metadata_partitions=()))
         table.store.delete(_HADOOP_CHECKSUM)
         entries = table.store.list(f"{METADATA_TABLE}/")
         for entry in entries:

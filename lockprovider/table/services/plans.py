@@ -9,13 +9,15 @@ Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
 from lockprovider import Lease
+from lockprovider.table.errors import TableNotFound
 from lockprovider.table.format.instant import Action, Instant, State, after
-from lockprovider.table.format.layout import HEARTBEATS, TIMELINE
+from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, parse_base_file
+from lockprovider.table.format.properties import TableConfig, encode, parse
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.timeline import Timeline
@@ -80,6 +82,35 @@ def complete(table: TableContext, lease: Lease, begin: str, action: Action, data
     name = Instant(begin, action, State.COMPLETED, completion).file_name
     lease.publish(f"{TIMELINE}/{name}", data)
     return completion
+
+
+def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:
+    """Replace the table's properties by what `change` makes of them, under the lock, with one conditional write.
+
+    Nothing is written if they are so already.
+
+    Raises:
+        TableNotFound: there is no `hoodie.properties`.
+        VersionMismatch: a writer that does not take the lock changed them at the same moment; try again.
+    """
+    found = table.store.read_or_none(PROPERTIES)
+    if found is None:
+        raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again")
+    config = parse(found.data)
+    wanted = change(config)
+    if wanted != config:
+        lease.check()
+        table.store.put_if_match(PROPERTIES, encode(wanted), found.version).unwrap()
+
+
+def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
+    """The paths of all base files by the begin time that they carry, whether a marker names them or not."""
+    found: dict[str, list[str]] = {}
+    for entry in table.data_files():
+        base = parse_base_file(entry.path.rpartition("/")[2])
+        if base is not None:
+            found.setdefault(base.begin, []).append(entry.path)
+    return {begin: tuple(paths) for begin, paths in found.items()}
 
 
 def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:

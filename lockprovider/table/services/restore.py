@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lockprovider import Lease
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, State
-from lockprovider.table.format.layout import TIMELINE, heartbeat_path, markers_dir, parse_base_file
+from lockprovider.table.format.layout import TIMELINE, heartbeat_path, markers_dir, names_by_partition
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import (
     RestoreMetadata,
@@ -28,7 +28,7 @@ from lockprovider.table.format.service_metadata import (
     encode_restore_plan,
 )
 from lockprovider.table.services import archive_removal, plans
-from lockprovider.table.services.savepoint import commit_at, files_of, savepoints
+from lockprovider.table.services.savepoint import commit_at, needed_by, savepoints
 from lockprovider.table.state import archive_index
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -66,7 +66,7 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
         if not plan.victims:
             return RestoreResult("", target.begin, ())
         _check_savepoints(table, now, plan)
-        files_of(table, now, target)
+        needed_by(table, now, target)
         with plans.beating(table, now) as begin:
             plans.put_plan(table, begin, Action.RESTORE, encode_restore_plan(plan), lease)
             return _carry_out(table, lease, begin, plan)
@@ -125,15 +125,15 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
-    files = _files_by_begin(table)
+    files = plans.files_by_begin(table)
     now = table.timeline()
     for victim, _ in plan.victims:
         lease.check()
         _take_back(table, now, victim, files.get(victim, ()))
-    late = _files_by_begin(table)  # of tasks that wrote on until they saw that their instant is gone
+    late = plans.files_by_begin(table)  # of tasks that wrote on until they saw that their instant is gone
     for path in (path for victim, _ in plan.victims for path in late.get(victim, ())):
         table.store.delete(path)
-    deleted = {victim: _by_partition(files.get(victim, ())) for victim, _ in plan.victims}
+    deleted = {victim: names_by_partition(files.get(victim, ())) for victim, _ in plan.victims}
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     data = encode_restore(RestoreMetadata(begin, plan, deleted, took_ms))
     plans.complete(table, lease, begin, Action.RESTORE, data)
@@ -155,20 +155,3 @@ def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str
         for instant in (instant for instant in states if instant.state is state):
             table.store.delete(f"{TIMELINE}/{instant.file_name}")
     table.store.delete(heartbeat_path(victim))
-
-
-def _files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for entry in table.data_files():
-        base = parse_base_file(entry.path.rpartition("/")[2])
-        if base is not None:
-            found[base.begin] = (*found.get(base.begin, ()), entry.path)
-    return found
-
-
-def _by_partition(paths: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    grouped: dict[str, tuple[str, ...]] = {}
-    for path in paths:
-        partition, _, name = path.rpartition("/")
-        grouped[partition] = (*grouped.get(partition, ()), name)
-    return grouped

@@ -9,13 +9,17 @@ Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed write
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fsspec_cas import ObjectNotFound
 from lockprovider import Lease
 from lockprovider.table.format.instant import Action, Instant, State
-from lockprovider.table.format.layout import TIMELINE, heartbeat_path, markers_dir, parse_base_file
+from lockprovider.table.format.layout import (
+    TIMELINE,
+    heartbeat_path,
+    join,
+    markers_dir,
+    names_by_partition,
+)
 from lockprovider.table.format.metadata import (
     RollbackMetadata,
     RollbackPlan,
@@ -103,8 +107,8 @@ def _action(now: Timeline, victim: str) -> str:
 def _requests(table: TableContext, files: tuple[str, ...]) -> tuple[RollbackRequest, ...]:
     root = table.url.rstrip("/")
     return tuple(
-        RollbackRequest(partition, tuple(f"{root}/{path}" for path in paths))
-        for partition, paths in _by_partition(files).items()
+        RollbackRequest(partition, tuple(f"{root}/{join(partition, name)}" for name in names))
+        for partition, names in names_by_partition(files).items()
     )
 
 
@@ -115,7 +119,10 @@ def _plan_it(table: TableContext, now: Timeline, plan: RollbackPlan, lease: Leas
 
 
 def _complete(table: TableContext, lease: Lease, begin: str, plan: RollbackPlan, files: tuple[str, ...]) -> None:
-    done = {partition: RolledBackPartition(deleted=tuple(paths)) for partition, paths in _by_partition(files).items()}
+    done = {
+        partition: RolledBackPartition(deleted=tuple(join(partition, name) for name in names))
+        for partition, names in names_by_partition(files).items()
+    }
     metadata = RollbackMetadata(begin, ((plan.victim, plan.action),), done)
     plans.complete(table, lease, begin, Action.ROLLBACK, encode_rollback(metadata))
 
@@ -128,20 +135,12 @@ def _planned_for(table: TableContext, now: Timeline, victim: str) -> str | None:
 def read_plan(table: TableContext, begin: str) -> RollbackPlan:
     """The plan of the rollback that began then; of no victim if it was completed meanwhile."""
     name = Instant(begin, Action.ROLLBACK, State.REQUESTED).file_name
-    try:
-        return decode_rollback_plan(table.store.read(f"{TIMELINE}/{name}").data, name)
-    except ObjectNotFound:
+    content = table.store.read_or_none(f"{TIMELINE}/{name}")
+    if content is None:
         return RollbackPlan("", Action.COMMIT.value)  # completed meanwhile, and archived or removed
+    return decode_rollback_plan(content.data, name)
 
 
 def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
     """Every base file that carries this begin time, whether a marker names it or not."""
-    found = ((entry.path, parse_base_file(entry.path.rpartition("/")[2])) for entry in table.data_files())
-    return tuple(path for path, base in found if base is not None and base.begin == begin)
-
-
-def _by_partition(files: Iterable[str]) -> dict[str, list[str]]:
-    grouped: dict[str, list[str]] = {}
-    for path in files:
-        grouped.setdefault(path.rpartition("/")[0], []).append(path)
-    return grouped
+    return plans.files_by_begin(table).get(begin, ())

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, State
-from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.layout import TIMELINE, names_by_partition
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import Savepoint, decode_clean_plan, decode_savepoint, encode_savepoint
 from lockprovider.table.services import archive_removal
@@ -52,7 +51,8 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
         known = savepoints(table, now).get(target.begin)
         if known is not None:
             return target.begin, known
-        made = Savepoint(user, table.world.now_ms(), comment, _names(files_of(table, now, target)))
+        names = names_by_partition(needed.path for needed in needed_by(table, now, target))
+        made = Savepoint(user, table.world.now_ms(), comment, names)
         inflight = Instant(target.begin, Action.SAVEPOINT, State.INFLIGHT)
         table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
         complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(made))
@@ -90,7 +90,7 @@ def commit_at(now: Timeline, begin: str | None) -> Instant:
     return found[0]
 
 
-def files_of(table: TableContext, now: Timeline, target: Instant) -> tuple[FileSlice, ...]:
+def needed_by(table: TableContext, now: Timeline, target: Instant) -> tuple[FileSlice, ...]:
     """The slices that an as-of to `target` needs; asked under the lock.
 
     Raises:
@@ -113,16 +113,9 @@ def _planned(table: TableContext, now: Timeline) -> frozenset[str]:
     return frozenset(path for plan in plans for path in plan.paths)
 
 
-def _names(slices: tuple[FileSlice, ...]) -> dict[str, tuple[str, ...]]:
-    names: dict[str, tuple[str, ...]] = {}
-    for slice_ in slices:
-        names[slice_.partition] = (*names.get(slice_.partition, ()), slice_.path.rpartition("/")[2])
-    return names
-
-
 def _read(table: TableContext, instant: Instant) -> Savepoint:
     name = instant.file_name
-    try:
-        return decode_savepoint(table.store.read(f"{TIMELINE}/{name}").data, name)
-    except ObjectNotFound:
+    content = table.store.read_or_none(f"{TIMELINE}/{name}")
+    if content is None:
         return Savepoint("", 0, "", {})  # deleted just now
+    return decode_savepoint(content.data, name)

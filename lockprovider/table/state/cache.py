@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from lockprovider import Log, LogEntry
 from lockprovider.table.format.instant import Action, Instant, parse
-from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import FileGroup, FileSlice, Snapshot
+from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 _REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
 _PLAIN = (Action.COMMIT, Action.REPLACECOMMIT)
@@ -181,9 +181,8 @@ class Memory:
 
 
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
-    for partition, file_ids in metadata.replaced.items():
-        for file_id in file_ids:
-            slices.pop((partition, file_id), None)
+    for ended in metadata.ended:
+        slices.pop(ended, None)
     for stat in (stat for stats in metadata.stats.values() for stat in stats):
         group, old = (stat.partition, stat.file_id), slices.get((stat.partition, stat.file_id))
         if old is None or old.begin < done.begin:

@@ -22,14 +22,14 @@ from fsspec_cas import Entry, ObjectNotFound, Store, Version
 from lockprovider import Lock, LockRecord, MalformedRecord
 from lockprovider.table.errors import HistoryGone, TableNotFound
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
+from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig, parse
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.prefetch import at_once
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import Snapshot, snapshot
+from lockprovider.table.timeline.view import Snapshot, replaced_groups, snapshot
 
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
@@ -164,15 +164,6 @@ class Present:
             raise TableNotFound(f"the table at {self._url!r} has no schema yet; write to it with its own engine first")
         return hudi_schema.from_avro(config.schema_json)
 
-    def _replaced(self, timeline: Timeline) -> dict[str, frozenset[str]]:
-        """The file groups that completed replacecommits retired, by partition."""
-        retired: dict[str, frozenset[str]] = {}
-        for instant in timeline.writes:
-            if instant.action is Action.REPLACECOMMIT:
-                for partition, file_ids in self.metadata_of(instant).replaced.items():
-                    retired[partition] = retired.get(partition, frozenset()) | frozenset(file_ids)
-        return retired
-
     # -- the files -----------------------------------------------------------------------------------------------------
 
     def data_files(self) -> list[Entry]:
@@ -182,7 +173,9 @@ class Present:
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
         """The completed rows of `timeline`, by these files; None: listed now."""
-        return snapshot(timeline, self.data_files() if files is None else files, self._replaced(timeline))
+        files = self.data_files() if files is None else files
+        retired = frozenset[FileGroup]().union(*replaced_groups(timeline, self.metadata_of).values())
+        return snapshot(timeline, files, retired)
 
     def known_snapshot(self) -> Snapshot | None:
         """The rows that a reader sees now, if the log tells; None: list.

@@ -24,10 +24,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lockprovider.table.format.instant import Action, Instant, State
-from lockprovider.table.format.layout import META, parse_base_file
+from lockprovider.table.format.layout import META, FileGroup, parse_base_file
 from lockprovider.table.timeline.timeline import Timeline
 
-FileGroup = tuple[str, str]
 _BESIDES = (Action.CLEAN, Action.ROLLBACK)
 
 

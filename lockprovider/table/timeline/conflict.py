@@ -24,10 +24,9 @@ from dataclasses import dataclass, replace
 
 from lockprovider.table.format.bucket import bucket_of, prefix
 from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.timeline import Timeline
-
-FileGroup = tuple[str, str]  # partition, file id
 
 TABLE_SERVICES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
 

@@ -20,10 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lockprovider.table.format.instant import Instant, format_ms
-from lockprovider.table.format.layout import META, parse_base_file
+from lockprovider.table.format.layout import META, FileGroup, names_by_partition, parse_base_file
 from lockprovider.table.timeline.timeline import Timeline
 
-FileGroup = tuple[str, str]
 _HOUR_MS = 3_600_000
 
 
@@ -83,7 +82,7 @@ def removable(
     for group, slices in _committed(now, paths).items():
         needed = _needed(policy, slices, since, replaced_by.get(group))
         taken |= {path for begin, path in slices if begin not in needed}
-    return Removable(earliest, _by_partition(taken - protected))
+    return Removable(earliest, names_by_partition(sorted(taken - protected)))
 
 
 def earliest_retained(policy: Policy, now: Timeline, now_ms: int) -> Instant | None:
@@ -139,11 +138,3 @@ def _slices(paths: Iterable[str]) -> Iterable[tuple[str, str, str, str]]:
         base = parse_base_file(name)
         if base is not None and partition.partition("/")[0] != META:
             yield partition, base.file_id, base.begin, path
-
-
-def _by_partition(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
-    for path in sorted(paths):
-        partition, _, name = path.rpartition("/")
-        found.setdefault(partition, []).append(name)
-    return {partition: tuple(names) for partition, names in found.items()}

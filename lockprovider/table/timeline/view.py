@@ -12,19 +12,18 @@ Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineSt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import Instant, State, format_ms, to_ms
-from lockprovider.table.format.layout import META, parse_base_file
+from lockprovider.table.format.instant import Action, Instant, State, format_ms, to_ms
+from lockprovider.table.format.layout import META, FileGroup, parse_base_file
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.timeline import Timeline
 
-FileGroup = tuple[str, str]  # partition, file id
 By = Literal["completion", "begin"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -133,12 +132,10 @@ class Snapshot:
         return next((s for s in self.slices if (s.partition, s.file_id) == (partition, file_id)), None)
 
 
-def snapshot(
-    timeline: Timeline, files: Iterable[Entry], replaced: Mapping[str, frozenset[str]] | None = None
-) -> Snapshot:
+def snapshot(timeline: Timeline, files: Iterable[Entry], replaced: Container[FileGroup] = frozenset()) -> Snapshot:
     """The latest slices among `files`, as of `timeline`.
 
-    `replaced` maps a partition to the file ids that completed replacecommits retired.
+    `replaced` are the file groups that completed replacecommits retired.
     """
     visible = timeline.visible
     latest: dict[tuple[str, str], FileSlice] = {}
@@ -146,12 +143,20 @@ def snapshot(
         found = _slice(entry)
         if found is None or not visible(found.begin):
             continue
-        if found.file_id in (replaced or {}).get(found.partition, frozenset()):
-            continue
         key = (found.partition, found.file_id)
+        if key in replaced:
+            continue
         if key not in latest or latest[key].begin < found.begin:
             latest[key] = found
     return Snapshot(timeline, tuple(sorted(latest.values())))
+
+
+def replaced_groups(
+    timeline: Timeline, metadata_of: Callable[[Instant], CommitMetadata]
+) -> dict[Instant, frozenset[FileGroup]]:
+    """The file groups that each completed replacecommit retired, in the order of their completion."""
+    done = (instant for instant in timeline.writes if instant.action is Action.REPLACECOMMIT)
+    return {instant: metadata_of(instant).ended for instant in done}
 
 
 def lost(seen: Snapshot, later: Iterable[tuple[Instant, CommitMetadata]]) -> frozenset[FileGroup]:
@@ -165,7 +170,7 @@ def lost(seen: Snapshot, later: Iterable[tuple[Instant, CommitMetadata]]) -> fro
     for _, metadata in sorted(later, key=lambda one: one[0].begin):
         for stat in (stat for stats in metadata.stats.values() for stat in stats):
             first.setdefault((stat.partition, stat.file_id), stat.prev_commit)
-        for group in ((partition, file_id) for partition, ids in metadata.replaced.items() for file_id in ids):
+        for group in metadata.ended:
             first.setdefault(group, there.get(group, "some slice"))
     return frozenset(group for group, expected in first.items() if there.get(group) != expected)
 

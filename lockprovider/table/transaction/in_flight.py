@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsspec_cas import ObjectNotFound
 from lockprovider.table.format.instant import Action, Instant, State
-from lockprovider.table.format.layout import TIMELINE, markers_dir, parse_base_file, parse_marker
+from lockprovider.table.format.layout import TIMELINE, FileGroup, markers_dir, parse_base_file, parse_marker
 from lockprovider.table.format.metadata import decode_clustering_plan, decode_commit
-from lockprovider.table.timeline.conflict import FileGroup, Operation
+from lockprovider.table.timeline.conflict import Operation
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
 
 
 def _content(table: TableContext, instant: Instant) -> bytes:
-    try:
-        return table.store.read(f"{TIMELINE}/{instant.file_name}").data
-    except ObjectNotFound:
-        return b""  # completed or rolled back just now; under the lock only by a writer that does not hold it
+    content = table.store.read_or_none(f"{TIMELINE}/{instant.file_name}")
+    # None: completed or rolled back just now; under the lock only by a writer that does not hold it
+    return b"" if content is None else content.data

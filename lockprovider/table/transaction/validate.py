@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from lockprovider.table.errors import ARCHIVED, Aborted, WriteConflict
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
-from lockprovider.table.timeline.conflict import FileGroup, Operation, archived_since, completed_since, undone_since
+from lockprovider.table.timeline.conflict import Operation, archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import lost
 from lockprovider.table.transaction.exactly_once import committed_in

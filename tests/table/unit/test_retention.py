@@ -186,10 +186,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Instant], set[str], dict[tuple[str,
 def seen(now: Timeline, paths: set[str], replaced: dict[tuple[str, str], str], moment: AsOf) -> tuple[FileSlice, ...]:
     then = rewound(now, moment.includes)
     done = {instant.begin for instant in then.writes}
-    ended: dict[str, frozenset[str]] = {}
-    for (partition, group), by in replaced.items():
-        if by in done:
-            ended[partition] = ended.get(partition, frozenset()) | {group}
+    ended = {group for group, by in replaced.items() if by in done}
     return snapshot(then, entries(paths), ended).slices
 
 

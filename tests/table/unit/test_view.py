@@ -54,7 +54,7 @@ def test_retired_groups_and_bookkeeping_are_not_seen() -> None:
     paths = files(
         f"p/f-0_0-0-0_{A}.parquet", f".hoodie/x/f-1_0-0-0_{A}.parquet", f"p/g-0_0-0-0_{A}.parquet", "p/readme"
     )
-    seen = snapshot(timeline, paths, {"p": frozenset({"g-0"})})
+    seen = snapshot(timeline, paths, {("p", "g-0")})
     assert [s.file_id for s in seen.slices] == ["f-0"]
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas.bridge.background import submit
 from lockprovider.table.engines import bucketed
 from lockprovider.table.engines.rows import Rows, as_stream, as_table, check_columns
 from lockprovider.table.engines.writer import for_here
@@ -34,6 +32,7 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import consistent
 from lockprovider.table.read import scan as reading
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.state.prefetch import in_order
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -160,7 +159,7 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
         slices = txn.snapshot.within([partition])
         return list(rewrite_partition(writer, slices, partition, found[partition], _TASK, limit=inside))
 
-    txn.add(stat for stats in at_once([partial(rewrite, one) for one in found]) for stat in stats)
+    txn.add(stat for stats in in_order([partial(rewrite, one) for one in found], AT_ONCE) for stat in stats)
 
 
 def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
@@ -193,7 +192,7 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
             seen.setdefault(partition, []).append(changes.keys)
             jobs += insertions(writer, partition, changes.rows, changes.keys, (_TASK, number))
         are_small = all(len(changes.keys) <= SMALL_ROWS for changes in part.values())
-        stats += at_once(jobs, SMALL_AT_ONCE if are_small else AT_ONCE)
+        stats += in_order(jobs, SMALL_AT_ONCE if are_small else AT_ONCE)
     for partition, keys in seen.items():
         check_unique(pa.chunked_array(keys), partition)
     txn.add(stats)
@@ -233,7 +232,7 @@ def insert_partition(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[WriteStat]:
     """Write new file groups, of about equal size, for rows of one partition; `task` is the write token and a number."""
-    return at_once(insertions(writer, partition, rows, keys, task), 1)
+    return in_order(insertions(writer, partition, rows, keys, task), 1)
 
 
 def insertions(
@@ -244,18 +243,6 @@ def insertions(
     for start in range(0, len(keys), max(1, size)):
         part, name = slice(start, start + size), group_id(writer.begin, partition, *task, start)
         yield partial(writer.insert, partition, rows[part], keys[part], task[0], name)
-
-
-def at_once(jobs: Iterable[Callable[[], T]], limit: int = AT_ONCE) -> Iterator[T]:
-    """What the jobs return, in their order, with up to `limit` of them running; none runs any more when this ends."""
-    if limit == 1:
-        yield from (job() for job in jobs)
-        return
-    with ThreadPoolExecutor(limit) as threads:
-        try:
-            yield from [running.result() for running in [submit(threads, job) for job in jobs]]
-        finally:
-            threads.shutdown(cancel_futures=True)
 
 
 def _in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -331,7 +318,7 @@ def rewrite_partition(
     if writer.config.bucket_index is not None:
         given = (changes.rows, changes.keys, changes.deletes)
         jobs = bucketed.rewrites(writer, slices, partition, given, task)
-        yield from (stat for stat in at_once(jobs, limit) if stat is not None)
+        yield from (stat for stat in in_order(jobs, limit) if stat is not None)
         return
     rows, keys = _unless_deleted(changes)
     rows, keys = merge.dedupe(rows, keys, writer.config.ordering_field)
@@ -346,10 +333,10 @@ def rewrite_partition(
         fresh[found.met] = False  # each key's by one thread, or by two to the same end
         return writer.merge(old, opened, found, rows, task)
 
-    stats = at_once([partial(rewrite, old) for old in slices], limit)
+    stats = in_order([partial(rewrite, old) for old in slices], limit)
     yield from (stat for stat in stats if stat is not None)
     new = pa.array(fresh)
-    yield from at_once(insertions(writer, partition, rows.filter(new), keys.filter(new), (task, 0)), limit)
+    yield from in_order(insertions(writer, partition, rows.filter(new), keys.filter(new), (task, 0)), limit)
 
 
 def _unless_deleted(changes: PartitionChanges) -> tuple[pa.Table, pa.Array]:

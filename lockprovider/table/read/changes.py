@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +22,8 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.read import scan as reading
 from lockprovider.table.state.as_of import refuse_archived, refuse_gone
-from lockprovider.table.state.stale import has_overtaken, is_overtaken
+from lockprovider.table.state.look_again import look_again
+from lockprovider.table.state.stale import unless_stale
 from lockprovider.table.timeline.incremental import OPERATION, Order, Window, changed_rows, latest, touched, window
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, time_text
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
     from lockprovider.table.state.context import TableContext
 
-_OVERTAKEN = 10  # how often changes are looked up again because files were removed while they were listed
 _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 
 
@@ -106,22 +107,18 @@ def changes(
     start = "" if after is None or after == "" else time_text(after)
     end = "" if until is None else time_text(until)
     only = None if partitions is None else frozenset(partitions)
-    for _ in range(_OVERTAKEN):
+
+    def look() -> Changes:
         # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the
         # last commit of one listing is in the next.
         reached = latest(table.timeline(), order)
         now = table.timeline()
         check_since(table, now, start, order)
         given = window(now, start, min(reached, end) if end else reached, order)
-        try:
-            found = _changes(table, now, given, continues=bool(start), columns=columns, only=only)
-        except HistoryGone as error:
-            if not is_overtaken(table, now, error):
-                raise
-        else:
-            if not has_overtaken(table, now):
-                return found
-    raise HistoryGone(f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits")
+        found = partial(_changes, table, now, given, continues=bool(start), columns=columns, only=only)
+        return unless_stale(table, now, found)
+
+    return look_again(look)
 
 
 def _order(given: Order | str) -> Order:

@@ -10,10 +10,10 @@ which are read bit by bit (`plan`) are still there when they are reached.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,7 +23,8 @@ from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.read import scan
 from lockprovider.table.state.as_of import snapshot_at
-from lockprovider.table.state.stale import has_overtaken, is_overtaken
+from lockprovider.table.state.look_again import Stale, look_again
+from lockprovider.table.state.stale import unless_stale
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import AsOf, Snapshot
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 PointInTime = str | datetime | AsOf | None  # None is now
-
-_OVERTAKEN = 10  # how often a reader begins again because files were removed while it listed them
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +60,16 @@ def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
     Raises:
         HistoryGone: it cannot be read (any more).
     """
-    for _ in range(_OVERTAKEN):
-        known = table.present.known_snapshot() if as_of is None else None
-        if known is not None:
-            return known
-        now = table.timeline() if as_of is not None else table.now(listed=True).timeline
-        try:
-            seen = snapshot_by(table, now, as_of)
-        except HistoryGone as error:
-            if not is_overtaken(table, now, error):
-                raise
-        else:
-            if not has_overtaken(table, now):
-                return seen if as_of is not None else table.memory.found(seen)
-    raise HistoryGone(f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits")
+    return look_again(partial(_snapshot, table, as_of))
+
+
+def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
+    known = table.present.known_snapshot() if as_of is None else None
+    if known is not None:
+        return known
+    now = table.timeline() if as_of is not None else table.now(listed=True).timeline
+    seen = unless_stale(table, now, partial(snapshot_by, table, now, as_of))
+    return seen if as_of is not None else table.memory.found(seen)
 
 
 def snapshot_by(
@@ -110,19 +105,26 @@ def rows(
 ) -> pa.Table:
     """All of these rows; see `Table.to_arrow`."""
     only = partitions if partitions is None or isinstance(partitions, str) else tuple(partitions)
-    for _ in range(_OVERTAKEN if as_of is None else 0):
-        with contextlib.suppress(HistoryGone):  # the rows of now are in other files now
-            return scan.to_table(table.place, plan(table, columns, where, only, None))
-    return scan.to_table(table.place, plan(table, columns, where, only, as_of))
+
+    def look() -> pa.Table:
+        try:
+            return scan.to_table(table.place, plan(table, columns, where, only, as_of))
+        except HistoryGone as error:
+            if as_of is not None:
+                raise
+            raise Stale(error) from error  # the rows of now are in other files now
+
+    return look_again(look)
 
 
 def commits(table: TableContext) -> list[Commit]:
     """See `Table.history`."""
-    for left in reversed(range(_OVERTAKEN)):
+
+    def look() -> list[Commit]:
         done = table.timeline().writes
         try:
             return [Commit(i.begin, i.completion or "", i.action.value, table.metadata_of(i)) for i in done]
-        except HistoryGone:  # archived just now
-            if not left:
-                raise
-    raise AssertionError
+        except HistoryGone as error:
+            raise Stale(error) from error  # archived just now
+
+    return look_again(look)

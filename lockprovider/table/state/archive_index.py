@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -33,11 +34,11 @@ from lockprovider.table.format.lsm import (
 )
 from lockprovider.table.format.metadata import decode_commit
 from lockprovider.table.format.streams import SINK_KEY, batches
+from lockprovider.table.state.look_again import Stale, look_again
 from lockprovider.table.timeline.timeline import Timeline
 
 _WRITES = tuple(action.value for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT))
 _TIMES = ("instantTime", "completionTime", "action")
-_OVERTAKEN = 5  # how often to look again because files were merged meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +69,16 @@ def look(archive: Archive) -> History:
     Raises:
         Corrupt: its manifest cannot be understood.
     """
-    for _ in range(_OVERTAKEN):
-        number, version = _number(archive)
-        known = archive.latest
-        if number != known.number:
-            with contextlib.suppress(ObjectNotFound):  # others have archived so often meanwhile that it was removed
-                files = _manifest(archive, number) if number else {}
-                known = archive.latest = History(number, files, version)
-        if number == known.number:
-            return replace(known, version=version)
-    raise Corrupt(f"{VERSION_FILE} says {number}, and there is no {manifest_path(number)}; restore the file")
+    return look_again(partial(_look, archive))
+
+
+def _look(archive: Archive) -> History:
+    number, version = _number(archive)
+    known = archive.latest
+    if number != known.number:
+        files = _manifest(archive, number) if number else {}
+        known = archive.latest = History(number, files, version)
+    return replace(known, version=version)
 
 
 def _number(archive: Archive) -> tuple[int, Version | None]:
@@ -90,7 +91,11 @@ def _number(archive: Archive) -> tuple[int, Version | None]:
 
 
 def _manifest(archive: Archive, number: int) -> Manifest:
-    return decode_manifest(archive.place.store.read(manifest_path(number)).data, manifest_path(number))
+    path = manifest_path(number)
+    content = archive.place.store.read_or_none(path)
+    if content is None:  # others have archived so often meanwhile that it was removed, or it is lost
+        raise Stale(Corrupt(f"{VERSION_FILE} says {number}, and there is no {path}; restore the file"))
+    return decode_manifest(content.data, path)
 
 
 def reach(archive: Archive) -> Digest:
@@ -149,14 +154,17 @@ def opened(archive: Archive, name: str, size: int) -> pq.ParquetFile:
 
 def _digest(archive: Archive, *, streams: bool) -> Digest:
     """Of all files; those that are merged while they are read are gone, and in the file that they were merged into."""
-    for left in reversed(range(_OVERTAKEN)):
-        history = look(archive)
-        try:
-            return _digest_of(archive, history, streams=streams)
-        except Corrupt:
-            if not left or look(archive).number == history.number:
-                raise
-    raise AssertionError
+    return look_again(partial(_digest_now, archive, streams=streams))
+
+
+def _digest_now(archive: Archive, *, streams: bool) -> Digest:
+    history = look(archive)
+    try:
+        return _digest_of(archive, history, streams=streams)
+    except Corrupt as error:
+        if look(archive).number == history.number:
+            raise
+        raise Stale(error) from error
 
 
 def _digest_of(archive: Archive, history: History, *, streams: bool) -> Digest:

@@ -6,7 +6,7 @@ the lock between that look and the write: so what was read meanwhile is what wou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
@@ -21,10 +21,19 @@ _MOST = 8  # requests at a time
 
 def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     """The answers of all calls; where a request does not wait for a network they are made one after the other."""
-    if store.backend.blocking or len(calls) < 2:  # noqa: PLR2004
-        return [call() for call in calls]
-    with ThreadPoolExecutor(min(_MOST, len(calls))) as pool:
-        return [answer.result() for answer in [submit(pool, call) for call in calls]]
+    return list(in_order(calls, 1 if store.backend.blocking else min(_MOST, max(1, len(calls)))))
+
+
+def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
+    """What the jobs return, in their order, with up to `limit` of them running; none runs any more when this ends."""
+    if limit == 1:
+        yield from (job() for job in jobs)
+        return
+    with ThreadPoolExecutor(limit) as threads:
+        try:
+            yield from [running.result() for running in [submit(threads, job) for job in jobs]]
+        finally:
+            threads.shutdown(cancel_futures=True)
 
 
 class Ahead(Generic[T]):

@@ -7,21 +7,43 @@ ones are taken back. Whoever reads by the snapshot meets a file that is not ther
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import HistoryGone, WriteConflict
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.state.look_again import Stale
 from lockprovider.table.state.prefetch import at_once
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
+T = TypeVar("T")
+
 _GONE = (ObjectNotFound, HistoryGone)
 _SAID = re.compile("^(?:{}): ".format("|".join(re.escape(f"{e.__module__}.{e.__name__}") for e in _GONE)), re.MULTILINE)
+
+
+def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> T:
+    """What `look` finds by `seen`, if all files that it may go by were there until its end.
+
+    Raises:
+        Stale: they may not have been.
+    """
+    try:
+        found = look()
+    except HistoryGone as error:
+        if not is_overtaken(table, seen, error):
+            raise
+    else:
+        if not has_overtaken(table, seen):
+            return found
+    gone = f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits"
+    raise Stale(HistoryGone(gone))
 
 
 def is_overtaken(table: TableContext, seen: Timeline, error: Exception) -> bool:

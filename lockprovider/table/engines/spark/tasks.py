@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from lockprovider.table.engines.arrow import check_unique
+from lockprovider.table.engines.arrow import ROWS_PER_FILE, check_unique
 from lockprovider.table.engines.bucketed import new_group
 from lockprovider.table.engines.spark.key_sketch import Sketch
 from lockprovider.table.errors import InvalidRecords
@@ -32,7 +32,6 @@ from lockprovider.table.read import scan as reading
 from lockprovider.table.read.changes import Part
 from lockprovider.table.timeline.view import FileSlice
 
-ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
 ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
 KEY, PARTITION, DELETE, GROUP = "__key", "__partition", "__delete", "__group"
 NEW = "+"  # what the group of a row begins with that no file group has yet; else it is a number

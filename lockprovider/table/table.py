@@ -36,7 +36,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read import scan as reading
 from lockprovider.table.read.changes import Changes
 from lockprovider.table.read.consistent import Commit, PointInTime
-from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, restore, savepoint
+from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, recover, restore, savepoint
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
 from lockprovider.table.services.restore import RestoreResult
@@ -275,13 +275,38 @@ class Table(TableContext):
 
     # -- services ------------------------------------------------------------------------------------------------------
 
-    def clean(self, policy: Policy | None = None) -> tuple[CleanResult, ...]:
-        """Remove files that no reader needs any more (default: by the settings' retention); see `clean`."""
-        return clean.clean(self, policy)
+    def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
+        """Remove files that no reader needs any more (default: by the settings' retention).
 
-    def archive(self, keep: KeepActive | None = None) -> ArchiveResult:
-        """Move the oldest instants off the timeline (default: by the settings' `archival`); see `archive`."""
-        return archive.archive(self, keep)
+        While another cleaner is at work, this one does nothing. `dry_run`: nothing is written; what it would remove.
+
+        Raises:
+            InvalidSettings: the policy would keep nothing.
+        """
+        return clean.would_clean(self, policy) if dry_run else clean.clean(self, policy)
+
+    def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
+        """Move the oldest instants off the timeline (default: by the settings' `archival`); their rows stay.
+
+        `dry_run`: nothing is written; what it would archive, if no writer is dead.
+
+        Raises:
+            InvalidSettings: what is to be kept cannot be.
+        """
+        return archive.would_archive(self, keep) if dry_run else archive.archive(self, keep)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Roll back what dead writers left, and finish what dead services planned; the begin times of all that."""
+        return (*recover.sweep(self), *(done.instant for done in clean.finish_dead(self)))
+
+    def roll_back(self, instant: str, *, force: bool = False) -> None:
+        """Remove a pending write of a dead writer; with `force` that of a living one too, which gets `Aborted`.
+
+        Raises:
+            HistoryGone: there is no such pending write.
+            Aborted: its writer is alive.
+        """
+        recover.roll_back(self, instant, force=force)
 
     def savepoint(self, instant: str | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned; its begin time. See `savepoint.save`."""

@@ -502,11 +502,9 @@ def test_commits_archive_by_themselves_if_they_are_told_to(table: Table, monkeyp
 
 
 def test_what_is_to_be_archived_can_be_asked_for_first(table: Table) -> None:
-    from lockprovider.table.services.archive import would_archive
-
     for number in range(8):
         upsert(table, (1, "a", number))
-    planned = would_archive(table)
+    planned = table.archive(dry_run=True)
     assert not history(table).exists()
     assert planned == table.archive()
     assert archive_files._MERGED == 10

@@ -34,7 +34,6 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.instant import Action, after
 from lockprovider.table.format.metadata import decode_commit, one_record, read_one
 from lockprovider.table.services import recover, rollback
-from lockprovider.table.services.clean import would_clean
 from lockprovider.table.timeline.conflict import prefer_writer
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
 
@@ -320,7 +319,7 @@ def test_a_clean_with_nothing_to_do_leaves_nothing(table: Table, folder: Path) -
     assert table.clean(KeepCommits(50)) == ()
     assert timeline_names(folder) == names
     assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
-    assert would_clean(table, KeepVersions(1)).paths
+    assert table.clean(KeepVersions(1), dry_run=True)
     assert timeline_names(folder) == names
 
 

@@ -12,10 +12,6 @@ from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.table import answers
 from lockprovider.commands.table.asked import INSTANT, Commands, add_command, opened, say
 from lockprovider.commands.table.output import Answer
-from lockprovider.table.services import recover, rollback
-from lockprovider.table.services.archive import would_archive
-from lockprovider.table.services.clean import finish_dead, would_clean
-from lockprovider.table.services.plans import beating, dead_among
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
@@ -66,7 +62,7 @@ def _add_archive(commands: Commands) -> None:
 def _archive(arguments: Any) -> int:
     table, given = opened(arguments), (arguments.keep_min, arguments.keep_max)
     keep = None if given == (None, None) else KeepActive.of(*given)
-    found = would_archive(table, keep) if arguments.dry_run else table.archive(keep)
+    found = table.archive(keep, dry_run=arguments.dry_run)
     said = {"archived": list(found.instants), "held": found.held}
     title = f"{'would archive' if arguments.dry_run else 'archived'} {len(found.instants)} instants"
     below = f"no more, because {found.held}" if found.held else ""
@@ -75,11 +71,9 @@ def _archive(arguments: Any) -> int:
 
 
 def _clean(arguments: Any) -> int:
-    table, policy = opened(arguments), _policy(arguments)
-    if arguments.dry_run:
-        plan = would_clean(table, policy)
-        return say(arguments, _removed("would remove", [(plan.policy, plan.files)]))
-    return say(arguments, _removed("removed", [(done.instant, done.files) for done in table.clean(policy)]))
+    done = opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)
+    word = "would remove" if arguments.dry_run else "removed"
+    return say(arguments, _removed(word, [(one.instant or one.policy, one.files) for one in done]))
 
 
 def _policy(arguments: Any) -> Policy | None:
@@ -135,21 +129,11 @@ def _confirmed(table: Table, instant: str) -> bool:
 def _rollback(arguments: Any) -> int:
     table = opened(arguments)
     if arguments.instant is None:
-        done = [*recover.sweep(table), *(result.instant for result in finish_dead(table))]
+        done = list(table.sweep())
         words = ", ".join(done) or "nothing to do"
         return say(arguments, Answer({"done": done}, f"rolled back or finished: {words}"))
     begin = arguments.instant
-    now = table.timeline()
-    if begin not in now.pending_writes:
-        complain("lockprovider", f"{begin} is no pending write; to take back commits, use restore")
-        return REFUSED
-    if not arguments.force:
-        with beating(table, now):
-            alive = begin not in dead_among(table, [begin])
-        if alive:
-            complain("lockprovider", f"the writer of {begin} is alive; wait for it, or add --force")
-            return REFUSED
-    rollback.roll_back(table, begin)
+    table.roll_back(begin, force=arguments.force)
     return say(arguments, Answer({"done": [begin]}, f"rolled back {begin}"))
 
 

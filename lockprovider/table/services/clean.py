@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """One completed clean: the files it removed, names by partition."""
+    """One completed clean: the files it removed, names by partition. Of a dry run the times are empty."""
 
     instant: str
     completion: str
@@ -79,13 +79,15 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
     return begin, plan
 
 
-def would_clean(table: TableContext, policy: Policy | None = None) -> CleanPlan:
-    """What `clean` would plan now; nothing is written.
+def would_clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResult, ...]:
+    """What `clean` would remove now, without an instant; nothing is written.
 
     Raises:
         InvalidSettings: the policy would keep nothing.
     """
-    return planned(table, table.settings.retention if policy is None else policy, *_listed(table), table.world.now_ms())
+    policy = table.settings.retention if policy is None else policy
+    plan = planned(table, policy, *_listed(table), table.world.now_ms())
+    return (CleanResult("", "", plan.policy, plan.files),) if plan.files else ()
 
 
 def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:

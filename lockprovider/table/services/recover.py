@@ -11,6 +11,7 @@ import contextlib
 
 from fsspec_cas import CasError
 from lockprovider import LockError
+from lockprovider.table.errors import Aborted, HistoryGone
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.services import plans, restore, rollback
@@ -43,6 +44,25 @@ def sweep(table: TableContext) -> tuple[str, ...]:
         done = _clean(table, now, set(), eager=False)
         _forget(table)
     return done
+
+
+def roll_back(table: TableContext, begin: str, *, force: bool) -> None:
+    """Roll back one pending write, if its writer is dead; with `force` in any case.
+
+    Raises:
+        HistoryGone: there is no such pending write.
+        Aborted: its writer is alive.
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    now = table.timeline()
+    if begin not in now.pending_writes:
+        raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
+    if not force:
+        with plans.beating(table, now):  # a fresh heartbeat shows how late the other is
+            alive = begin not in dead_among(table, [begin])
+        if alive:
+            raise Aborted(f"the writer of {begin} is alive; wait for it, or force it (`--force`)")
+    rollback.roll_back(table, begin)
 
 
 def _forget(table: TableContext) -> None:

@@ -31,7 +31,7 @@ from lockprovider.table.services import restore
 from lockprovider.table.state.prefetch import Ahead, at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import validate
-from lockprovider.table.transaction.proposal import Draft
+from lockprovider.table.transaction.proposal import Proposal
 from lockprovider.table.transaction.start import Started
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class _Again:
 
 
 class Committing:
-    """The commit of one draft; good for one `run`."""
+    """The commit of one proposal; good for one `run`."""
 
-    def __init__(self, table: TableContext, mine: Started, draft: Draft, announced: Iterable[str]) -> None:
-        self._draft = draft
+    def __init__(self, table: TableContext, mine: Started, proposal: Proposal, announced: Iterable[str]) -> None:
+        self._proposal = proposal
         self._table = table
         self._mine = mine
         self._announced = announced  # the markers, of no use once it is committed
-        self._data = encode_commit(draft.metadata)
+        self._data = encode_commit(proposal.metadata)
 
     def run(self) -> tuple[str, float]:
         """The completion time, and the seconds waited for the lock.
@@ -70,7 +70,7 @@ class Committing:
             NotAcquired, CasError: the lock or the store.
         """
         lock = self._table.lock
-        staged = lock.enclose(f"{TIMELINE}/{self._draft.begin}", self._data, sole=True)
+        staged = lock.enclose(f"{TIMELINE}/{self._proposal.begin}", self._data, sole=True)
         try:
             return self._in_some_turn(staged)
         except (WriteConflict, Aborted, AlreadyCommitted):
@@ -79,7 +79,7 @@ class Committing:
             raise
 
     def _in_some_turn(self, staged: Pending) -> tuple[str, float]:
-        table, begin = self._table, self._draft.begin
+        table, begin = self._table, self._proposal.begin
         waited_s, hold, again = 0.0, False, _Again()
         for tried in range(_LEASES):
             asked_s = table.world.monotonic_s()
@@ -114,15 +114,15 @@ class Committing:
         If the log is the one of the start, nobody has rolled this instant back.
         """
         table, log = self._table, record.log
-        others_count = self._draft.is_table_service  # with what they have pending
+        others_count = self._proposal.is_table_service  # with what they have pending
         seen = table.now(record, listed=log is None or log.name != self._mine.log or others_count)
-        needed = validate.needed(table, self._draft, seen.timeline)
+        needed = validate.needed(table, self._proposal, seen.timeline)
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])
         return seen
 
     def _try(self, ahead: Ahead[Now], lease: Lease | FreeLock, staged: Pending) -> str | _Again:
         """The completion time, if it came to that."""
-        table, begin = self._table, self._draft.begin
+        table, begin = self._table, self._proposal.begin
         try:
             table.memory.is_contended = ahead.tries > 1
             table.tell("lock_held", begin, epoch=lease.epoch)
@@ -145,17 +145,17 @@ class Committing:
             return completion
 
     def _publish(self, lease: Lease | FreeLock, staged: Pending, seen: Now) -> str:
-        table, draft, now = self._table, self._draft, seen.timeline
-        done = now.written_at(draft.begin)
+        table, proposal, now = self._table, self._proposal, seen.timeline
+        done = now.written_at(proposal.begin)
         if done is not None and done.completion is not None:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if seen.listed:
             table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
-        validate.judge(table, draft, self._mine.heartbeat, seen)
-        completion = now.plus([draft.inflight]).next_time(table.world.now_ms())  # by a log, `now` has it not
-        name = draft.completed(completion).file_name
+        validate.judge(table, proposal, self._mine.heartbeat, seen)
+        completion = now.plus([proposal.inflight]).next_time(table.world.now_ms())  # by a log, `now` has it not
+        name = proposal.completed(completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
         lease.publish_last(replace(staged, path=f"{TIMELINE}/{name}"), self._data)
         table.memory.remember(name, self._data)
-        table.tell("committed", draft.begin, completion=completion)
+        table.tell("committed", proposal.begin, completion=completion)
         return completion

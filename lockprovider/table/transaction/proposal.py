@@ -50,7 +50,7 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class Proposal:
     """What one instant is going to commit.
 
     `config` and `timeline` are the table as its writer knew it, `snapshot` the rows that it read, None if it read none.

@@ -30,7 +30,7 @@ from lockprovider.table.timeline.view import FileSlice, Snapshot
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.exactly_once import Once, committed_in
 from lockprovider.table.transaction.key_check import KeyCheck, refuse_shared
-from lockprovider.table.transaction.proposal import CommitResult, Draft, by_partition, operation_name
+from lockprovider.table.transaction.proposal import CommitResult, Proposal, by_partition, operation_name
 from lockprovider.table.transaction.start import Intent, Started, resume, start
 
 if TYPE_CHECKING:
@@ -221,9 +221,9 @@ class Transaction:
         mine, stats = self._started(), self._stats
         self._remove_strays(mine.begin, stats)
         self.table.tell("written", mine.begin, files=len(stats))
-        draft = self._draft(mine.begin, stats)
-        completion, waited_s = Committing(self.table, mine, draft, self._announced).run()
-        return draft.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
+        proposal = self._proposal(mine.begin, stats)
+        completion, waited_s = Committing(self.table, mine, proposal, self._announced).run()
+        return proposal.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
 
     def leave(self) -> None:
         """Let go of the instant: another process of this writer has taken it up, or nobody will."""
@@ -238,11 +238,11 @@ class Transaction:
         if self._instant is not None:
             self._instant.roll_back(self.table)
 
-    def _draft(self, begin: str, stats: tuple[WriteStat, ...]) -> Draft:
+    def _proposal(self, begin: str, stats: tuple[WriteStat, ...]) -> Proposal:
         keys = _look_for_keys(self, stats) if self.check_keys else None
         said = operation_name(self._action, self.operation)
         metadata = CommitMetadata(by_partition(stats), said, self.schema_json, self.extra, self._replaced)
-        return Draft(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._once)
+        return Proposal(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._once)
 
     def _remove_strays(self, begin: str, stats: tuple[WriteStat, ...]) -> None:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""

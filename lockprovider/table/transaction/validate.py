@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.state.current import Now
     from lockprovider.table.state.heartbeat import WriterHeartbeat
-    from lockprovider.table.transaction.proposal import Draft
+    from lockprovider.table.transaction.proposal import Proposal
 
 
-def needed(table: TableContext, draft: Draft, now: Timeline) -> tuple[Instant, ...]:
+def needed(table: TableContext, proposal: Proposal, now: Timeline) -> tuple[Instant, ...]:
     """The commits whose contents the judgement is going to ask for: to have them at hand by then."""
-    done = completed_since(draft.timeline, now)
-    return done if draft.may_overlap(table.settings.resolution) else done[-1:]
+    done = completed_since(proposal.timeline, now)
+    return done if proposal.may_overlap(table.settings.resolution) else done[-1:]
 
 
-def judge(table: TableContext, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> None:
+def judge(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: Now) -> None:
     """Let a commit pass, or say what is in its way.
 
     Raises:
@@ -53,50 +53,50 @@ def judge(table: TableContext, draft: Draft, heartbeat: WriterHeartbeat, seen: N
         AlreadyCommitted: its batch is in the table.
         WriteConflict: another one was faster.
     """
-    _check_alive(table, draft, heartbeat, seen)
-    _check_once(table, draft, seen.timeline)
-    _check_conflicts(table, draft, seen.timeline)
+    _check_alive(table, proposal, heartbeat, seen)
+    _check_once(table, proposal, seen.timeline)
+    _check_conflicts(table, proposal, seen.timeline)
 
 
-def _check_alive(table: TableContext, draft: Draft, heartbeat: WriterHeartbeat, seen: Now) -> None:
-    begin, now = draft.begin, seen.timeline
+def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: Now) -> None:
+    begin, now = proposal.begin, seen.timeline
     if seen.listed and not now.is_pending(begin):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")
     if not heartbeat.alive:
         raise Aborted(f"the heartbeat of instant {begin} expired; others may roll it back; begin again")
     if rollback.is_planned(table, now, begin):
         raise Aborted(f"a rollback of instant {begin} is planned; begin again")
-    if seen.config != draft.config:
+    if seen.config != proposal.config:
         check_writable(seen.config)
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
 
-def _check_once(table: TableContext, draft: Draft, now: Timeline) -> None:
-    done = None if draft.once is None else committed_in(table, now, draft.once)
-    if draft.once is not None and done is not None:
-        raise draft.once.found_in(done)
+def _check_once(table: TableContext, proposal: Proposal, now: Timeline) -> None:
+    done = None if proposal.once is None else committed_in(table, now, proposal.once)
+    if proposal.once is not None and done is not None:
+        raise proposal.once.found_in(done)
 
 
-def _check_conflicts(table: TableContext, draft: Draft, now: Timeline) -> None:
-    _check_snapshot(table, draft, now)
-    done = completed_since(draft.timeline, now)
-    _check_columns(table, draft, done)
-    may_overlap = draft.may_overlap(table.settings.resolution)
+def _check_conflicts(table: TableContext, proposal: Proposal, now: Timeline) -> None:
+    _check_snapshot(table, proposal, now)
+    done = completed_since(proposal.timeline, now)
+    _check_columns(table, proposal, done)
+    may_overlap = proposal.may_overlap(table.settings.resolution)
     later = [(i, table.metadata_of(i)) for i in done] if may_overlap else []
-    unseen = frozenset[FileGroup]() if draft.snapshot is None else lost(draft.snapshot, later)
+    unseen = frozenset[FileGroup]() if proposal.snapshot is None else lost(proposal.snapshot, later)
     if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
-        raise WriteConflict(draft.begin, later[-1][0].file_name, tuple(sorted(unseen)))
-    _check_overlap(table, draft, now, later)
-    if draft.keys is not None:
-        refuse_shared(table, draft.begin, draft.keys, later)
+        raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
+    _check_overlap(table, proposal, now, later)
+    if proposal.keys is not None:
+        refuse_shared(table, proposal.begin, proposal.keys, later)
 
 
-def _check_snapshot(table: TableContext, draft: Draft, now: Timeline) -> None:
+def _check_snapshot(table: TableContext, proposal: Proposal, now: Timeline) -> None:
     """What the writer has seen completed is not taken back, and what it has not seen can still be found."""
-    if undone_since(draft.timeline, now):
-        raise WriteConflict(draft.begin, max(_restores(now), default="a restore"), ())
-    if _may_have_missed(table, draft.timeline, now):
-        raise WriteConflict(draft.begin, ARCHIVED, ())
+    if undone_since(proposal.timeline, now):
+        raise WriteConflict(proposal.begin, max(_restores(now), default="a restore"), ())
+    if _may_have_missed(table, proposal.timeline, now):
+        raise WriteConflict(proposal.begin, ARCHIVED, ())
 
 
 def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool:
@@ -105,7 +105,7 @@ def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool
     return suspect and not archive_index.tells_of_all(table.archived, mine, now)
 
 
-def _check_columns(table: TableContext, draft: Draft, done: tuple[Instant, ...]) -> None:
+def _check_columns(table: TableContext, proposal: Proposal, done: tuple[Instant, ...]) -> None:
     """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost.
 
     Each commit states all columns, and had this check too: the last one tells.
@@ -113,24 +113,24 @@ def _check_columns(table: TableContext, draft: Draft, done: tuple[Instant, ...])
     for other in reversed(done):
         text = table.metadata_of(other).schema_json
         if text:
-            mine = hudi_schema.outline(table.schema(draft.timeline))
+            mine = hudi_schema.outline(table.schema(proposal.timeline))
             if hudi_schema.outline(hudi_schema.from_avro(text)) != mine:
-                raise WriteConflict(draft.begin, other.file_name, ())
+                raise WriteConflict(proposal.begin, other.file_name, ())
             return
 
 
 def _check_overlap(
-    table: TableContext, draft: Draft, now: Timeline, later: list[tuple[Instant, CommitMetadata]]
+    table: TableContext, proposal: Proposal, now: Timeline, later: list[tuple[Instant, CommitMetadata]]
 ) -> None:
     others = [Operation.of(i, metadata) for i, metadata in later]
     others += planned_services(table, now)
-    if draft.is_table_service:
-        others += pending_writes(table, now, draft.begin)
-    overlap = draft.overlap(others, table.settings.resolution)
+    if proposal.is_table_service:
+        others += pending_writes(table, now, proposal.begin)
+    overlap = proposal.overlap(others, table.settings.resolution)
     if overlap is not None:
         lost_to = overlap.lost_to
-        table.tell("conflict", draft.begin, lost_to=lost_to.begin, file_groups=len(overlap.file_groups))
-        raise WriteConflict(draft.begin, lost_to.file_name, overlap.file_groups)
+        table.tell("conflict", proposal.begin, lost_to=lost_to.begin, file_groups=len(overlap.file_groups))
+        raise WriteConflict(proposal.begin, lost_to.file_name, overlap.file_groups)
 
 
 def _restores(timeline: Timeline) -> list[str]:

@@ -12,7 +12,7 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.conflict import Operation, by_file_group, by_partition, prefer_writer
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction.proposal import Draft, operation_name
+from lockprovider.table.transaction.proposal import Proposal, operation_name
 from lockprovider.table.transaction.proposal import by_partition as in_partitions
 
 A, B = format_ms(1_000), format_ms(2_000)
@@ -23,13 +23,13 @@ CONFIG = TableConfig("t", ("id",))
 BUCKETED = replace(CONFIG, bucket_index=BucketIndex(4, ("id",)))
 
 
-def draft(*stats: WriteStat, replaced: Any = (), operation: str = "UPSERT", **seen: Any) -> Draft:
+def proposal(*stats: WriteStat, replaced: Any = (), operation: str = "UPSERT", **seen: Any) -> Proposal:
     metadata = CommitMetadata(in_partitions(stats), operation, replaced=dict(replaced))
-    return Draft(B, Action.COMMIT, metadata, **{"config": CONFIG, "timeline": Timeline(), **seen})
+    return Proposal(B, Action.COMMIT, metadata, **{"config": CONFIG, "timeline": Timeline(), **seen})
 
 
 def test_new_files_of_a_writer_that_read_nothing_overlap_with_nobody() -> None:
-    for nobody in (draft(), draft(NEW, OTHER)):
+    for nobody in (proposal(), proposal(NEW, OTHER)):
         assert not nobody.may_overlap(by_file_group)
         assert not nobody.may_overlap(prefer_writer)
 
@@ -37,35 +37,35 @@ def test_new_files_of_a_writer_that_read_nothing_overlap_with_nobody() -> None:
 @pytest.mark.parametrize(
     "may",
     [
-        draft(NEW, OLD),
-        draft(NEW, replaced={"p": ("old",)}),
-        draft(NEW, snapshot=Snapshot(Timeline(), ())),
-        draft(NEW, keys=object()),
-        draft(NEW, config=BUCKETED),
+        proposal(NEW, OLD),
+        proposal(NEW, replaced={"p": ("old",)}),
+        proposal(NEW, snapshot=Snapshot(Timeline(), ())),
+        proposal(NEW, keys=object()),
+        proposal(NEW, config=BUCKETED),
     ],
     ids=["rewrites a file", "ends a file group", "read rows", "compares keys", "has buckets"],
 )
-def test_any_other_write_may_overlap(may: Draft) -> None:
+def test_any_other_write_may_overlap(may: Proposal) -> None:
     assert may.may_overlap(by_file_group)
 
 
 def test_a_resolution_that_looks_at_more_than_file_groups_is_asked_of_new_files_too() -> None:
-    assert draft(NEW).may_overlap(by_partition)
-    assert draft(NEW).may_overlap(lambda mine, others: None)
+    assert proposal(NEW).may_overlap(by_partition)
+    assert proposal(NEW).may_overlap(lambda mine, others: None)
 
 
 def test_two_first_file_groups_of_one_bucket_overlap_where_there_are_buckets_only() -> None:
     mine, theirs = (WriteStat(file_id(2, f"{n}" * 24), "p/x", "p") for n in (1, 2))
     done = Instant(A, Action.COMMIT, State.COMPLETED, A)
     others = [Operation.of(done, CommitMetadata({"p": (theirs,)}, "UPSERT"))]
-    found = draft(mine, config=BUCKETED).overlap(others, by_file_group)
+    found = proposal(mine, config=BUCKETED).overlap(others, by_file_group)
     assert found is not None
     assert (found.lost_to, found.file_groups) == (done, (("p", theirs.file_id),))
-    assert draft(mine).overlap(others, by_file_group) is None
+    assert proposal(mine).overlap(others, by_file_group) is None
 
 
 def test_its_result_counts_the_rows_of_all_files_and_the_tries() -> None:
-    found = draft(NEW, OLD, OTHER, replaced={"r": ("ended",)}).result("done", conflicts=2, lock_wait_s=0.5)
+    found = proposal(NEW, OLD, OTHER, replaced={"r": ("ended",)}).result("done", conflicts=2, lock_wait_s=0.5)
     assert (found.inserted, found.updated, found.deleted) == (3 + 1 + 5, 2, 4)
     assert found.file_groups == (("p", "new"), ("p", "old"), ("q", "other"), ("r", "ended"))
     assert (found.instant, found.completion, found.attempts, found.conflicts) == (B, "done", 3, 2)
@@ -79,5 +79,5 @@ def test_an_engine_that_knows_no_overwrite_says_one_where_rows_are_replaced() ->
 
 
 def test_of_what_others_have_pending_a_table_service_alone_is_told() -> None:
-    assert draft(OLD, operation="CLUSTER").is_table_service
-    assert not draft(OLD, operation="UPSERT").is_table_service
+    assert proposal(OLD, operation="CLUSTER").is_table_service
+    assert not proposal(OLD, operation="UPSERT").is_table_service

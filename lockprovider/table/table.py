@@ -9,8 +9,8 @@ visible, and the others clean up after it. NOT promised: anything for writers th
 writers that insert the same new key at once are told: they write different file groups, both succeed, and the key is
 there twice. A bucket index (`TableSpec.buckets`) promises it, and `check_keys` if all writers have it.
 
-This is the face, and no more. Behind it: what is there now (`present`), reads that begin again (`steady`), the past
-(`history`), one transaction (`transaction`), and again (`attempts`), and a module for each service.
+This is the face, and no more. Behind it: what is there now (`state.current`), consistent reads and changes
+(`read`), one transaction (`transaction`), and again (`transaction.retry`), and a module for each service.
 
 Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
 """

@@ -64,7 +64,7 @@ def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 
 
 def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
-    known = table.present.known_snapshot() if as_of is None else None
+    known = table.current.known_snapshot() if as_of is None else None
     if known is not None:
         return known
     now = table.timeline() if as_of is not None else table.now(listed=True).timeline

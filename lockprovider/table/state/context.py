@@ -3,7 +3,7 @@
 The store, the lock, the settings and the clock, and what there is now: properties, timeline, commits, files. Services,
 engines and transactions take it; `Table` is one, with the verbs that users call.
 
-NOT promised: that an answer still holds when it is there, or that two answers are of one moment; see `present`.
+NOT promised: that an answer still holds when it is there, or that two answers are of one moment; see `state.current`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lockprovider.table.format.properties import TableConfig, check_readable
 from lockprovider.table.settings import TableSettings, checked
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
-from lockprovider.table.state.current import Now, Present
+from lockprovider.table.state.current import CurrentState, TableView
 from lockprovider.table.state.events import Event, Kind, Watcher, nobody
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
@@ -58,7 +58,7 @@ class TableContext:
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self.memory = Memory()
-        self.present = Present(store, url, self._lock, self.memory)
+        self.current = CurrentState(store, url, self._lock, self.memory)
         self.archived = Archive(self.place)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,15 +108,15 @@ class TableContext:
         Raises:
             TableNotFound: there are none.
         """
-        return self.present.config()
+        return self.current.config()
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
         """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
-        return self.present.schema(timeline or self.timeline())
+        return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
         """The timeline, listed now."""
-        return self.present.timeline()
+        return self.current.timeline()
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
         """What a completed write did.
@@ -125,28 +125,28 @@ class TableContext:
             Corrupt: its file cannot be understood.
             HistoryGone: it was archived or taken back since it was listed.
         """
-        return self.present.metadata_of(instant)
+        return self.current.metadata_of(instant)
 
     def data_files(self) -> list[Entry]:
         """Everything in the table's folder that is not Hudi's own bookkeeping, whether part of a snapshot or not."""
-        return self.present.data_files()
+        return self.current.data_files()
 
     def snapshot_of(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
         """The completed rows of `timeline`, by one listing of the files, or by `files`."""
-        return self.present.snapshot(timeline, files)
+        return self.current.snapshot(timeline, files)
 
     @property
     def lock(self) -> Lock:
         """This process's client of the table lock."""
         return self._lock
 
-    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
-        """The table now, listed only where the lock's log does not tell it; see `Present.now`."""
-        return self.present.now(record, listed=listed)
+    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
+        """The table now, listed only where the lock's log does not tell it; see `CurrentState.now`."""
+        return self.current.now(record, listed=listed)
 
     def has(self, instant: Instant) -> bool:
         """Whether that file of the timeline is there now."""
-        return self.present.has(instant)
+        return self.current.has(instant)
 
     def may_look_for_dead(self) -> bool:
         """Whether this writer looks for dead ones again: not at each of its commits."""

@@ -1,12 +1,13 @@
-"""The table's present: what one process finds it to be, asking the store for no more of it than it must.
+"""The table's current state: what one process finds it to be, asking the store for no more of it than it must.
 
     properties  the file; while it has not changed, no body is moved
-    timeline    listed; or gone by the log in the lock record, which tells what was committed since (see `Present.now`)
+    timeline    listed; or gone by the log in the lock record, which tells what was committed since (see `now`)
     commits     their files, each read once: they never change
     files       listed; or known without, as long as the log tells all that has happened to them
 
 Nothing is written here. NOT promised: that an answer still holds when it is there, or that two answers are of one
-moment. Who reads by them looks again afterwards (`steady`), who commits by them looks under the lock (`transaction`).
+moment. Who reads by them looks again afterwards (`read.consistent`), who commits by them looks under the lock
+(`transaction`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PAGE = 900  # names of the timeline for one request: stores give 1000 at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class TableView:
     """The table at one moment. `log` is the name of the lock's log then; None if there was none.
 
     Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
@@ -50,7 +51,7 @@ class Now:
     listed: bool
 
 
-class Present:
+class CurrentState:
     """Of one `Table`, whose memory it goes by and adds to. Thread-safe."""
 
     def __init__(self, store: Store, url: str, lock: Lock, memory: Memory) -> None:
@@ -96,7 +97,7 @@ class Present:
         timeline = self._memory.latest = Timeline.of(names)
         return timeline
 
-    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> Now:
+    def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
         """The table now: by the log in the lock record, else, or if `listed`, listed.
 
         By a log it costs one request, and none that grows with the table. With `record`, which is the own one or about
@@ -108,13 +109,13 @@ class Present:
         seen = None if listed else self._memory.known(log)
         if seen is not None:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
-            return Now(seen.timeline, self.config() if decided else seen.config, seen.log, listed=False)
+            return TableView(seen.timeline, self.config() if decided else seen.config, seen.log, listed=False)
         found: list[Timeline] = []
         config, _ = at_once(self._store, [self.config, lambda: found.append(self.timeline())])
         assert config is not None  # noqa: S101 - of the first call
-        unapplied = 0 if record is None else len(record.unapplied)
-        timeline = self._memory.learn(log, unapplied, found[0], config, decided=decided)
-        return Now(timeline, config, None if log is None else log.name, listed=True)
+        undone = 0 if record is None else len(record.unapplied)
+        timeline = self._memory.learn(log, undone, found[0], config, decided=decided)
+        return TableView(timeline, config, None if log is None else log.name, listed=True)
 
     def has(self, instant: Instant) -> bool:
         """Whether that file of the timeline is there now."""

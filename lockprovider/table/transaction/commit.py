@@ -36,7 +36,7 @@ from lockprovider.table.transaction.start import Started
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-    from lockprovider.table.state.current import Now
+    from lockprovider.table.state.current import TableView
 
 _LEASES = 8  # how often a commit may lose its lease, or its turn, before it gives up
 _TURNS = 2  # how often its turn
@@ -101,14 +101,14 @@ class Committing:
             raise again.unknown
         raise Aborted(f"instant {begin} lost its lease {_LEASES} times before its commit; begin again")
 
-    def _turn(self, *, hold: bool) -> tuple[Ahead[Now], Lease | FreeLock]:
+    def _turn(self, *, hold: bool) -> tuple[Ahead[TableView], Lease | FreeLock]:
         table = self._table
         ahead = Ahead(table.store, self._look, wary=table.memory.is_contended)
         if hold:
             return ahead, table.lock.acquire(meanwhile=ahead, keeps_log=True)
         return ahead, table.lock.wait_for_turn(meanwhile=ahead)
 
-    def _look(self, record: LockRecord) -> Now:
+    def _look(self, record: LockRecord) -> TableView:
         """The table now, with what the judgement is going to read of it at hand.
 
         If the log is the one of the start, nobody has rolled this instant back.
@@ -120,7 +120,7 @@ class Committing:
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])
         return seen
 
-    def _try(self, ahead: Ahead[Now], lease: Lease | FreeLock, staged: Pending) -> str | _Again:
+    def _try(self, ahead: Ahead[TableView], lease: Lease | FreeLock, staged: Pending) -> str | _Again:
         """The completion time, if it came to that."""
         table, begin = self._table, self._proposal.begin
         try:
@@ -144,7 +144,7 @@ class Committing:
         else:
             return completion
 
-    def _publish(self, lease: Lease | FreeLock, staged: Pending, seen: Now) -> str:
+    def _publish(self, lease: Lease | FreeLock, staged: Pending, seen: TableView) -> str:
         table, proposal, now = self._table, self._proposal, seen.timeline
         done = now.written_at(proposal.begin)
         if done is not None and done.completion is not None:

@@ -33,7 +33,7 @@ from lockprovider.table.transaction.key_check import refuse_shared
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-    from lockprovider.table.state.current import Now
+    from lockprovider.table.state.current import TableView
     from lockprovider.table.state.heartbeat import WriterHeartbeat
     from lockprovider.table.transaction.proposal import Proposal
 
@@ -44,7 +44,7 @@ def needed(table: TableContext, proposal: Proposal, now: Timeline) -> tuple[Inst
     return done if proposal.may_overlap(table.settings.resolution) else done[-1:]
 
 
-def judge(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: Now) -> None:
+def judge(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
     """Let a commit pass, or say what is in its way.
 
     Raises:
@@ -58,7 +58,7 @@ def judge(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, s
     _check_conflicts(table, proposal, seen.timeline)
 
 
-def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: Now) -> None:
+def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
     begin, now = proposal.begin, seen.timeline
     if seen.listed and not now.is_pending(begin):
         raise Aborted(f"instant {begin} was rolled back by another writer, who took it for dead; begin again")

@@ -36,24 +36,24 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
             threads.shutdown(cancel_futures=True)
 
 
-class Ahead(Generic[T]):
+class Prefetch(Generic[T]):
     """A read that accompanies one acquisition (see `Lock.acquire`).
 
-    The first try to take a lock may go by what its client saw last, which is old where others use it too. `wary` does
-    not read along with that one.
+    The first try to take a lock may go by what its client saw last, which is old where others use it too: it is not
+    read along with that one if `skips_first`.
     """
 
-    def __init__(self, store: Store, read: Callable[[LockRecord], T], *, wary: bool) -> None:
+    def __init__(self, store: Store, read: Callable[[LockRecord], T], *, skips_first: bool) -> None:
         self.tries = 0
         self._store = store
         self._read = read
-        self._wary = wary
+        self._skips_first = skips_first
         self._answer: Future[T] | None = None
 
     def start(self, seen: LockRecord) -> None:
         """Begin to read, from the start."""
         self.tries += 1
-        if self._wary and self.tries == 1:
+        if self._skips_first and self.tries == 1:
             return
         self._answer = self._store.in_background(partial(self._read, seen))
 

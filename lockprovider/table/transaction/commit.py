@@ -28,7 +28,7 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
 from lockprovider.table.services import restore
-from lockprovider.table.state.prefetch import Ahead, at_once
+from lockprovider.table.state.prefetch import Prefetch, at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.proposal import Proposal
@@ -84,10 +84,10 @@ class Committing:
         for tried in range(_LEASES):
             asked_s = table.world.monotonic_s()
             table.tell("lock_wait", begin)
-            ahead, lease = self._turn(hold=hold or tried >= _TURNS)
+            prefetch, lease = self._turn(hold=hold or tried >= _TURNS)
             try:
                 waited_s += table.world.monotonic_s() - asked_s
-                came = self._try(ahead, lease, staged)
+                came = self._try(prefetch, lease, staged)
             finally:
                 with contextlib.suppress(CasError):  # an unreleased lock lapses; the commit stands
                     lease.release()
@@ -101,12 +101,12 @@ class Committing:
             raise again.unknown
         raise Aborted(f"instant {begin} lost its lease {_LEASES} times before its commit; begin again")
 
-    def _turn(self, *, hold: bool) -> tuple[Ahead[TableView], Lease | FreeLock]:
+    def _turn(self, *, hold: bool) -> tuple[Prefetch[TableView], Lease | FreeLock]:
         table = self._table
-        ahead = Ahead(table.store, self._look, wary=table.memory.is_contended)
+        prefetch = Prefetch(table.store, self._look, skips_first=table.memory.is_contended)
         if hold:
-            return ahead, table.lock.acquire(meanwhile=ahead, keeps_log=True)
-        return ahead, table.lock.wait_for_turn(meanwhile=ahead)
+            return prefetch, table.lock.acquire(meanwhile=prefetch, keeps_log=True)
+        return prefetch, table.lock.wait_for_turn(meanwhile=prefetch)
 
     def _look(self, record: LockRecord) -> TableView:
         """The table now, with what the judgement is going to read of it at hand.
@@ -120,13 +120,13 @@ class Committing:
         at_once(table.store, [partial(table.metadata_of, other) for other in needed])
         return seen
 
-    def _try(self, ahead: Ahead[TableView], lease: Lease | FreeLock, staged: Pending) -> str | _Again:
+    def _try(self, prefetch: Prefetch[TableView], lease: Lease | FreeLock, staged: Pending) -> str | _Again:
         """The completion time, if it came to that."""
         table, begin = self._table, self._proposal.begin
         try:
-            table.memory.is_contended = ahead.tries > 1
+            table.memory.is_contended = prefetch.tries > 1
             table.tell("lock_held", begin, epoch=lease.epoch)
-            seen = ahead.result(lease.record)
+            seen = prefetch.result(lease.record)
             if isinstance(lease, FreeLock) and lease.record.unapplied and seen.timeline.written_at(begin):
                 return _Again(hold=True)  # mine is decided, and may not be there; it is before one who takes the lock
             if seen.timeline.pending(Action.RESTORE):

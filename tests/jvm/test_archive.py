@@ -17,7 +17,7 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.format.lsm import parse_file
 from lockprovider.table.state import archive_index
-from lockprovider.table.transaction.exactly_once import Once
+from lockprovider.table.transaction.exactly_once import BatchId
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
@@ -54,7 +54,7 @@ def healthy(table: Table) -> None:
 
 def batch(table: Table, number: int) -> None:
     def run(txn: object) -> None:
-        txn.exactly_once(Once("orders", number))  # type: ignore[attr-defined]
+        txn.exactly_once(BatchId("orders", number))  # type: ignore[attr-defined]
         arrow.write(txn, upserts=rows((50, "o", number)))  # type: ignore[arg-type]
 
     table.transact(run)

@@ -32,7 +32,7 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.metadata import decode_commit
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
-from lockprovider.table.transaction.exactly_once import Once
+from lockprovider.table.transaction.exactly_once import BatchId
 
 KEEP = KeepActive(3, 4)
 FEW = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(1), archival=KEEP)
@@ -250,7 +250,7 @@ def test_a_restore_is_refused_if_a_commit_that_it_must_take_back_was_archived(ta
 
 def batch(table: Table, stream: str, number: int) -> Any:
     def run(txn: Any) -> None:
-        txn.exactly_once(Once(stream, number))
+        txn.exactly_once(BatchId(stream, number))
         arrow.write(txn, upserts=rows((number, stream, number)))
 
     return table.transact(run)
@@ -277,7 +277,7 @@ def test_a_batch_that_comes_again_after_its_commit_was_archived_is_not_written_t
 def test_a_batch_that_is_archived_between_begin_and_commit_of_its_second_try_is_found(table: Table) -> None:
     other = Table.open(table.url, settings=FEW)
     second = table.transaction()
-    second.exactly_once(Once("orders", 0))
+    second.exactly_once(BatchId("orders", 0))
     batch(other, "orders", 0)
     for number in range(8):
         upsert(other, (1, "a", number))

@@ -23,9 +23,9 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import AlreadyCommitted, WriteConflict
 from lockprovider.table.state.events import Event
 from lockprovider.table.transaction import commit
-from lockprovider.table.transaction.exactly_once import Once
+from lockprovider.table.transaction.exactly_once import BatchId
 
-BATCH = Once("a stream", 5)
+BATCH = BatchId("a stream", 5)
 
 
 class Down(LocalBackend):

@@ -17,7 +17,7 @@ from lockprovider.table.errors import Aborted, AlreadyCommitted
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.format.streams import SINK_KEY, batches
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
-from lockprovider.table.transaction.exactly_once import Once
+from lockprovider.table.transaction.exactly_once import BatchId
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def table(tmp_path: Path) -> Table:
     return Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
 
 
-def begun(table: Table, once: Once, id_: int) -> Transaction:
+def begun(table: Table, once: BatchId, id_: int) -> Transaction:
     txn = table.transaction()
     txn.exactly_once(once)
     arrow.write(txn, upserts=rows((id_, "a", id_)))
@@ -33,19 +33,19 @@ def begun(table: Table, once: Once, id_: int) -> Transaction:
 
 
 def test_a_batch_that_comes_again_is_refused_and_the_next_one_is_not(table: Table) -> None:
-    begun(table, Once("orders", 7), 1).commit()
+    begun(table, BatchId("orders", 7), 1).commit()
     upsert(table, (5, "b", 5))
     for batch in (7, 6):
         with pytest.raises(AlreadyCommitted, match=f"batch {batch} of stream orders is in 2"):
-            begun(table, Once("orders", batch), 2)
-    begun(table, Once("orders", 8), 3).commit()
-    begun(table, Once("payments", 0), 4).commit()
+            begun(table, BatchId("orders", batch), 2)
+    begun(table, BatchId("orders", 8), 3).commit()
+    begun(table, BatchId("payments", 0), 4).commit()
     assert content(table) == by_hudi_rs(table.url) == {(n, p, n) for n, p in ((1, "a"), (5, "b"), (3, "a"), (4, "a"))}
     assert table.history()[-1].extra[SINK_KEY] == '{"payments": "0"}'
 
 
 def test_of_two_writers_of_one_batch_at_the_same_time_one_commits(table: Table) -> None:
-    first, second = begun(table, Once("orders", 0), 1), begun(table, Once("orders", 0), 2)
+    first, second = begun(table, BatchId("orders", 0), 1), begun(table, BatchId("orders", 0), 2)
     first.commit()
     with pytest.raises(AlreadyCommitted):
         second.commit()

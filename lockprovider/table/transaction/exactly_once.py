@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class BatchId:
     """One batch of one stream. Of Spark: the query's id, which its checkpoint keeps, and the batch's id."""
 
     stream: str
@@ -42,14 +42,14 @@ class Once:
         return AlreadyCommitted(f"{self} is in {done.file_name} already; nothing was written again")
 
 
-def committed_in(table: TableContext, timeline: Timeline, once: Once) -> Instant | None:
+def committed_in(table: TableContext, timeline: Timeline, batch_id: BatchId) -> Instant | None:
     """The commit that this batch, or a later one of its stream, is in; None if there is none.
 
     Reads back to the stream's latest commit; for a stream that has none all commits on the timeline, and what the
     archive's files say of their streams.
     """
     for instant in reversed(timeline.writes):
-        last = batches(table.metadata_of(instant).extra).get(once.stream)
+        last = batches(table.metadata_of(instant).extra).get(batch_id.stream)
         if last is not None:
-            return instant if last >= once.batch else None
-    return archive_index.with_batch(table.archived, once.stream, once.batch)
+            return instant if last >= batch_id.batch else None
+    return archive_index.with_batch(table.archived, batch_id.stream, batch_id.batch)

@@ -26,7 +26,7 @@ from lockprovider.table.timeline.view import Snapshot
 
 if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
-    from lockprovider.table.transaction.exactly_once import Once
+    from lockprovider.table.transaction.exactly_once import BatchId
     from lockprovider.table.transaction.key_check import KeyCheck
 
 
@@ -54,7 +54,7 @@ class Proposal:
     """What one instant is going to commit.
 
     `config` and `timeline` are the table as its writer knew it, `snapshot` the rows that it read, None if it read none.
-    `keys` are its new keys, where they are compared; `once` says which batch it is, of a stream.
+    `keys` are its new keys, where they are compared; `batch_id` says which batch it is, of a stream.
     """
 
     begin: str
@@ -64,7 +64,7 @@ class Proposal:
     timeline: Timeline
     snapshot: Snapshot | None = None
     keys: KeyCheck | None = None
-    once: Once | None = None
+    batch_id: BatchId | None = None
 
     @property
     def inflight(self) -> Instant:

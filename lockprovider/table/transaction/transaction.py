@@ -28,7 +28,7 @@ from lockprovider.table.timeline.conflict import completed_since
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 from lockprovider.table.transaction.commit import Committing
-from lockprovider.table.transaction.exactly_once import Once, committed_in
+from lockprovider.table.transaction.exactly_once import BatchId, committed_in
 from lockprovider.table.transaction.key_check import KeyCheck, refuse_shared
 from lockprovider.table.transaction.proposal import CommitResult, Proposal, by_partition, operation_name
 from lockprovider.table.transaction.start import Intent, Started, resume, start
@@ -59,7 +59,7 @@ class Transaction:
         self._stats: tuple[WriteStat, ...] | None = None
         self._announced: list[str] = []  # the markers that this process has written
         self._writes_elsewhere: bool | None = None
-        self._once: Once | None = None
+        self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
 
     @classmethod
@@ -106,18 +106,18 @@ class Transaction:
         """The begin time; empty until something is written."""
         return "" if self._instant is None else self._instant.begin
 
-    def exactly_once(self, once: Once) -> None:
+    def exactly_once(self, batch_id: BatchId) -> None:
         """Say which batch of a stream this is; the commit carries it, and is refused if another one did before.
 
         Raises:
             AlreadyCommitted: it is in the table; `commit` looks again, under the lock.
         """
-        self._once = once
-        self.extra.update(once.note())
-        done = committed_in(self.table, self.timeline, once)
+        self._batch_id = batch_id
+        self.extra.update(batch_id.note())
+        done = committed_in(self.table, self.timeline, batch_id)
         # What is decided, and not there yet, may not come to be: then the commit finds out, under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.has(done)):
-            raise once.found_in(done)
+            raise batch_id.found_in(done)
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
@@ -242,7 +242,7 @@ class Transaction:
         keys = _look_for_keys(self, stats) if self.check_keys else None
         said = operation_name(self._action, self.operation)
         metadata = CommitMetadata(by_partition(stats), said, self.schema_json, self.extra, self._replaced)
-        return Proposal(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._once)
+        return Proposal(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._batch_id)
 
     def _remove_strays(self, begin: str, stats: tuple[WriteStat, ...]) -> None:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""

@@ -2,7 +2,7 @@
 
     alive      its instant is still pending and its heartbeat beats, nobody plans to roll it back, and the table is
                still what its writer took it for
-    once       its batch is not in the table already
+    batch      its batch is not in the table already
     conflicts  what it has read is still there, and no other has touched its file groups since, added columns or, where
                they are compared, inserted its keys
 
@@ -54,7 +54,7 @@ def judge(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, s
         WriteConflict: another one was faster.
     """
     _check_alive(table, proposal, heartbeat, seen)
-    _check_once(table, proposal, seen.timeline)
+    _check_batch(table, proposal, seen.timeline)
     _check_conflicts(table, proposal, seen.timeline)
 
 
@@ -71,10 +71,10 @@ def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeart
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
 
-def _check_once(table: TableContext, proposal: Proposal, now: Timeline) -> None:
-    done = None if proposal.once is None else committed_in(table, now, proposal.once)
-    if proposal.once is not None and done is not None:
-        raise proposal.once.found_in(done)
+def _check_batch(table: TableContext, proposal: Proposal, now: Timeline) -> None:
+    done = None if proposal.batch_id is None else committed_in(table, now, proposal.batch_id)
+    if proposal.batch_id is not None and done is not None:
+        raise proposal.batch_id.found_in(done)
 
 
 def _check_conflicts(table: TableContext, proposal: Proposal, now: Timeline) -> None:

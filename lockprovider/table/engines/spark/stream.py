@@ -19,7 +19,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import functions
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.transaction.exactly_once import Once
+from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -48,10 +48,10 @@ def batches(
     """
 
     def each(rows: DataFrame, batch: int) -> None:
-        once = Once(stream_id or _query_id(rows), batch)
+        batch_id = BatchId(stream_id or _query_id(rows), batch)
 
         def run(txn: Transaction) -> None:
-            txn.exactly_once(once)
+            txn.exactly_once(batch_id)
             change(txn, rows)
 
         try:

@@ -32,7 +32,7 @@ from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
-from lockprovider.table.transaction.exactly_once import Once
+from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 _QUERY = "sql.streaming.queryId"
@@ -104,7 +104,7 @@ class Shipment:
         with self._beating(group):
             return Written(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
 
-    def commit(self, begin: str, stats: list[WriteStat], once: Once | None = None) -> CommitResult:
+    def commit(self, begin: str, stats: list[WriteStat], batch_id: BatchId | None = None) -> CommitResult:
         """Make the write visible.
 
         Raises:
@@ -113,8 +113,8 @@ class Shipment:
         txn = Transaction.resume(self.options.open(), begin)
         try:
             txn.operation = "INSERT_OVERWRITE_TABLE" if self.overwrite else "INSERT"
-            if once is not None:
-                txn.exactly_once(once)
+            if batch_id is not None:
+                txn.exactly_once(batch_id)
             txn.add(stats)
             return txn.commit()
         except BaseException:
@@ -182,7 +182,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if stream is None:
             raise InvalidInput("Spark did not tell the query's id: give the option stream_id, one for each query")
         try:
-            self.shipment.commit(written[0].begin, _stats(messages), Once(stream, batchId))
+            self.shipment.commit(written[0].begin, _stats(messages), BatchId(stream, batchId))
         except AlreadyCommitted:
             return  # by the run before, which died before Spark noted it
 

@@ -5,7 +5,7 @@ All of it under the table lock, in rounds, so that others get in between; each r
     write     the contents of the instants, as one file of the archive
     decide    the next manifest, which names it: a fenced publish, so that nothing that another did since is passed over
     point     `_version_` to the manifest, by compare and swap; from here on the instants are archived
-    remove    the instants' files (see `leaving`)
+    remove    the instants' files (see `archive_removal`)
     merge     ten files of one level into one of the next; manifests and files of long ago are removed
 
 An archiver that dies leaves nothing that a reader sees. The next one goes on, also a restore or a savepoint: a

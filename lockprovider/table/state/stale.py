@@ -37,25 +37,25 @@ def unless_stale(table: TableContext, seen: Timeline, look: Callable[[], T]) -> 
     try:
         found = look()
     except HistoryGone as error:
-        if not is_overtaken(table, seen, error):
+        if not is_stale(table, seen, error):
             raise
     else:
-        if not has_overtaken(table, seen):
+        if not has_gone_stale(table, seen):
             return found
     gone = f"the table at {table.url!r} is cleaned faster than its files are listed; keep more commits"
     raise Stale(HistoryGone(gone))
 
 
-def is_overtaken(table: TableContext, seen: Timeline, error: Exception) -> bool:
+def is_stale(table: TableContext, seen: Timeline, error: Exception) -> bool:
     """Whether `error`, of work on the snapshot `seen`, is a conflict, or of a file that others have removed since."""
     if isinstance(error, WriteConflict):
         return True
     if not misses_file(error):
         return False
-    return has_overtaken(table, seen) or not seen.written <= table.timeline().written
+    return has_gone_stale(table, seen) or not seen.written <= table.timeline().written
 
 
-def has_overtaken(table: TableContext, seen: Timeline) -> bool:
+def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
     """Whether files that are part of `seen` may have been removed since: by a clean planned later, or a restore.
 
     A clean that was planned before takes nothing that was the latest at `seen`. Also, whether `seen` may have holes:

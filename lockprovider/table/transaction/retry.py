@@ -15,7 +15,7 @@ from fsspec_cas.given import whole
 from fsspec_cas.send.retry import delay_s
 from lockprovider.table.errors import PropertiesChanged
 from lockprovider.table.services import archive
-from lockprovider.table.state.stale import is_overtaken
+from lockprovider.table.state.stale import is_stale
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def transact(
         except Exception as error:
             conflicts += 1
             txn.rollback()
-            if conflicts > retries or not is_overtaken(table, txn.timeline, error):
+            if conflicts > retries or not is_stale(table, txn.timeline, error):
                 raise
             table.tell("retry", txn.begin, conflicts=conflicts)
             table.world.sleep(delay_s(conflicts, table.world.random()))

@@ -1,4 +1,4 @@
-"""Looks a table over: what is wrong with it, and how to mend it. Reads only; `health` judges."""
+"""Looks a table over: what is wrong with it, and how to mend it. Reads only; `rules` and `checks` say what is wrong."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def by_partition(mine: Operation, others: Sequence[Operation]) -> Overlap | None
 def by_bucket(resolution: Resolution) -> Resolution:
     """The same resolution, over buckets in place of file groups; the file groups of the other write are named."""
 
-    def judge(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+    def resolve(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
         overlap = resolution(_bucketed(mine), [_bucketed(other) for other in others])
         if overlap is None:
             return None
@@ -125,7 +125,7 @@ def by_bucket(resolution: Resolution) -> Resolution:
             overlap.lost_to, tuple(sorted(group for group in theirs if _bucket(group) in overlap.file_groups))
         )
 
-    return judge
+    return resolve
 
 
 def _bucketed(operation: Operation) -> Operation:

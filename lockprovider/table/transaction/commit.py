@@ -4,7 +4,7 @@
               seen free is enough. It is held by one that was overtaken again and again; and while an earlier try may be
               on its way: to take the lock is what makes an end of that
     look      the table, as of that version: read while the turn is waited for
-    judge     see `judging`
+    validate  see `validate`
     publish   the completed file, fenced
 
 The completion time is made in the turn and exceeds everything on the timeline. A lost lease, an answer that is not
@@ -65,7 +65,7 @@ class Committing:
         """The completion time, and the seconds waited for the lock.
 
         Raises:
-            WriteConflict, Aborted, AlreadyCommitted: as `judging.judge` does; nothing of it will be visible.
+            WriteConflict, Aborted, AlreadyCommitted: as `validate` does; nothing of it will be visible.
             PublishUnknown: it may have been decided.
             NotAcquired, CasError: the lock or the store.
         """
@@ -109,7 +109,7 @@ class Committing:
         return prefetch, table.lock.wait_for_turn(meanwhile=prefetch)
 
     def _look(self, record: LockRecord) -> TableView:
-        """The table now, with what the judgement is going to read of it at hand.
+        """The table now, with what the validation is going to read of it at hand.
 
         If the log is the one of the start, nobody has rolled this instant back.
         """
@@ -140,7 +140,7 @@ class Committing:
         except TableError:
             if isinstance(lease, Lease) or (lease.looked and not lease.record.unapplied):
                 raise
-            return _Again(hold=True)  # it was judged by a record that may be gone, or by what may not be there
+            return _Again(hold=True)  # it was validated by a record that may be gone, or by what may not be there
         else:
             return completion
 
@@ -151,7 +151,7 @@ class Committing:
             return done.completion  # decided under an earlier lease of mine, and rolled forward
         if seen.listed:
             table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
-        validate.judge(table, proposal, self._mine.heartbeat, seen)
+        validate.validate(table, proposal, self._mine.heartbeat, seen)
         completion = now.plus([proposal.inflight]).next_time(table.world.now_ms())  # by a log, `now` has it not
         name = proposal.completed(completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.

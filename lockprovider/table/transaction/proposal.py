@@ -1,6 +1,6 @@
 """A write that is ready to be committed, and what came of it: what it will say, and what it had seen.
 
-By the two a commit is judged. Nothing here asks the table: what others have done since comes in as an argument.
+By the two a commit is validated. Nothing here asks the table: what others have done since comes in as an argument.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One transaction: begin, write, and the commit that happens once or never.
 
     begin   the snapshot is one listing of the timeline; nothing is written yet
-    start   with the first write: heartbeat, `.requested`, `.inflight`, at a begin time that will do (see `starting`)
+    start   with the first write: heartbeat, `.requested`, `.inflight`, at a begin time that will do (see `start`)
     write   engines put markers and data files under names that carry the begin time; nobody reads them
     commit  in a turn at the table lock: the instant is still pending and its heartbeat alive, the table is still what
-            it was, nothing completed since the snapshot touched the same file groups (see `judging`) -> fenced publish
-            of the completed file (see `committing`)
+            it was, nothing completed since the snapshot touched the same file groups (see `validate`) -> fenced publish
+            of the completed file (see `commit`)
 
 Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 """
@@ -94,7 +94,7 @@ class Transaction:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The rows this transaction reads; conflicts are judged against it."""
+        """The rows this transaction reads; conflicts are found against it."""
         if self._snapshot is None:
             known = self.table.memory.snapshot(self.timeline)
             found = known or self.table.memory.found(self.table.snapshot_of(self.timeline))

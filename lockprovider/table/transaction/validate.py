@@ -1,4 +1,4 @@
-"""What a commit is judged by at its turn, when the table of the moment is seen.
+"""What a commit is validated by at its turn, when the table of the moment is seen.
 
     alive      its instant is still pending and its heartbeat beats, nobody plans to roll it back, and the table is
                still what its writer took it for
@@ -7,7 +7,7 @@
                they are compared, inserted its keys
 
 Others wait meanwhile: so of the commits since no more is read than is asked for (see `needed`), and each of them once.
-NOT judged here: whether it is decided already; who commits knows.
+NOT validated here: whether it is decided already; who commits knows.
 
 Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 """
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 def needed(table: TableContext, proposal: Proposal, now: Timeline) -> tuple[Instant, ...]:
-    """The commits whose contents the judgement is going to ask for: to have them at hand by then."""
+    """The commits whose contents the validation is going to ask for: to have them at hand by then."""
     done = completed_since(proposal.timeline, now)
     return done if proposal.may_overlap(table.settings.resolution) else done[-1:]
 
 
-def judge(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
+def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
     """Let a commit pass, or say what is in its way.
 
     Raises:

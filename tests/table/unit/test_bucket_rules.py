@@ -73,13 +73,13 @@ def test_an_impossible_number_of_buckets_is_a_damaged_file(count: str) -> None:
 
 @pytest.mark.parametrize("resolution", [by_file_group, prefer_writer])
 def test_two_file_groups_of_one_bucket_overlap_and_of_two_do_not(resolution: object) -> None:
-    judge = by_bucket(resolution)  # type: ignore[arg-type]
+    resolve = by_bucket(resolution)  # type: ignore[arg-type]
     mine = operation(file_id(3, MINE), state=State.INFLIGHT)
     theirs = operation(file_id(3, THEIRS), file_id(4, THEIRS))
-    overlap = judge(mine, [operation(file_id(4, MINE)), theirs])
+    overlap = resolve(mine, [operation(file_id(4, MINE)), theirs])
     assert overlap is not None
     assert overlap.file_groups == (("p", file_id(3, THEIRS)),)
-    assert judge(mine, [operation(file_id(3, THEIRS), part="q"), operation(file_id(4, THEIRS))]) is None
+    assert resolve(mine, [operation(file_id(3, THEIRS), part="q"), operation(file_id(4, THEIRS))]) is None
     assert resolution(mine, [theirs]) is None  # type: ignore[operator]
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from lockprovider.table.state.events import Event
+    from lockprovider.table.state.events import TableEvent
     from lockprovider.table.timeline.timeline import Timeline
     from lockprovider.table.transaction.transaction import Transaction
 
@@ -63,7 +63,7 @@ class Pipeline:
         """Tell the conductor, at once."""
         self._send(Line(kind, self.role, self.world.now_ms(), detail=detail))
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: TableEvent) -> None:
         """Hand on what the table tells."""
         self._send(Line(event.kind, self.role, event.at_ms, event.instant, event.detail))
 

@@ -22,7 +22,7 @@ from lockprovider.table.read.changes import Changes
 from lockprovider.table.read.consistent import Commit
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
-from lockprovider.table.state.events import Event, Watcher
+from lockprovider.table.state.events import TableEvent, Watcher
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.incremental import Order
@@ -38,7 +38,6 @@ __all__ = [
     "Commit",
     "CommitResult",
     "Corrupt",
-    "Event",
     "FailedWrites",
     "FileSlice",
     "HeartbeatSettings",
@@ -53,6 +52,7 @@ __all__ = [
     "Snapshot",
     "Table",
     "TableError",
+    "TableEvent",
     "TableExists",
     "TableNotFound",
     "TableSettings",

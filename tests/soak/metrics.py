@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockprovider.table.state.events import Event
+    from lockprovider.table.state.events import TableEvent
 
 # What is measured, from which event of an instant to which.
 SPANS = {
@@ -28,7 +28,7 @@ class Metrics:
         self._since: dict[tuple[str, str], int] = {}
         self._took_ms: defaultdict[str, list[int]] = defaultdict(list)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: TableEvent) -> None:
         with self._guard:
             self.counts[event.kind] += 1
             self._since[event.instant, event.kind] = event.at_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockprovider.table.state.events import Event, Kind
+from lockprovider.table.state.events import Kind, TableEvent
 from soak.market import FOUNDED, LISTS, Row, lists, rows
 from soak.market_audit import differ, once, ordering
 from soak.metrics import Metrics
@@ -60,7 +60,7 @@ def test_the_figures_are_from_one_event_of_an_instant_to_another() -> None:
         ("lock_released", "1", 41),
     ]
     for kind, instant, at_ms in told:
-        metrics(Event(kind, at_ms, instant))
+        metrics(TableEvent(kind, at_ms, instant))
     report = metrics.report(2.0)
     assert report["commits_per_s"] == 0.5
     assert {name: found["p50"] for name, found in report["ms"].items()} == {

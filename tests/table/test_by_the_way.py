@@ -21,7 +21,7 @@ from lockprovider import LockSettings, PublishUnknown
 from lockprovider.table import Table, Transaction
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import AlreadyCommitted, WriteConflict
-from lockprovider.table.state.events import Event
+from lockprovider.table.state.events import TableEvent
 from lockprovider.table.transaction import commit
 from lockprovider.table.transaction.exactly_once import BatchId
 
@@ -183,7 +183,7 @@ def test_one_that_could_not_begin_beats_no_more(table: Table) -> None:
 
 
 def test_a_watcher_that_raises_once_the_lock_is_there_keeps_nobody_from_it(table: Table) -> None:
-    def watch(event: Event) -> None:
+    def watch(event: TableEvent) -> None:
         if event.kind == "lock_held" and raises:
             raise ValueError(event.kind)
 

@@ -23,7 +23,7 @@ from lockprovider.table.settings import TableSettings, checked
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.current import CurrentState, TableView
-from lockprovider.table.state.events import Event, Kind, Watcher, nobody
+from lockprovider.table.state.events import Kind, TableEvent, Watcher, nobody
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
@@ -47,7 +47,7 @@ class TableContext:
         audit: AuditLog | None = None,
     ) -> None:
         if not callable(watcher):
-            raise InvalidSettings(f"watcher={watcher!r} must be a function of an Event")
+            raise InvalidSettings(f"watcher={watcher!r} must be a function of a TableEvent")
         self.place = Place.of(store, url, storage_options)
         self.store = store
         self.url = url
@@ -155,4 +155,4 @@ class TableContext:
 
     def tell(self, kind: Kind, begin: str, **detail: object) -> None:
         """Tell the watcher."""
-        self._watcher(Event(kind, self.world.now_ms(), begin, detail))
+        self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))

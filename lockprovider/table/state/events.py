@@ -24,7 +24,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TableEvent:
     """One thing that happened to one instant, at one moment.
 
     `at_ms` is the watcher's own wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
@@ -40,9 +40,9 @@ class Event:
         return asdict(self)
 
 
-Watcher = Callable[[Event], None]
+Watcher = Callable[[TableEvent], None]
 
 
-def nobody(event: Event) -> None:
+def nobody(event: TableEvent) -> None:
     """Watch nothing."""
     del event

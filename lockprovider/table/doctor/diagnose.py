@@ -35,10 +35,10 @@ from lockprovider.table.timeline.view import FileSlice
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-Report = tuple[tuple[str, str, tuple[Finding, ...]], ...]
+TableReport = tuple[tuple[str, str, tuple[Finding, ...]], ...]
 
 
-def diagnose(table: TableContext) -> Report:
+def diagnose(table: TableContext) -> TableReport:
     """Every check with what it found; a table that cannot be opened can be looked at.
 
     Raises:

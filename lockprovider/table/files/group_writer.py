@@ -116,7 +116,7 @@ class GroupWriter:
         return self.merge(old, opened, found.with_new(keys, delete_keys), rows, token)
 
     def merge(
-        self, old: FileSlice, opened: pq.ParquetFile, found: merging.Plan, upserts: pa.Table, token: str
+        self, old: FileSlice, opened: pq.ParquetFile, found: merging.MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
         """Write the next slice of a file group, whose file is open, as planned; None if nothing in it changes."""
         if not found.changed:

@@ -37,7 +37,7 @@ _POOL = pa.system_memory_pool()  # keeps what one part has used for the next: py
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """What becomes of the rows of a base file.
 
     `fates` has for each the number of the upsert that replaces it, `_STAYS` or `_GOES`. `met` are the numbers of the
@@ -69,7 +69,7 @@ class Plan:
         """Whether there is anything to write."""
         return bool(self.inserts or self.updates or self.deletes)
 
-    def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> Plan:
+    def with_new(self, upsert_keys: pa.Array, delete_keys: pa.Array) -> MergePlan:
         """The same, and upserts of other keys than the file has are appended."""
         others = np.ones(len(upsert_keys), dtype=np.bool_)
         others[self.met] = False
@@ -80,10 +80,10 @@ class Plan:
         return replace(self, keys=keys, new=new)
 
 
-def untouched(file: pq.ParquetFile) -> Plan:
+def untouched(file: pq.ParquetFile) -> MergePlan:
     """All rows stay as they are."""
     keys, nothing = files.keys_of(file), np.zeros(0, dtype=np.int64)
-    return Plan(keys, np.full(len(keys), _STAYS), nothing, nothing)
+    return MergePlan(keys, np.full(len(keys), _STAYS), nothing, nothing)
 
 
 def plan(
@@ -92,7 +92,7 @@ def plan(
     upsert_keys: pa.Array,
     delete_keys: pa.Array,
     ordering_field: str | None = None,
-) -> Plan | None:
+) -> MergePlan | None:
     """What changes are for the rows of an opened base file; None if its range of keys tells that none are.
 
     Only to delete, pass an empty table of the table's schema as `upserts`.
@@ -118,7 +118,7 @@ def plan(
     return replace(found, fates=np.where(gone, _GOES, fates), met=met, keys=found.keys.filter(pa.array(~gone)))
 
 
-def merged(file: pq.ParquetFile, found: Plan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
+def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file: BaseFile) -> Iterator[pa.Table]:
     """The rows of the next file, in parts (at least one) for `write_base_file`."""
     target = _as_stored(file.schema_arrow, upserts.schema)
     there = [name for name in target.names if name in file.schema_arrow.names]

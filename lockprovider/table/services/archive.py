@@ -35,7 +35,7 @@ from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import archive_files, archive_removal, recover
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.prefetch import at_once
-from lockprovider.table.timeline.archival import Archivable, Facts, KeepActive, Plan, plan, surplus
+from lockprovider.table.timeline.archival import Archivable, ArchivalFacts, ArchivalPlan, KeepActive, plan, surplus
 from lockprovider.table.timeline.retention import earliest_retained
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import replaced_groups
@@ -115,7 +115,7 @@ def _may_have_dead(now: Timeline) -> bool:
     return bool(now.pending_writes or now.pending(Action.ROLLBACK, Action.RESTORE))
 
 
-def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Plan, bool]:
+def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
     """One round; whether it was the last one."""
     archive_removal.finish(table, lease)
     planned = plan(_facts(table), keep, at_most=_ROUND)
@@ -129,12 +129,12 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Plan, b
     return planned, writes < _ROUND
 
 
-def _facts(table: TableContext) -> Facts:
+def _facts(table: TableContext) -> ArchivalFacts:
     """The files first: then a file of no instant never gets one."""
     paths = frozenset(entry.path for entry in table.data_files())
     now = table.timeline()
     replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
-    return Facts(now, paths, replaced, _victims(table, now), _earliest(table, now))
+    return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now))
 
 
 def _earliest(table: TableContext, now: Timeline) -> str:

@@ -74,7 +74,7 @@ class Archivable:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ArchivalFacts:
     """What is known when it is decided, under the lock.
 
     Attributes:
@@ -93,7 +93,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ArchivalPlan:
     """What is archived, oldest first. `held` says why it is less than the settings ask for; empty if it is not."""
 
     actions: tuple[Archivable, ...]
@@ -108,25 +108,25 @@ def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
     return count - least if count > keep.most + least - keep.least else 0
 
 
-def plan(facts: Facts, keep: KeepActive, *, at_most: int) -> Plan:
+def plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
     """What may be archived now, of no more than `at_most` writes."""
     writes = _by_begin(facts.now.writes)
     wanted = writes[: surplus(facts.now, facts.earliest, keep)]
     if not wanted:
-        return Plan(())
+        return ArchivalPlan(())
     end, why = min(_barriers(facts), default=("~", ""))
     taken = [write for write in wanted if write.begin < end][:at_most]
     stays = writes[len(taken)].begin  # one of them, at least, stays
     taken = [write for write in taken if write.begin < stays]
     held = why if end <= wanted[-1].begin else ""
-    return Plan(_with_all_files(facts.now, taken), held)
+    return ArchivalPlan(_with_all_files(facts.now, taken), held)
 
 
 def _by_begin(writes: Iterable[Instant]) -> list[Instant]:
     return sorted(writes, key=lambda instant: (instant.begin, instant.completion or ""))
 
 
-def _barriers(facts: Facts) -> Iterable[tuple[str, str]]:
+def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
     """Begin times that the archived writes end before, each with its reason."""
     now = facts.now
     for begin in now.pending(Action.RESTORE):
@@ -155,12 +155,12 @@ def _before(now: Timeline, begin: str) -> str:
     return max((write.begin for write in now.writes if write.begin < begin and write.begin not in kept), default="")
 
 
-def _first_with_files(facts: Facts) -> str:
+def _first_with_files(facts: ArchivalFacts) -> str:
     there = {(partition, file_id) for partition, file_id, _ in _groups(facts.paths)}
     return min((begin for begin, ended in facts.replaced.items() if ended & there), default="")
 
 
-def _orphans(facts: Facts) -> list[str]:
+def _orphans(facts: ArchivalFacts) -> list[str]:
     """The begin times of files that are of no instant, of each once."""
     known = {instant.begin for instant in facts.now.instants if instant.changes_rows}
     begins = {begin for _, _, begin in _groups(facts.paths)}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockprovider.table.format.instant import Action, Instant, State, format_ms
-from lockprovider.table.timeline.archival import Facts, KeepActive, plan
+from lockprovider.table.timeline.archival import ArchivalFacts, KeepActive, plan
 from lockprovider.table.timeline.timeline import Timeline
 
 ALL = 1000
@@ -26,11 +26,11 @@ def commit(number: int, action: str = "commit") -> list[str]:
 COMMITS = [name for number in range(10, 100, 10) for name in commit(number)]
 
 
-def archived(names: list[str], facts: Facts | None = None, keep: KeepActive = KEEP) -> list[str]:
+def archived(names: list[str], facts: ArchivalFacts | None = None, keep: KeepActive = KEEP) -> list[str]:
     """The begin times of what is archived."""
-    facts = facts or Facts(Timeline())
+    facts = facts or ArchivalFacts(Timeline())
     now = Timeline.of(names)
-    found = plan(Facts(now, facts.paths, facts.replaced, facts.victims, facts.earliest), keep, at_most=ALL)
+    found = plan(ArchivalFacts(now, facts.paths, facts.replaced, facts.victims, facts.earliest), keep, at_most=ALL)
     return [one.done.begin for one in found.actions]
 
 
@@ -46,31 +46,41 @@ def test_nothing_goes_up_to_the_most_and_then_all_but_the_least() -> None:
 
 
 def test_what_the_retention_needs_stays_with_one_more() -> None:
-    assert archived(COMMITS, Facts(Timeline(), earliest=at(50))) == begins(10, 20, 30)
-    assert archived(COMMITS, Facts(Timeline(), earliest=at(90))) == begins(10, 20, 30, 40, 50, 60, 70)
+    assert archived(COMMITS, ArchivalFacts(Timeline(), earliest=at(50))) == begins(10, 20, 30)
+    assert archived(COMMITS, ArchivalFacts(Timeline(), earliest=at(90))) == begins(10, 20, 30, 40, 50, 60, 70)
 
 
 def test_all_states_go_and_no_clean_or_rollback_that_began_after_the_last_write_or_is_not_done() -> None:
     more = [*commit(15, "clean"), *commit(66, "rollback"), *commit(71, "clean"), f"{at(17)}.clean.requested"]
-    found = plan(Facts(Timeline.of([*COMMITS, *more])), KEEP, at_most=ALL)
+    found = plan(ArchivalFacts(Timeline.of([*COMMITS, *more])), KEEP, at_most=ALL)
     assert [one.done.begin for one in found.actions] == begins(10, 15, 20, 30, 40, 50, 60, 66, 70)
     assert all(len(one.pending) == 2 for one in found.actions)
 
 
-BARRIERS: dict[str, tuple[list[str], Facts, list[int], str]] = {
-    "savepoint": ([f"{at(40)}_{at(45)}.savepoint"], Facts(Timeline()), [10, 20, 30], "has a savepoint"),
-    "savepoint being made": ([f"{at(40)}.savepoint.inflight"], Facts(Timeline()), [10, 20, 30], "has a savepoint"),
-    "pending": ([f"{at(45)}.commit.requested"], Facts(Timeline()), [10, 20, 30], "is pending"),
-    "pending first": ([f"{at(5)}.commit.requested"], Facts(Timeline()), [], "is pending"),
-    "clustering": ([f"{at(45)}.clustering.requested"], Facts(Timeline()), [10, 20, 30], "is pending"),
-    "compaction": ([f"{at(45)}.compaction.inflight"], Facts(Timeline()), [10, 20, 30], "is pending"),
-    "log compaction": ([f"{at(45)}.logcompaction.requested"], Facts(Timeline()), [10, 20, 30], "is pending"),
-    "rollback": ([], Facts(Timeline(), victims=frozenset({at(45)})), [10, 20, 30], "is not finished"),
-    "restore": ([f"{at(95)}.restore.requested"], Facts(Timeline()), [], "the restore"),
-    "orphan": ([], Facts(Timeline(), frozenset({f"p/f_0-0-0_{at(45)}.parquet"})), [10, 20, 30], "of no instant"),
+BARRIERS: dict[str, tuple[list[str], ArchivalFacts, list[int], str]] = {
+    "savepoint": ([f"{at(40)}_{at(45)}.savepoint"], ArchivalFacts(Timeline()), [10, 20, 30], "has a savepoint"),
+    "savepoint being made": (
+        [f"{at(40)}.savepoint.inflight"],
+        ArchivalFacts(Timeline()),
+        [10, 20, 30],
+        "has a savepoint",
+    ),
+    "pending": ([f"{at(45)}.commit.requested"], ArchivalFacts(Timeline()), [10, 20, 30], "is pending"),
+    "pending first": ([f"{at(5)}.commit.requested"], ArchivalFacts(Timeline()), [], "is pending"),
+    "clustering": ([f"{at(45)}.clustering.requested"], ArchivalFacts(Timeline()), [10, 20, 30], "is pending"),
+    "compaction": ([f"{at(45)}.compaction.inflight"], ArchivalFacts(Timeline()), [10, 20, 30], "is pending"),
+    "log compaction": ([f"{at(45)}.logcompaction.requested"], ArchivalFacts(Timeline()), [10, 20, 30], "is pending"),
+    "rollback": ([], ArchivalFacts(Timeline(), victims=frozenset({at(45)})), [10, 20, 30], "is not finished"),
+    "restore": ([f"{at(95)}.restore.requested"], ArchivalFacts(Timeline()), [], "the restore"),
+    "orphan": (
+        [],
+        ArchivalFacts(Timeline(), frozenset({f"p/f_0-0-0_{at(45)}.parquet"})),
+        [10, 20, 30],
+        "of no instant",
+    ),
     "orphan behind a savepoint": (
         [f"{at(30)}_{at(45)}.savepoint", f"{at(40)}_{at(45)}.savepoint"],
-        Facts(Timeline(), frozenset({f"p/f_0-0-0_{at(45)}.parquet"})),
+        ArchivalFacts(Timeline(), frozenset({f"p/f_0-0-0_{at(45)}.parquet"})),
         [10],
         "of no instant",
     ),
@@ -82,7 +92,7 @@ def test_what_it_ends_before_and_why(kind: str) -> None:
     more, facts, expected, why = BARRIERS[kind]
     assert archived([*COMMITS, *more], facts) == begins(*expected)
     now = Timeline.of([*COMMITS, *more])
-    found = plan(Facts(now, facts.paths, facts.replaced, facts.victims), KEEP, at_most=ALL)
+    found = plan(ArchivalFacts(now, facts.paths, facts.replaced, facts.victims), KEEP, at_most=ALL)
     assert why in found.held
 
 
@@ -90,7 +100,7 @@ def test_a_replacecommit_stays_as_long_as_a_replaced_file_is_there() -> None:
     names = [*COMMITS, *commit(45, "replacecommit")]
     replaced = {at(45): frozenset({("p", "f")})}
     for paths, expected in (({f"p/f_0-0-0_{at(20)}.parquet"}, 4), ({f"q/f_0-0-0_{at(20)}.parquet"}, 8)):
-        assert len(archived(names, Facts(Timeline(), frozenset(paths), replaced))) == expected
+        assert len(archived(names, ArchivalFacts(Timeline(), frozenset(paths), replaced))) == expected
 
 
 def test_twins_of_one_begin_time_stay_or_go_together() -> None:
@@ -120,7 +130,7 @@ def test_no_file_becomes_visible_that_is_of_no_completed_write(
     begun = [i.begin for i in now.instants if i.changes_rows and not i.is_completed]
     hidden += [begin for begin in begun if begin >= now.first_active]  # others began late, at a time that was archived
     paths = frozenset(f"p/f_0-0-0_{at(n)}.parquet" for n in orphans)
-    found = plan(Facts(now, paths), KeepActive(least, least + 1), at_most=ALL)
+    found = plan(ArchivalFacts(now, paths), KeepActive(least, least + 1), at_most=ALL)
     gone = {i.file_name for one in found.actions for i in (*one.completed, *one.pending)}
     after = Timeline(tuple(i for i in now.instants if i.file_name not in gone))
     assert all(begin >= after.first_active for begin in hidden)

@@ -236,7 +236,7 @@ def merged_by_hand(
 class Merged:
     """A base file, and the plan by which it came from another one."""
 
-    plan: merging.Plan
+    plan: merging.MergePlan
     data: bytes
 
     @property

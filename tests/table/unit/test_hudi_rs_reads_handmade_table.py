@@ -56,7 +56,7 @@ class Handmade:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
 
-    def slice(self, partition: str, base: BaseFile, parts: Iterable[pa.Table], plan: merge.Plan) -> WriteStat:
+    def slice(self, partition: str, base: BaseFile, parts: Iterable[pa.Table], plan: merge.MergePlan) -> WriteStat:
         data = write_base_file.write_base_file(
             parts, COLUMNS, keys=plan.keys, partition=partition, base_file=base, table_name=self.config.name
         )
@@ -71,7 +71,7 @@ class Handmade:
         table, keys = inserted(rows)
         nothing, new = np.zeros(0, np.int64), np.arange(len(keys))
         return self.slice(
-            partition, base, write_base_file.all_fresh(table, base), merge.Plan(keys, nothing, nothing, new)
+            partition, base, write_base_file.all_fresh(table, base), merge.MergePlan(keys, nothing, nothing, new)
         )
 
     def commit(self, begin: str, done: str, stats: list[WriteStat]) -> None:

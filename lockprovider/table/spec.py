@@ -57,7 +57,7 @@ class TableSpec:
         if self.bucket_by and self.buckets is None:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 
-    def told(self, index: IndexSettings | None) -> TableSpec:
+    def with_index(self, index: IndexSettings | None) -> TableSpec:
         """With a bucket index if only the settings have one, as for a JVM writer."""
         if self.buckets is not None or index is None or index.kind != BUCKET:
             return self

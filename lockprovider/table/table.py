@@ -77,7 +77,7 @@ class Table(TableContext):
         if not isinstance(spec, TableSpec):
             raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
         settings = checked(settings)
-        config = spec.told(settings.index).config()
+        config = spec.with_index(settings.index).config()
         if settings.index is not None:
             settings.index.check(config)
         data = encode(config)

@@ -80,7 +80,7 @@ def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: 
         found = tuple(sorted({*found} & _suspects(table.timeline(), spared)))
     for begin in found:
         if begin in restores:
-            restore.finish_dead(table, begin)
+            restore.finish(table, begin)
         elif begin in timeline.pending_rollbacks:
             _finish(table, begin)
         else:

@@ -72,7 +72,7 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
             return _carry_out(table, lease, begin, plan)
 
 
-def finish_dead(table: TableContext, begin: str) -> None:
+def finish(table: TableContext, begin: str) -> None:
     """Finish the restore of an executor that died."""
     with table.lock.acquire() as lease:
         if begin in table.timeline().pending(Action.RESTORE):
@@ -83,7 +83,7 @@ def finish_left(table: TableContext, now: Timeline) -> bool:
     """Finish what dead executors have left, under the lock; whether there was any: then the timeline has changed."""
     left = plans.dead_plans(table, now, Action.RESTORE)
     for begin in left:
-        finish_dead(table, begin)
+        finish(table, begin)
     return bool(left)
 
 

@@ -123,7 +123,7 @@ def operation_name(action: Action, said: str) -> str:
     return "INSERT_OVERWRITE" if action is Action.REPLACECOMMIT and said not in REPLACING else said
 
 
-def by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
+def stats_by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
     """The files by partition path, each partition's in their order."""
     found: dict[str, tuple[WriteStat, ...]] = {}
     for stat in stats:

@@ -30,7 +30,7 @@ from lockprovider.table.timeline.view import FileSlice, Snapshot
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.exactly_once import BatchId, committed_in
 from lockprovider.table.transaction.key_check import KeyCheck, refuse_shared
-from lockprovider.table.transaction.proposal import CommitResult, Proposal, by_partition, operation_name
+from lockprovider.table.transaction.proposal import CommitResult, Proposal, operation_name, stats_by_partition
 from lockprovider.table.transaction.start import Intent, Started, resume, start
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Transaction:
     def _proposal(self, begin: str, stats: tuple[WriteStat, ...]) -> Proposal:
         keys = _look_for_keys(self, stats) if self.check_keys else None
         said = operation_name(self._action, self.operation)
-        metadata = CommitMetadata(by_partition(stats), said, self.schema_json, self.extra, self._replaced)
+        metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, self.extra, self._replaced)
         return Proposal(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._batch_id)
 
     def _remove_strays(self, begin: str, stats: tuple[WriteStat, ...]) -> None:

@@ -12,8 +12,7 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.conflict import Operation, by_file_group, by_partition, prefer_writer
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction.proposal import Proposal, operation_name
-from lockprovider.table.transaction.proposal import by_partition as in_partitions
+from lockprovider.table.transaction.proposal import Proposal, operation_name, stats_by_partition
 
 A, B = format_ms(1_000), format_ms(2_000)
 NEW = WriteStat("new", "p/new", "p", num_inserts=3)
@@ -24,7 +23,7 @@ BUCKETED = replace(CONFIG, bucket_index=BucketIndex(4, ("id",)))
 
 
 def proposal(*stats: WriteStat, replaced: Any = (), operation: str = "UPSERT", **seen: Any) -> Proposal:
-    metadata = CommitMetadata(in_partitions(stats), operation, replaced=dict(replaced))
+    metadata = CommitMetadata(stats_by_partition(stats), operation, replaced=dict(replaced))
     return Proposal(B, Action.COMMIT, metadata, **{"config": CONFIG, "timeline": Timeline(), **seen})
 
 

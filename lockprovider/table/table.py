@@ -306,7 +306,7 @@ class Table(TableContext):
             HistoryGone: there is no such pending write.
             Aborted: its writer is alive.
         """
-        recover.roll_back(self, instant, force=force)
+        recover.roll_back_dead(self, instant, force=force)
 
     def savepoint(self, instant: str | None = None, *, user: str = "", comment: str = "") -> str:
         """Keep the files of a commit (default: the last) from being cleaned; its begin time. See `savepoint.save`."""

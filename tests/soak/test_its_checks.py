@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockprovider.table.state.events import Kind, TableEvent
+from lockprovider.table.state.events import EventKind, TableEvent
 from soak.market import FOUNDED, LISTS, Row, lists, rows
 from soak.market_audit import differ, once, ordering
 from soak.metrics import Metrics
@@ -50,7 +50,7 @@ def test_rows_that_are_missing_too_much_or_doubled_are_seen() -> None:
 
 def test_the_figures_are_from_one_event_of_an_instant_to_another() -> None:
     metrics = Metrics()
-    told: list[tuple[Kind, str, int]] = [
+    told: list[tuple[EventKind, str, int]] = [
         ("begin", "1", 0),
         ("begin", "2", 5),
         ("written", "1", 10),

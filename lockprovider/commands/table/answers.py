@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lockprovider.commands.table.output import Answer
+from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.format.instant import Action, Instant, State
 from lockprovider.table.state.archive_index import reach
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lockprovider.table.table import Table
 
 
-def info(table: Table) -> Answer:
+def info(table: Table) -> CommandAnswer:
     """What the table is, and how much of it there is."""
     config, now = table.config(), table.timeline()
     seen = table.snapshot(now)
@@ -41,16 +41,16 @@ def info(table: Table) -> Answer:
     }
     columns = [f"{name} {kind}" for name, kind in said["columns"].items()]
     rows = tuple((key.replace("_", " "), columns if key == "columns" else value) for key, value in said.items())
-    return Answer(said, f"table {config.name}", ("", "value"), rows)
+    return CommandAnswer(said, f"table {config.name}", ("", "value"), rows)
 
 
-def log(table: Table, last: int | None) -> Answer:
+def log(table: Table, last: int | None) -> CommandAnswer:
     """The completed writes, the latest first."""
     commits = table.history()[::-1][:last]
     said = [_commit(commit) for commit in commits]
     columns = ("completed", "instant", "operation", "inserted", "updated", "deleted", "files", "extra")
     rows = tuple(tuple(_short(one[name]) for name in columns) for one in said)
-    return Answer(said, f"{len(said)} commits of {table.url}, the latest first", columns, rows)
+    return CommandAnswer(said, f"{len(said)} commits of {table.url}, the latest first", columns, rows)
 
 
 def _short(cell: object) -> object:
@@ -78,7 +78,7 @@ def _commit(commit: Commit) -> dict[str, Any]:
     }
 
 
-def timeline(table: Table, last: int | None) -> Answer:
+def timeline(table: Table, last: int | None) -> CommandAnswer:
     """The instants, one line each whatever their number of files; the latest first."""
     now = table.timeline()
     states: dict[tuple[str, str], Instant] = {}
@@ -90,14 +90,14 @@ def timeline(table: Table, last: int | None) -> Answer:
     columns = ("begin", "completed", "action", "state")
     said = [dict(zip(columns, (i.begin, i.completion, i.action.value, i.state.value), strict=True)) for i in found]
     rows = tuple(tuple(one.values()) for one in said)
-    return Answer(said, f"{len(said)} instants of {table.url}, the latest first; times are UTC", columns, rows)
+    return CommandAnswer(said, f"{len(said)} instants of {table.url}, the latest first; times are UTC", columns, rows)
 
 
 def _rank(instant: Instant) -> int:
     return list(State).index(instant.state)
 
 
-def files(table: Table, partition: str | None, as_of: str | None) -> Answer:
+def files(table: Table, partition: str | None, as_of: str | None) -> CommandAnswer:
     """The files that a reader reads."""
     seen = table.snapshot(as_of=as_of)
     found = seen.within(None if partition is None else [partition])
@@ -105,10 +105,12 @@ def files(table: Table, partition: str | None, as_of: str | None) -> Answer:
     said = [dict(zip(columns, (s.path, s.begin, s.size), strict=True)) for s in found]
     total = sum(slice_.size for slice_ in found)
     title = f"{len(found)} files, {total} bytes, of {table.url}" + (f" as of {as_of}" if as_of else "")
-    return Answer(said, title, columns, tuple(tuple(one.values()) for one in said))
+    return CommandAnswer(said, title, columns, tuple(tuple(one.values()) for one in said))
 
 
-def read(table: Table, columns: list[str] | None, partition: str | None, as_of: str | None, limit: int) -> Answer:
+def read(
+    table: Table, columns: list[str] | None, partition: str | None, as_of: str | None, limit: int
+) -> CommandAnswer:
     """The first rows."""
     reader = table.scan(columns, partitions=None if partition is None else [partition], as_of=as_of)
     said: list[dict[str, Any]] = []
@@ -119,19 +121,19 @@ def read(table: Table, columns: list[str] | None, partition: str | None, as_of: 
     names = tuple(reader.schema.names)
     rows = tuple(tuple(row[name] for name in names) for row in said)
     more = "" if not limit or len(said) < limit else f"the first {limit}; --limit 0 shows all"
-    return Answer(said, f"{len(said)} rows of {table.url}", names, rows, more)
+    return CommandAnswer(said, f"{len(said)} rows of {table.url}", names, rows, more)
 
 
-def savepoints(table: Table) -> Answer:
+def savepoints(table: Table) -> CommandAnswer:
     """All savepoints."""
     columns = ("instant", "by", "made_ms", "comment", "files")
     found = table.savepoints().items()
     said = [dict(zip(columns, (b, s.user, s.at_ms, s.comment, len(s.paths)), strict=True)) for b, s in found]
     rows = tuple(tuple(one.values()) for one in said)
-    return Answer(said, f"{len(said)} savepoints of {table.url}", columns, rows)
+    return CommandAnswer(said, f"{len(said)} savepoints of {table.url}", columns, rows)
 
 
-def doctor(table: Table) -> tuple[Answer, bool]:
+def doctor(table: Table) -> tuple[CommandAnswer, bool]:
     """What is wrong, and whether anything is."""
     report = diagnose(table)
     said = [
@@ -147,4 +149,4 @@ def doctor(table: Table) -> tuple[Answer, bool]:
     wrong = sum(one["state"] == "wrong" for one in said)
     below = "nothing is wrong" if not wrong else f"{wrong} things are wrong"
     title = f"{table.url}: {len(report)} checks"
-    return Answer(said, title, ("rule", "state", "what", "how to mend it"), tuple(rows), below), bool(wrong)
+    return CommandAnswer(said, title, ("rule", "state", "what", "how to mend it"), tuple(rows), below), bool(wrong)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, add_storage_options, complain, storage_options
-from lockprovider.commands.table.output import Answer, show
+from lockprovider.commands.table.output import CommandAnswer, show
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
 from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
 from lockprovider.table.table import Table
@@ -62,7 +62,7 @@ def opened(arguments: Any) -> Table:
     return Table.open(arguments.url, storage_options=storage_options(arguments), settings=settings(arguments))
 
 
-def say(arguments: Any, answer: Answer) -> int:
+def say(arguments: Any, answer: CommandAnswer) -> int:
     """One answer on stdout, in the form that was asked for."""
     show(answer, as_json=arguments.json)
     return DONE

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lockprovider.commands.table.picture import Bar, Kind
-from lockprovider.observe.audit import Tenure
+from lockprovider.commands.table.picture import Bar, BarKind
+from lockprovider.observe.audit import Spell
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, to_ms
 from lockprovider.table.format.layout import TIMELINE
@@ -14,7 +14,7 @@ from lockprovider.table.format.metadata import CommitMetadata, decode_rollback
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.timeline import Timeline
 
-_KINDS: dict[Action, Kind] = {
+_KINDS: dict[Action, BarKind] = {
     Action.REPLACECOMMIT: "replace",
     Action.CLEAN: "clean",
     Action.ROLLBACK: "rollback",

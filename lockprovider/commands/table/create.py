@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import storage_options
 from lockprovider.commands.table.asked import Commands, add_command, say, settings
-from lockprovider.commands.table.output import Answer
+from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.table import Table
 
@@ -54,7 +54,7 @@ def _create(arguments: Any) -> int:
         raise InvalidInput("--bucket-by needs --buckets: how many file groups a partition has")
     behaviour = settings(arguments)
     table = Table.create(arguments.url, spec, storage_options=storage_options(arguments), settings=behaviour)
-    return say(arguments, Answer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}"))
+    return say(arguments, CommandAnswer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}"))
 
 
 def _column(text: str) -> pa.Field:

@@ -12,7 +12,7 @@ from lockprovider import HUDI_LOCK_PATH
 from lockprovider.commands.table import answers
 from lockprovider.commands.table.asked import Commands, add_command, opened, say, settings
 from lockprovider.commands.table.bars import bars
-from lockprovider.commands.table.output import Answer
+from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.commands.table.picture import draw
 from lockprovider.observe.audit import Tenure, analyse, places
 from lockprovider.observe.audit_log import read_files
@@ -68,9 +68,9 @@ def _timeline(arguments: Any) -> int:
     found = bars(table, tenures)
     picture = draw(found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in tenures])
     arguments.svg.write_text(picture, encoding="utf-8")
-    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(tenures)}
-    words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
-    return say(arguments, Answer(said, f"drew {len(found)} instants into {arguments.svg}{words}"))
+    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(spells)}
+    words = "" if spells else f"; for waits for the lock: lockprovider audit {table.url} --enable"
+    return say(arguments, CommandAnswer(said, f"drew {len(found)} instants into {arguments.svg}{words}"))
 
 
 def _tenures(table: Table) -> tuple[Tenure, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandAnswer:
     """What a command found: `said` for programs, the rest for people."""
 
     said: Any
@@ -20,7 +20,7 @@ class Answer:
     below: str = ""
 
 
-def show(answer: Answer, *, as_json: bool) -> None:
+def show(answer: CommandAnswer, *, as_json: bool) -> None:
     """Print it."""
     if as_json:
         print(json.dumps(answer.said, default=str), flush=True)
@@ -45,7 +45,7 @@ def _text(cell: object) -> str:
             return str(cell)
 
 
-def _rich(answer: Answer, rows: Sequence[tuple[str, ...]]) -> bool:
+def _rich(answer: CommandAnswer, rows: Sequence[tuple[str, ...]]) -> bool:
     if not sys.stdout.isatty():
         return False  # what is piped is not to be cut to the width of a screen
     try:
@@ -63,7 +63,7 @@ def _rich(answer: Answer, rows: Sequence[tuple[str, ...]]) -> bool:
     return True
 
 
-def _plain(answer: Answer, rows: Sequence[tuple[str, ...]]) -> None:
+def _plain(answer: CommandAnswer, rows: Sequence[tuple[str, ...]]) -> None:
     print(answer.title)
     widths = [max(len(row[n]) for row in (answer.columns, *rows)) for n in range(len(answer.columns))]
     for row in (answer.columns, *rows):

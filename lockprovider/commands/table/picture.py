@@ -16,12 +16,12 @@ from lockprovider.observe.svg import FAINT, GRID, INK, RED, Scale, heading, shee
 from lockprovider.observe.words import count, span
 from lockprovider.table.format.instant import format_ms
 
-Kind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
+BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 Holding = tuple[int, int, str]  # from, until, who
 _TOP, _LANE, _BAR, _AXIS, _LEGEND = 84, 30, 16, 34, 44
 _TICKS, _LETTERS, _SAMPLE_PX = 8, 14, 118
 _WAIT = "#b9d3f0"
-_COLOURS: dict[Kind, str] = {
+_COLOURS: dict[BarKind, str] = {
     "write": "#3b78c3",
     "replace": "#8a5cc2",
     "clean": "#2f9e6e",
@@ -30,7 +30,7 @@ _COLOURS: dict[Kind, str] = {
     "undone": RED,
     "pending": "#ffffff",
 }
-_MEANINGS: dict[Kind, str] = {
+_MEANINGS: dict[BarKind, str] = {
     "write": "commit",
     "replace": "overwrite",
     "clean": "clean",
@@ -50,7 +50,7 @@ class Bar:
 
     start_ms: int
     end_ms: int
-    kind: Kind
+    kind: BarKind
     label: str
     lane: str = ""
     savepoint: bool = False

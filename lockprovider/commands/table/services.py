@@ -11,7 +11,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.table import answers
 from lockprovider.commands.table.asked import INSTANT, Commands, add_command, opened, say
-from lockprovider.commands.table.output import Answer
+from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
@@ -67,7 +67,7 @@ def _archive(arguments: Any) -> int:
     title = f"{'would archive' if arguments.dry_run else 'archived'} {len(found.instants)} instants"
     below = f"no more, because {found.held}" if found.held else ""
     rows = tuple((name,) for name in found.instants)
-    return say(arguments, Answer(said, title, ("instant",) if rows else (), rows, below))
+    return say(arguments, CommandAnswer(said, title, ("instant",) if rows else (), rows, below))
 
 
 def _clean(arguments: Any) -> int:
@@ -84,11 +84,11 @@ def _policy(arguments: Any) -> Policy | None:
     return None if arguments.commits is None else KeepCommits(arguments.commits)
 
 
-def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> Answer:
+def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
     rows = tuple((by, part or ".", name) for by, found in cleans for part, names in found.items() for name in names)
     said = [{"by": by, "partition": part, "file": name} for by, part, name in rows]
     title = f"{word} {len(rows)} files"
-    return Answer(said, title, ("by", "partition", "file") if rows else (), rows)
+    return CommandAnswer(said, title, ("by", "partition", "file") if rows else (), rows)
 
 
 def _savepoint(arguments: Any) -> int:
@@ -97,14 +97,14 @@ def _savepoint(arguments: Any) -> int:
         return say(arguments, answers.savepoints(table))
     if not arguments.delete:
         begin = table.savepoint(arguments.instant, user=getpass.getuser(), comment=arguments.comment)
-        return say(arguments, Answer({"savepoint": begin}, f"savepoint {begin}: its files stay"))
+        return say(arguments, CommandAnswer({"savepoint": begin}, f"savepoint {begin}: its files stay"))
     if arguments.instant is None:
         raise InvalidInput("--delete needs the INSTANT of a savepoint; --list shows them")
     if not table.delete_savepoint(arguments.instant):
         complain("lockprovider", f"there is no savepoint {arguments.instant}; --list shows those there are")
         return REFUSED
     said = {"deleted": arguments.instant}
-    return say(arguments, Answer(said, f"deleted savepoint {arguments.instant}: its files may be cleaned"))
+    return say(arguments, CommandAnswer(said, f"deleted savepoint {arguments.instant}: its files may be cleaned"))
 
 
 def _restore(arguments: Any) -> int:
@@ -114,7 +114,9 @@ def _restore(arguments: Any) -> int:
         return REFUSED
     result = table.restore(arguments.instant)
     said = {"restore": result.instant, "target": result.target, "taken_back": list(result.taken_back)}
-    return say(arguments, Answer(said, f"restored to {result.target}; took back {len(result.taken_back)} writes"))
+    return say(
+        arguments, CommandAnswer(said, f"restored to {result.target}; took back {len(result.taken_back)} writes")
+    )
 
 
 def _confirmed(table: Table, instant: str) -> bool:
@@ -131,21 +133,21 @@ def _rollback(arguments: Any) -> int:
     if arguments.instant is None:
         done = list(table.sweep())
         words = ", ".join(done) or "nothing to do"
-        return say(arguments, Answer({"done": done}, f"rolled back or finished: {words}"))
+        return say(arguments, CommandAnswer({"done": done}, f"rolled back or finished: {words}"))
     begin = arguments.instant
     table.roll_back(begin, force=arguments.force)
-    return say(arguments, Answer({"done": [begin]}, f"rolled back {begin}"))
+    return say(arguments, CommandAnswer({"done": [begin]}, f"rolled back {begin}"))
 
 
 def _adopt(arguments: Any) -> int:
     table = opened(arguments)
     table.adopt_bucket_index(arguments.buckets, arguments.bucket_by)
     said = {"buckets": arguments.buckets, "bucket_by": list(table.config().bucket_by)}
-    return say(arguments, Answer(said, f"every writer finds {arguments.buckets} buckets now"))
+    return say(arguments, CommandAnswer(said, f"every writer finds {arguments.buckets} buckets now"))
 
 
 def _retire(arguments: Any) -> int:
     table = opened(arguments)
     count = table.retire_metadata_table()
     words = f"removed {count} files of the metadata table" if count else "there is no metadata table"
-    return say(arguments, Answer({"removed": count}, words))
+    return say(arguments, CommandAnswer({"removed": count}, words))

@@ -6,41 +6,43 @@ from collections.abc import Callable, Iterator
 
 from lockprovider.table.doctor import rules
 from lockprovider.table.doctor.buckets import buckets
-from lockprovider.table.doctor.facts import Facts, Finding, some
+from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.instant import Action, State
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 
 _MANY = 300  # a listing of more than a page
-Check = Callable[[Facts], Iterator[Finding]]
+_Check = Callable[[Facts], Iterator[TableFinding]]
 
 
-def examine(facts: Facts) -> tuple[tuple[str, str, tuple[Finding, ...]], ...]:
+def examine(facts: Facts) -> tuple[tuple[str, str, tuple[TableFinding, ...]], ...]:
     """All checks: rule, what it is about, and what was found."""
-    return tuple((rule, about, tuple(check(facts))) for rule, about, check in CHECKS)
+    return tuple((rule, about, tuple(check(facts))) for rule, about, check in _CHECKS)
 
 
-def commits(facts: Facts) -> Iterator[Finding]:
+def commits(facts: Facts) -> Iterator[TableFinding]:
     """What the commits say is there, whole."""
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
-            yield Finding("commits", "wrong", metadata, "a reader fails on it, or misses the commit")
+            yield TableFinding("commits", "wrong", metadata, "a reader fails on it, or misses the commit")
     for instant in facts.timeline.writes[-1:]:
         last = facts.commits.get(instant)
         if isinstance(last, CommitMetadata) and last.schema_json is None and not last.stats:
             what = f"the last commit {instant.file_name} has neither a schema nor a file: hudi-rs fails"
-            yield Finding("commits", "wrong", what, "commit anything from here: it states the schema")
+            yield TableFinding("commits", "wrong", what, "commit anything from here: it states the schema")
     yield from _ghosts(facts)
     yield from _missing(facts)
 
 
-def _ghosts(facts: Facts) -> Iterator[Finding]:
+def _ghosts(facts: Facts) -> Iterator[TableFinding]:
     for instant in facts.timeline.writes:
         if instant.begin in facts.victims:
             what = f"{instant.file_name} was rolled back, and came back: its writer was paused for long"
-            yield Finding("commits", "wrong", what, "remove the file, while nobody writes; its rows were never there")
+            yield TableFinding(
+                "commits", "wrong", what, "remove the file, while nobody writes; its rows were never there"
+            )
 
 
-def _missing(facts: Facts) -> Iterator[Finding]:
+def _missing(facts: Facts) -> Iterator[TableFinding]:
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[tuple[str, str], WriteStat] = {}
     for _, stat in sorted(facts.stats, key=lambda one: one[0].begin):
@@ -49,14 +51,18 @@ def _missing(facts: Facts) -> Iterator[Finding]:
     gone = [stat.path for stat in live if stat.path not in sizes]
     if gone:
         what = f"{len(gone)} files that readers need are gone: {some(gone)}"
-        yield Finding("commits", "wrong", what, "restore them from a copy, or restore the table to an earlier commit")
+        yield TableFinding(
+            "commits", "wrong", what, "restore them from a copy, or restore the table to an earlier commit"
+        )
     cut = [s.path for s in live if s.file_size and s.path in sizes and sizes[s.path] != s.file_size]
     if cut:
         what = f"{len(cut)} files are not of the size that their commit says: {some(cut)}"
-        yield Finding("commits", "wrong", what, "restore them from a copy, or restore the table to an earlier commit")
+        yield TableFinding(
+            "commits", "wrong", what, "restore them from a copy, or restore the table to an earlier commit"
+        )
 
 
-def services(facts: Facts) -> Iterator[Finding]:
+def services(facts: Facts) -> Iterator[TableFinding]:
     """Plans that nobody carries out any more."""
     mends = {
         Action.ROLLBACK: "`lockprovider table rollback URL`, or the next write from here, finishes it",
@@ -66,57 +72,59 @@ def services(facts: Facts) -> Iterator[Finding]:
     for action, mend in mends.items():
         for begin in facts.timeline.pending(action):
             if begin in facts.dead:
-                yield Finding(
+                yield TableFinding(
                     "services", "wrong", f"{action.value} {begin} was not finished: its executor is dead", mend
                 )
     for begin in facts.timeline.pending(Action.CLUSTERING):
         what = f"clustering {begin} is planned: writes of its file groups give way to it"
-        yield Finding("services", "note", what, "run it with JVM Hudi, or roll it back there")
+        yield TableFinding("services", "note", what, "run it with JVM Hudi, or roll it back there")
 
 
-def archive(facts: Facts) -> Iterator[Finding]:
+def archive(facts: Facts) -> Iterator[TableFinding]:
     """The archive, and what should be in it."""
     mend = "`lockprovider table archive URL`"
     if facts.archive_fault:
-        yield Finding("archive", "wrong", facts.archive_fault, "restore the file from a copy; readers of now need none")
+        yield TableFinding(
+            "archive", "wrong", facts.archive_fault, "restore the file from a copy; readers of now need none"
+        )
     if facts.archive_hidden:
         what = (
             f"{facts.archive_left[0]} is archived, and came back: it hides {len(facts.archive_hidden)} younger commits"
         )
-        yield Finding("archive", "wrong", what, f"{mend} removes it; find the writer that was paused for long")
+        yield TableFinding("archive", "wrong", what, f"{mend} removes it; find the writer that was paused for long")
     elif facts.archive_left:
         what = f"an archival was not finished: {len(facts.archive_left)} archived instants are still on the timeline"
-        yield Finding("archive", "note", what, f"{mend} finishes it")
+        yield TableFinding("archive", "note", what, f"{mend} finishes it")
     count = len(facts.timeline.writes)
     if count > _MANY:
         what = f"there are {count} commits on the timeline, and whoever opens the table lists them all"
-        yield Finding("archive", "note", what, f"{mend}, now and then")
+        yield TableFinding("archive", "note", what, f"{mend}, now and then")
 
 
-def lock(facts: Facts) -> Iterator[Finding]:
+def lock(facts: Facts) -> Iterator[TableFinding]:
     """The lock record."""
     if facts.lock_fault:
-        yield Finding("lock", "wrong", facts.lock_fault, "remove the object, once no writer runs")
+        yield TableFinding("lock", "wrong", facts.lock_fault, "remove the object, once no writer runs")
     if facts.lock_note:
-        yield Finding("lock", "note", facts.lock_note, "`lockprovider status URL` says more")
+        yield TableFinding("lock", "note", facts.lock_note, "`lockprovider status URL` says more")
 
 
-def leftovers(facts: Facts) -> Iterator[Finding]:
+def leftovers(facts: Facts) -> Iterator[TableFinding]:
     """Harmless, but somebody may wonder."""
     known = {i.begin for i in facts.timeline.instants if i.state is not State.COMPLETED}
     known -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in known]
     if beats:
-        yield Finding(
+        yield TableFinding(
             "leftovers", "note", f"{len(beats)} heartbeats of finished instants: {some(beats)}", "remove them"
         )
     markers = sorted({path.split("/")[2] for path in facts.markers} - known)
     if markers:
         what = f"markers of {len(markers)} finished instants: {some(markers)}"
-        yield Finding("leftovers", "note", what, "remove .hoodie/.temp/<instant>")
+        yield TableFinding("leftovers", "note", what, "remove .hoodie/.temp/<instant>")
 
 
-CHECKS: tuple[tuple[str, str, Check], ...] = (
+_CHECKS: tuple[tuple[str, str, _Check], ...] = (
     ("R1", "failed writes are announced and rolled back", rules.failed_writes),
     ("R2", "no metadata table hides commits", rules.metadata_table),
     ("R3", "all times are UTC", rules.zones),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError, Entry
 from lockprovider import JVM_HOLDS, LockRecord, MalformedRecord
 from lockprovider.table.doctor.checks import examine
-from lockprovider.table.doctor.facts import Facts, Finding, some
+from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.files.bucket_groups import misplaced
 from lockprovider.table.files.keys import KeyFile
@@ -35,7 +35,7 @@ from lockprovider.table.timeline.view import FileSlice
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-TableReport = tuple[tuple[str, str, tuple[Finding, ...]], ...]
+TableReport = tuple[tuple[str, str, tuple[TableFinding, ...]], ...]
 
 
 def diagnose(table: TableContext) -> TableReport:
@@ -45,10 +45,10 @@ def diagnose(table: TableContext) -> TableReport:
         TableNotFound: there is neither a properties file nor a timeline.
         CasError: the store failed.
     """
-    return examine(look(table))
+    return examine(gather(table))
 
 
-def look(table: TableContext) -> Facts:
+def gather(table: TableContext) -> Facts:
     """Everything that the checks need; nothing is written.
 
     Raises:

@@ -18,7 +18,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TableFinding:
     """One thing that is wrong, or (a note) only good to know."""
 
     rule: str

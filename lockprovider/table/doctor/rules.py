@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from lockprovider.table.doctor.facts import Facts, Finding, some
+from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.instant import to_ms
 from lockprovider.table.format.layout import PARTITION_METAFILE, join, parse_marker
 from lockprovider.table.format.properties import faults
@@ -30,7 +30,7 @@ _MARGIN_MS = _MINUTE_MS // 2
 _FUTURE_MS = 10 * _MINUTE_MS
 
 
-def failed_writes(facts: Facts) -> Iterator[Finding]:
+def failed_writes(facts: Facts) -> Iterator[TableFinding]:
     """R1."""
     now, marked = facts.timeline, {_marked(path) for path in facts.markers}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
@@ -38,25 +38,25 @@ def failed_writes(facts: Facts) -> Iterator[Finding]:
         mine = [entry.path for _, base, entry in facts.bases if base.begin == begin]
         if begin in facts.dead:
             what = f"write {begin} failed: its writer is dead; {len(mine)} files"
-            yield Finding(
+            yield TableFinding(
                 "R1", "wrong", what, "`lockprovider table rollback URL`, or the next write from here, does it"
             )
         bare = [path for path in mine if path not in marked]
         if bare and begin not in listed:
             what = f"write {begin} has files without a marker: {some(bare)}"
-            yield Finding("R1", "wrong", what, "roll it back from here; JVM Hudi would leave these files behind")
+            yield TableFinding("R1", "wrong", what, "roll it back from here; JVM Hudi would leave these files behind")
     known = {instant.begin for instant in now.instants}
     lost = [e.path for _, base, e in facts.bases if base.begin not in known and base.begin > now.first_active > ""]
     if lost:
         what = f"{len(lost)} files are of no instant, and become visible once it is archived: {some(lost)}"
-        yield Finding("R1", "wrong", what, "`lockprovider table clean URL` removes them")
+        yield TableFinding("R1", "wrong", what, "`lockprovider table clean URL` removes them")
 
 
-def metadata_table(facts: Facts) -> Iterator[Finding]:
+def metadata_table(facts: Facts) -> Iterator[TableFinding]:
     """R2; what the properties say of it is found with them."""
     if facts.metadata_table:
         listed = facts.config is not None and bool(facts.config.metadata_partitions)
-        yield Finding(
+        yield TableFinding(
             "R2",
             "wrong" if listed else "note",
             "there is a metadata table below .hoodie/metadata" + ("" if listed else ", which no reader uses"),
@@ -64,23 +64,23 @@ def metadata_table(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def zones(facts: Facts) -> Iterator[Finding]:
+def zones(facts: Facts) -> Iterator[TableFinding]:
     """R3: a completed file says when it was completed, and the store says when it was written."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer takes its own zone"
-        yield Finding("R3", "note", what, "run every JVM writer with -Duser.timezone=UTC")
+        yield TableFinding("R3", "note", what, "run every JVM writer with -Duser.timezone=UTC")
     drifts = [(name, drift) for name, drift in _drifts(facts) if drift is not None]
     ahead = [name for name, drift in drifts if drift > _FUTURE_MS]
     if ahead:
         what = f"{len(ahead)} instants are ahead of the store's clock: {some(ahead)}"
-        yield Finding(
+        yield TableFinding(
             "R3", "wrong", what, "find the writer whose clock or zone is wrong; run it with -Duser.timezone=UTC"
         )
     honest = any(abs(drift) < _MARGIN_MS for _, drift in drifts)
     other = [name for name, drift in drifts if drift < -_ZONE_MS / 2 and _is_zone(drift)]
     if other and honest:
         what = f"{len(other)} instants are whole quarters of an hour behind the others: {some(other)}"
-        yield Finding("R3", "wrong", what, "find the JVM writer in another zone; run it with -Duser.timezone=UTC")
+        yield TableFinding("R3", "wrong", what, "find the JVM writer in another zone; run it with -Duser.timezone=UTC")
 
 
 def _drifts(facts: Facts) -> Iterator[tuple[str, int | None]]:
@@ -94,38 +94,38 @@ def _is_zone(drift_ms: int) -> bool:
     return abs(drift_ms - round(drift_ms / _ZONE_MS) * _ZONE_MS) < _MARGIN_MS
 
 
-def properties(facts: Facts) -> Iterator[Finding]:
+def properties(facts: Facts) -> Iterator[TableFinding]:
     """R4, and all else that the properties decide."""
     if facts.lone_backup:
         what = "hoodie.properties is gone, only hoodie.properties.backup is there: a writer died between"
-        yield Finding("R4", "wrong", what, "copy the backup to hoodie.properties, while nobody writes")
+        yield TableFinding("R4", "wrong", what, "copy the backup to hoodie.properties, while nobody writes")
     if facts.both:
         what = "hoodie.properties.backup is there besides hoodie.properties: a writer died, or is at it"
-        yield Finding("R4", "note", what, "compare the two; remove the backup once no JVM writer runs")
+        yield TableFinding("R4", "note", what, "compare the two; remove the backup once no JVM writer runs")
     config = facts.config
     if config is None:
-        yield Finding("R4", "wrong", str(facts.properties), "restore hoodie.properties")
+        yield TableFinding("R4", "wrong", str(facts.properties), "restore hoodie.properties")
         return
     for sentence in faults(config):
         what, _, mend = sentence.rpartition("; ")
-        yield Finding("R4", "wrong", what or sentence, mend if what else "use the engine that made the table")
+        yield TableFinding("R4", "wrong", what or sentence, mend if what else "use the engine that made the table")
     if config.version == 8 and "hoodie.record.merge.mode" not in config.raw:  # noqa: PLR2004
         what = "hoodie.record.merge.mode is missing: JVM Hudi 1.x fails on this table"
-        yield Finding("R4", "wrong", what, f"set it to {config.effective_merge_mode}")
+        yield TableFinding("R4", "wrong", what, f"set it to {config.effective_merge_mode}")
     initial = config.raw.get("hoodie.table.initial.version")
     if initial and initial != str(config.version):
         what = f"the table was upgraded from version {initial} to {config.version}"
-        yield Finding("R4", "note", what, "set hoodie.write.auto.upgrade=false on every JVM writer")
+        yield TableFinding("R4", "note", what, "set hoodie.write.auto.upgrade=false on every JVM writer")
     if config.version > _FOR_ALL:
         what = f"the table is of version {config.version}, which readers and writers of Hudi 1.0 cannot open"
-        yield Finding("R4", "note", what, f"read it with Hudi 1.1 or newer, or downgrade it to {_FOR_ALL} there")
+        yield TableFinding("R4", "note", what, f"read it with Hudi 1.1 or newer, or downgrade it to {_FOR_ALL} there")
     folders = sorted({folder for folder, _, _ in facts.bases if folder})
     if folders and not config.partition_fields:
         what = f"hoodie.table.partition.fields is missing, but there are partitions: {some(folders)}"
-        yield Finding("R4", "wrong", what, "set it; hudi-rs reads no rows without it")
+        yield TableFinding("R4", "wrong", what, "set it; hudi-rs reads no rows without it")
 
 
-def twins(facts: Facts) -> Iterator[Finding]:
+def twins(facts: Facts) -> Iterator[TableFinding]:
     """R5."""
     counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in facts.bases)
     named = {stat.path for _, stat in facts.stats}
@@ -134,24 +134,24 @@ def twins(facts: Facts) -> Iterator[Finding]:
             mine = [e.path for f, b, e in facts.bases if (f, b.file_id, b.begin) == (folder, file_id, begin)]
             surplus = [path for path in mine if path not in named] or mine[1:]
             what = f"{count} base files of file group {file_id} and instant {begin}: hudi-rs fails, JVM picks one"
-            yield Finding("R5", "wrong", what, f"remove what the commit does not name: {some(surplus)}")
+            yield TableFinding("R5", "wrong", what, f"remove what the commit does not name: {some(surplus)}")
 
 
-def order(facts: Facts) -> Iterator[Finding]:
+def order(facts: Facts) -> Iterator[TableFinding]:
     """R6."""
     times = Counter(i.completion for i in facts.timeline.instants if i.is_completed and i.changes_rows)
     for time, count in times.items():
         if count > 1:
             what = f"{count} commits completed at the same millisecond {time}: an incremental reader may miss one"
-            yield Finding("R6", "wrong", what, "let every writer take the table's lock")
+            yield TableFinding("R6", "wrong", what, "let every writer take the table's lock")
     for instant in facts.timeline.instants:
         if instant.completion is not None and instant.completion < instant.begin:
             what = f"{instant.file_name} completed before it began"
-            yield Finding("R6", "wrong", what, "find the writer whose clock was set back")
+            yield TableFinding("R6", "wrong", what, "find the writer whose clock was set back")
     yield from _unseen(facts)
 
 
-def _unseen(facts: Facts) -> Iterator[Finding]:
+def _unseen(facts: Facts) -> Iterator[TableFinding]:
     """A slice names the one it was made from: that must be the one before it."""
     groups: dict[tuple[str, str], list[tuple[str, str | None]]] = {}
     for instant, stat in facts.stats:
@@ -167,10 +167,10 @@ def _unseen(facts: Facts) -> Iterator[Finding]:
                 mend = (
                     f"let every writer take the table's lock; read as of {before} for what is lost, and write it again"
                 )
-                yield Finding("R6", "wrong", what, mend)
+                yield TableFinding("R6", "wrong", what, mend)
 
 
-def metafiles(facts: Facts) -> Iterator[Finding]:
+def metafiles(facts: Facts) -> Iterator[TableFinding]:
     """R7."""
     there = {entry.path for entry in facts.files}
     for folder in sorted({folder for folder, _, _ in facts.bases}):
@@ -178,7 +178,7 @@ def metafiles(facts: Facts) -> Iterator[Finding]:
         if path not in there:
             depth = folder.count("/") + 1 if folder else 0
             what = f"partition {folder or '.'!r} has no {PARTITION_METAFILE}: JVM readers see none of its rows"
-            yield Finding(
+            yield TableFinding(
                 "R7", "wrong", what, f"create {path} with the lines commitTime=<an instant>, partitionDepth={depth}"
             )
 

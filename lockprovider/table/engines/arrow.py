@@ -327,7 +327,7 @@ def rewrite_partition(
 
     def rewrite(old: FileSlice) -> WriteStat | None:
         opened = writer.place.open(old.path)
-        found = merge.plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
+        found = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
         if found is None:
             return None
         fresh[found.met] = False  # each key's by one thread, or by two to the same end

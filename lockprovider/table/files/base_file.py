@@ -268,13 +268,13 @@ def key_range(file: pq.ParquetFile) -> tuple[str, str] | None:
     return least.decode(), greatest.decode()
 
 
-def known_filter(file: pq.ParquetFile) -> bloom.Known | None:
+def known_filter(file: pq.ParquetFile) -> bloom.KnownFilter | None:
     """The bloom filter of an opened base file."""
     footer = file.metadata.metadata or {}
     text = footer.get(BLOOM_KEY.encode())
     if text is None or footer.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
         return None
-    return bloom.Known(text.decode(), file.metadata.num_rows)
+    return bloom.KnownFilter(text.decode(), file.metadata.num_rows)
 
 
 def read_keys(source: Any) -> pa.Array:

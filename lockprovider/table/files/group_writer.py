@@ -112,7 +112,9 @@ class GroupWriter:
         """Write the next slice of a file group, upserts of new keys in it; None if nothing in it changes."""
         rows, keys = merging.dedupe(upserts, upsert_keys, self.config.ordering_field)
         rows, opened = rows.combine_chunks(), self.place.open_encoded(old.path)
-        found = merging.plan(opened, rows, keys, delete_keys, self.config.ordering_field) or merging.untouched(opened)
+        found = merging.merge_plan(opened, rows, keys, delete_keys, self.config.ordering_field) or merging.untouched(
+            opened
+        )
         return self.merge(old, opened, found.with_new(keys, delete_keys), rows, token)
 
     def merge(

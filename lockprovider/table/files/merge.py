@@ -86,7 +86,7 @@ def untouched(file: pq.ParquetFile) -> MergePlan:
     return MergePlan(keys, np.full(len(keys), _STAYS), nothing, nothing)
 
 
-def plan(
+def merge_plan(
     file: pq.ParquetFile,
     upserts: pa.Table,
     upsert_keys: pa.Array,

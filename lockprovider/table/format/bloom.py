@@ -42,14 +42,14 @@ _SLICE = 32_768
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFilter:
     """A filter that is there already: base64 text, and of how many keys it is."""
 
     text: str
     count: int
 
 
-def encode(keys: Any, known: Known | None = None, *, room: int | None = None) -> str:
+def encode(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
     """The filter of these keys (a list of str, or an Arrow string array, none empty) as base64 text.
 
     `known` is the filter of the first of these keys, in this order; only the others are hashed then. It is not used if
@@ -97,7 +97,7 @@ def _add(rows: NDArray[np.bool_], keys: Any, first: int, room: int) -> None:
             bits[at] = True
 
 
-def _fitting(known: Known, count: int, room: int) -> BloomFilter | None:
+def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
     """A known filter, if it is as this writes them, of rows of that room, and of no more than `count` keys."""
     try:
         found = BloomFilter.parse(known.text)

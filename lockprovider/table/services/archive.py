@@ -35,7 +35,14 @@ from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import archive_files, archive_removal, recover
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.prefetch import at_once
-from lockprovider.table.timeline.archival import Archivable, ArchivalFacts, ArchivalPlan, KeepActive, plan, surplus
+from lockprovider.table.timeline.archival import (
+    Archivable,
+    ArchivalFacts,
+    ArchivalPlan,
+    KeepActive,
+    archival_plan,
+    surplus,
+)
 from lockprovider.table.timeline.retention import earliest_retained
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import replaced_groups
@@ -97,7 +104,7 @@ def would_archive(table: TableContext, keep: KeepActive | None = None) -> Archiv
         InvalidSettings: what is to be kept cannot be.
     """
     keep = _checked(table, keep)
-    planned = plan(_facts(table), keep, at_most=len(table.timeline().instants))
+    planned = archival_plan(_facts(table), keep, at_most=len(table.timeline().instants))
     return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
 
 
@@ -118,7 +125,7 @@ def _may_have_dead(now: Timeline) -> bool:
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
     """One round; whether it was the last one."""
     archive_removal.finish(table, lease)
-    planned = plan(_facts(table), keep, at_most=_ROUND)
+    planned = archival_plan(_facts(table), keep, at_most=_ROUND)
     if planned.actions:
         calls = [partial(_content, table, action) for action in planned.actions]
         archive_files.add(table, lease, at_once(table.store, calls))

@@ -46,7 +46,7 @@ def sweep(table: TableContext) -> tuple[str, ...]:
     return done
 
 
-def roll_back(table: TableContext, begin: str, *, force: bool) -> None:
+def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
     """Roll back one pending write, if its writer is dead; with `force` in any case.
 
     Raises:

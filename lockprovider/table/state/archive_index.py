@@ -133,10 +133,10 @@ def instants_since(archive: Archive, begin: str) -> tuple[Instant, ...]:
 
 def names_in(archive: Archive, name: str, size: int) -> list[str]:
     """The names that the completed files had of the instants in one file of the archive."""
-    return [_name(row) for row in _columns(opened(archive, name, size), _TIMES, name).to_pylist()]
+    return [_name(row) for row in _columns(open_file(archive, name, size), _TIMES, name).to_pylist()]
 
 
-def opened(archive: Archive, name: str, size: int) -> pq.ParquetFile:
+def open_file(archive: Archive, name: str, size: int) -> pq.ParquetFile:
     """One file of the archive.
 
     Raises:
@@ -172,7 +172,7 @@ def _digest_of(archive: Archive, history: History, *, streams: bool) -> Digest:
     found = {name: known[name] for name in history.files if name in known}
     for name, size in history.files.items():
         if name not in found or (streams and found[name].streams is None):
-            found[name] = digest(opened(archive, name, size), name, streams=streams)
+            found[name] = digest_of_file(open_file(archive, name, size), name, streams=streams)
     archive.digests = found
     total = Digest()
     for one in found.values():
@@ -180,7 +180,7 @@ def _digest_of(archive: Archive, history: History, *, streams: bool) -> Digest:
     return total
 
 
-def digest(file: pq.ParquetFile, name: str, *, streams: bool) -> Digest:
+def digest_of_file(file: pq.ParquetFile, name: str, *, streams: bool) -> Digest:
     """Of one file: from its footer, or else from its rows."""
     said = digest_of(file.metadata.metadata)
     if said is not None:

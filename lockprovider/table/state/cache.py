@@ -34,7 +34,7 @@ _KEPT = 20_000  # commits
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KnownView:
     """The table at one place of one log. `slices`: the latest of each file group; None if nobody has looked."""
 
     log: str
@@ -52,13 +52,13 @@ class Memory:
         self.is_there = ""  # a path of the timeline that was seen there
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
         self.is_contended = False  # whether the last commit had to try for the lock more than once
-        self._seen: Seen | None = None
+        self._seen: KnownView | None = None
         self._raw: dict[str, bytes] = {}
         self._metadata: dict[str, CommitMetadata] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
         self._looked_s: float | None = None
 
-    def known(self, log: Log | None) -> Seen | None:
+    def known(self, log: Log | None) -> KnownView | None:
         """The table now, if `log` is in the lock record now and tells; None: look."""
         seen = self._seen
         if seen is None or log is None or log.name != seen.log:
@@ -71,7 +71,7 @@ class Memory:
             instants = tuple(i for i in self._learn(since) if i.file_name not in there)
             slices = self._advanced(seen, instants)
             timeline = seen.timeline.plus(instants)
-            seen = self._seen = Seen(seen.log, log.next, timeline, seen.config, slices)
+            seen = self._seen = KnownView(seen.log, log.next, timeline, seen.config, slices)
             self.latest = timeline
         return seen
 
@@ -92,7 +92,7 @@ class Memory:
         timeline = timeline.plus(unseen) if decided else timeline.without(unseen)
         self.latest = timeline
         if log is not None and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants):
-            self._seen = Seen(log.name, log.next - (0 if decided else len(missing)), timeline, config)
+            self._seen = KnownView(log.name, log.next - (0 if decided else len(missing)), timeline, config)
         else:
             self._seen = None
         return timeline
@@ -167,7 +167,7 @@ class Memory:
                 self.remember(name, entry.data)
         return tuple(found)
 
-    def _advanced(self, seen: Seen, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
+    def _advanced(self, seen: KnownView, done: Iterable[Instant]) -> Mapping[FileGroup, FileSlice] | None:
         """The slices after these writes; None if one of them is not known."""
         if seen.slices is None:
             return None

@@ -23,7 +23,7 @@ from lockprovider.table.settings import TableSettings, checked
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.current import CurrentState, TableView
-from lockprovider.table.state.events import Kind, TableEvent, Watcher, nobody
+from lockprovider.table.state.events import EventKind, TableEvent, Watcher, nobody
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
@@ -153,6 +153,6 @@ class TableContext:
         every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
         return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
 
-    def tell(self, kind: Kind, begin: str, **detail: object) -> None:
+    def tell(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Tell the watcher."""
         self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))

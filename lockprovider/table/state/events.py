@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-Kind = Literal[
+EventKind = Literal[
     "begin",  # an instant was taken; data files may be written from here on
     "written",  # all data files and markers are in the store, nobody sees them yet
     "lock_wait",  # the writer asks for the table lock
@@ -30,7 +30,7 @@ class TableEvent:
     `at_ms` is the watcher's own wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
     """
 
-    kind: Kind
+    kind: EventKind
     at_ms: int
     instant: str
     detail: dict[str, object] = field(default_factory=dict)

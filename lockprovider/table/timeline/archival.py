@@ -108,7 +108,7 @@ def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
     return count - least if count > keep.most + least - keep.least else 0
 
 
-def plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
+def archival_plan(facts: ArchivalFacts, keep: KeepActive, *, at_most: int) -> ArchivalPlan:
     """What may be archived now, of no more than `at_most` writes."""
     writes = _by_begin(facts.now.writes)
     wanted = writes[: surplus(facts.now, facts.earliest, keep)]

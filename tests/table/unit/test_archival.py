@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockprovider.table.format.instant import Action, Instant, State, format_ms
-from lockprovider.table.timeline.archival import ArchivalFacts, KeepActive, plan
+from lockprovider.table.timeline.archival import ArchivalFacts, KeepActive, archival_plan
 from lockprovider.table.timeline.timeline import Timeline
 
 ALL = 1000
@@ -30,7 +30,9 @@ def archived(names: list[str], facts: ArchivalFacts | None = None, keep: KeepAct
     """The begin times of what is archived."""
     facts = facts or ArchivalFacts(Timeline())
     now = Timeline.of(names)
-    found = plan(ArchivalFacts(now, facts.paths, facts.replaced, facts.victims, facts.earliest), keep, at_most=ALL)
+    found = archival_plan(
+        ArchivalFacts(now, facts.paths, facts.replaced, facts.victims, facts.earliest), keep, at_most=ALL
+    )
     return [one.done.begin for one in found.actions]
 
 
@@ -52,7 +54,7 @@ def test_what_the_retention_needs_stays_with_one_more() -> None:
 
 def test_all_states_go_and_no_clean_or_rollback_that_began_after_the_last_write_or_is_not_done() -> None:
     more = [*commit(15, "clean"), *commit(66, "rollback"), *commit(71, "clean"), f"{at(17)}.clean.requested"]
-    found = plan(ArchivalFacts(Timeline.of([*COMMITS, *more])), KEEP, at_most=ALL)
+    found = archival_plan(ArchivalFacts(Timeline.of([*COMMITS, *more])), KEEP, at_most=ALL)
     assert [one.done.begin for one in found.actions] == begins(10, 15, 20, 30, 40, 50, 60, 66, 70)
     assert all(len(one.pending) == 2 for one in found.actions)
 
@@ -92,7 +94,7 @@ def test_what_it_ends_before_and_why(kind: str) -> None:
     more, facts, expected, why = BARRIERS[kind]
     assert archived([*COMMITS, *more], facts) == begins(*expected)
     now = Timeline.of([*COMMITS, *more])
-    found = plan(ArchivalFacts(now, facts.paths, facts.replaced, facts.victims), KEEP, at_most=ALL)
+    found = archival_plan(ArchivalFacts(now, facts.paths, facts.replaced, facts.victims), KEEP, at_most=ALL)
     assert why in found.held
 
 
@@ -130,7 +132,7 @@ def test_no_file_becomes_visible_that_is_of_no_completed_write(
     begun = [i.begin for i in now.instants if i.changes_rows and not i.is_completed]
     hidden += [begin for begin in begun if begin >= now.first_active]  # others began late, at a time that was archived
     paths = frozenset(f"p/f_0-0-0_{at(n)}.parquet" for n in orphans)
-    found = plan(ArchivalFacts(now, paths), KeepActive(least, least + 1), at_most=ALL)
+    found = archival_plan(ArchivalFacts(now, paths), KeepActive(least, least + 1), at_most=ALL)
     gone = {i.file_name for one in found.actions for i in (*one.completed, *one.pending)}
     after = Timeline(tuple(i for i in now.instants if i.file_name not in gone))
     assert all(begin >= after.first_active for begin in hidden)

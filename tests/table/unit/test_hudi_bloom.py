@@ -147,23 +147,23 @@ def test_the_counts_in_the_header_are_hudis(count: int, rows: int, recorded: int
 )
 def test_a_filter_that_grows_is_the_filter_of_all_its_keys(first: int, count: int) -> None:
     keys = pa.array(np.arange(count)).cast(pa.string())
-    known = bloom.Known(bloom.encode(keys[:first]), first)
+    known = bloom.KnownFilter(bloom.encode(keys[:first]), first)
     assert bloom.encode(keys, known) == bloom.encode(keys)
 
 
 def test_a_filter_of_other_keys_would_be_found_out_and_one_of_another_form_is_not_used() -> None:
     keys = pa.array(["a", "b", "c"])
     of_one = bloom.encode(keys[:1])
-    assert bloom.encode(keys, bloom.Known(bloom.encode(["z"]), 1)) != bloom.encode(keys)
-    assert bloom.encode(keys, bloom.Known(of_one, 1)) == bloom.encode(keys)
+    assert bloom.encode(keys, bloom.KnownFilter(bloom.encode(["z"]), 1)) != bloom.encode(keys)
+    assert bloom.encode(keys, bloom.KnownFilter(of_one, 1)) == bloom.encode(keys)
     other_bits = base64.b64encode(base64.b64decode(of_one)[:9] + b"\0\0\0\x08" + base64.b64decode(of_one)[13:]).decode()
-    too_large = bloom.Known(bloom.encode(keys[:1], room=ROOM), 1)
+    too_large = bloom.KnownFilter(bloom.encode(keys[:1], room=ROOM), 1)
     for known in (
         too_large,
-        bloom.Known(of_one, 2),
-        bloom.Known(of_one, 5),
-        bloom.Known("AAAA", 1),
-        bloom.Known(other_bits, 1),
+        bloom.KnownFilter(of_one, 2),
+        bloom.KnownFilter(of_one, 5),
+        bloom.KnownFilter("AAAA", 1),
+        bloom.KnownFilter(other_bits, 1),
     ):
         assert bloom.encode(keys, known) == bloom.encode(keys)
 

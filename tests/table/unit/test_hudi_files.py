@@ -246,7 +246,7 @@ class Merged:
 
 def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str | None = None) -> Merged:
     file, keys = base_file.open_encoded(old), upserts["id"].combine_chunks()
-    plan = merging.plan(file, upserts, keys, deletes, ordering_field) or merging.untouched(file)
+    plan = merging.merge_plan(file, upserts, keys, deletes, ordering_field) or merging.untouched(file)
     plan = plan.with_new(keys, deletes)
     data = write_base_file.write_base_file(
         merging.merged(file, plan, upserts, NEXT), upserts.schema, keys=plan.keys, partition="p=1", base_file=NEXT,

@@ -25,9 +25,9 @@ def by_table(config: Mapping[str, str]) -> LockSettings:
 
 
 def by_data_source(config: Mapping[str, str]) -> LockSettings:
-    from lockprovider.table.engines.spark.options import Options
+    from lockprovider.table.engines.spark.options import SparkOptions
 
-    return Options.of({"path": "memory://t/able", **config}).settings.lock
+    return SparkOptions.of({"path": "memory://t/able", **config}).settings.lock
 
 
 def by_shell(config: Mapping[str, str]) -> LockSettings:

@@ -127,7 +127,7 @@ def test_hudi_rs_reads_an_insert_then_an_upsert_with_a_delete(
     changed, keys = inserted([row(1, "oslo", 9), row(2, "oslo", 1), row(5, "oslo", 1)])
     file, gone = base_file.open_base_file(str(tmp_path / layout.join(oslo, first.name))), pa.array(["3"])
     base = BaseFile("aa-0", "0-0-0", SECOND)
-    plan = merge.plan(file, changed, keys, gone, "ts")
+    plan = merge.merge_plan(file, changed, keys, gone, "ts")
     assert plan is not None
     plan = plan.with_new(keys, gone)
     assert (plan.inserts, plan.updates, plan.deletes) == (1, 1, 1)

@@ -20,7 +20,7 @@ _BITS = 32  # a bucket's number fits
 _LOW = (1 << _BITS) - 1
 
 
-def with_groups(keyed: DataFrame, old: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
+def with_bucket_groups(keyed: DataFrame, old: Mapping[str, FileSlice], writer: GroupWriter) -> DataFrame:
     """Rows that have a key and a partition, with the file group of its bucket: its number in `old`, or a new one."""
     numbers = {(one.partition, buckets.bucket_of(one.file_id)): number for number, one in old.items()}
     kind = StructType([*keyed.schema.fields]).add(tasks.GROUP, StringType())

@@ -5,7 +5,7 @@
     df.write.format("hudi_cas").mode("append").save("s3://bucket/trips")
     spark.sql("create temporary view trips using hudi_cas options (path 's3://bucket/trips')")
 
-The options are those of `options.Options`. A loaded DataFrame, and a view, is the table as of its making: load it
+The options are those of `options.SparkOptions`. A loaded DataFrame, and a view, is the table as of its making: load it
 again to see later commits. `append` adds rows without looking for their keys; `overwrite` replaces the whole table in
 one commit. Upserts, merges and deletes are functions (`spark`, `spark_merge`): a data source cannot shuffle rows.
 
@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
-from lockprovider.table.engines.spark.options import Options
+from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, checked_times, latest
 from lockprovider.table.engines.spark.writer import BatchWriter, Shipment, StreamWriter
 from lockprovider.table.engines.writer import plain_columns
@@ -72,7 +72,7 @@ class HudiCas(DataSource):
     @in_one_sentence()
     def schema(self) -> StructType:
         """The table's columns, or those asked for; from here on the table is read as it is now."""
-        options = Options.of(self.options)
+        options = SparkOptions.of(self.options)
         checked_times(options)
         table = options.open()
         timeline = table.timeline()
@@ -84,21 +84,21 @@ class HudiCas(DataSource):
     @in_one_sentence()
     def reader(self, schema: StructType) -> BatchReader:
         """Batch reads."""
-        options = Options.of(self.options)
+        options = SparkOptions.of(self.options)
         options.refuse("a batch read", "stream_id", "starting", "max_commits")
         return BatchReader(options, self._pinned or options.as_of, schema)
 
     @in_one_sentence()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Streaming reads."""
-        options = Options.of(self.options)
+        options = SparkOptions.of(self.options)
         options.refuse("a stream", "as_of", "begin", "end", "stream_id")
         return StreamReader(options, schema)
 
     @in_one_sentence()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's signature
         """Batch writes."""
-        options = Options.of(self.options)
+        options = SparkOptions.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
         shipment = Shipment(options, schema.names, overwrite)
         with _planning(options):
@@ -110,7 +110,7 @@ class HudiCas(DataSource):
         """Streaming writes."""
         if overwrite:
             raise InvalidInput("outputMode complete would replace the table with each batch: use append")
-        options = Options.of(self.options)
+        options = SparkOptions.of(self.options)
         options.refuse("a streaming write", *_OF_READS)
         shipment = Shipment(options, schema.names, overwrite)
         with _planning(options):
@@ -122,7 +122,7 @@ _OF_READS = ("columns", "filter", "partitions", "as_of", "begin", "end", "change
 
 
 @contextmanager
-def _planning(options: Options) -> Iterator[None]:
+def _planning(options: SparkOptions) -> Iterator[None]:
     """Where there is no table, say what a writer is to do.
 
     Raises:

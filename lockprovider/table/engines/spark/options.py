@@ -22,7 +22,7 @@ _OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _
 
 
 @dataclass(frozen=True)
-class Options:
+class SparkOptions:
     """The options of one read or write.
 
     Attributes:
@@ -55,7 +55,7 @@ class Options:
     hudi: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
+    def of(cls, given: Mapping[str, str]) -> SparkOptions:
         """Read them.
 
         Raises:

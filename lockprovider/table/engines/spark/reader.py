@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
-from lockprovider.table.engines.spark.options import Options
+from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.sql_where import parse
 from lockprovider.table.files.base_file import conform
 from lockprovider.table.files.place import Place
@@ -74,7 +74,7 @@ def pieces(table: TableContext, scan: reading.Scan | None) -> list[Piece]:
 
 
 def snapshot_scan(
-    table: TableContext, options: Options, columns: Sequence[str], as_of: str | None, among: reading.Where = None
+    table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: reading.Where = None
 ) -> reading.Scan:
     """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
     seen = consistent.snapshot(table, as_of)
@@ -84,7 +84,7 @@ def snapshot_scan(
     return reading.plan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
 
 
-def changed(table: TableContext, options: Options, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
+def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
     """What commits completed in `(begin, end]` did: the changed rows as they were at `end`, or all changes.
 
     Raises:
@@ -113,14 +113,14 @@ def latest(timeline: Timeline) -> str:
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
-def _where(options: Options, schema: pa.Schema) -> Any:
+def _where(options: SparkOptions, schema: pa.Schema) -> Any:
     return None if options.filter is None else parse(options.filter, hudi_schema.with_meta(schema))
 
 
 class BatchReader(DataSourceReader):
     """Reads a snapshot as of `pinned`, or what changed between `begin` and `end`."""
 
-    def __init__(self, options: Options, pinned: str | None, schema: StructType) -> None:
+    def __init__(self, options: SparkOptions, pinned: str | None, schema: StructType) -> None:
         self._options = options
         self._pinned = pinned
         self._schema = schema
@@ -144,7 +144,7 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the table's commits in the order of their completion."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SparkOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._table: TableContext | None = None
@@ -188,10 +188,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one file."""
         return partition.batches(self._schema) if isinstance(partition, Piece) else iter(())
 
-    def __getstate__(self) -> tuple[Options, StructType]:
+    def __getstate__(self) -> tuple[SparkOptions, StructType]:
         return (self._options, self._schema)
 
-    def __setstate__(self, state: tuple[Options, StructType]) -> None:
+    def __setstate__(self, state: tuple[SparkOptions, StructType]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
     def _opened(self) -> TableContext:
@@ -210,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [instant for instant in table.timeline().writes if start < (instant.completion or _START) <= until]
 
 
-def checked_times(options: Options) -> None:
+def checked_times(options: SparkOptions) -> None:
     """Refuse times that are none, before a query is planned.
 
     Raises:

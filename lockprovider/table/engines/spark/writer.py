@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from fsspec_cas import InvalidInput, Machine
 from lockprovider.table.engines.spark.errors import in_one_sentence
-from lockprovider.table.engines.spark.options import Options
+from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.spark.tasks import insert_all
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import AlreadyCommitted
@@ -52,7 +52,7 @@ class Written(WriterCommitMessage):
 class Shipment:
     """A write on its way to the tasks."""
 
-    options: Options
+    options: SparkOptions
     columns: Sequence[str]
     overwrite: bool
     group: GroupWriter | None = None

@@ -18,7 +18,7 @@ from table.tables import SETTINGS
 from fsspec_cas import InvalidInput
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.files import write_base_file
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.read import scan as reading
 from lockprovider.table.timeline.timeline import Timeline
@@ -120,7 +120,7 @@ def test_a_filter_has_the_rows_that_it_has_of_the_whole_table(
 ) -> None:
     whole = table_of(rows)
     expected = whole.filter(where)["id"].to_pylist()
-    home, data = Place("memory://filters", None), write(whole, size)
+    home, data = TablePlace("memory://filters", None), write(whole, size)
     home.store.delete(f"p/{BASE.name}")
     home.store.put_if_absent(f"p/{BASE.name}", data).unwrap()
     snapshot = Snapshot(Timeline(), (FileSlice("p", "f-0", BASE.begin, f"p/{BASE.name}", len(data)),))

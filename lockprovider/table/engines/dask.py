@@ -38,7 +38,7 @@ from lockprovider.table.engines.rows import as_table, check_columns
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import consistent
 from lockprovider.table.read import scan as reading
@@ -185,7 +185,7 @@ def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> lis
 # -- what runs on the workers ------------------------------------------------------------------------------------------
 
 
-def _read(one: FileSlice, place: Place, scan: reading.Scan) -> pd.DataFrame:
+def _read(one: FileSlice, place: TablePlace, scan: reading.Scan) -> pd.DataFrame:
     found: pd.DataFrame = to_frame(reading.read_slice(place, scan, one))
     return found
 

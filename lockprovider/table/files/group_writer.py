@@ -21,7 +21,7 @@ from fsspec_cas import Lost, Machine, Won
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
 from lockprovider.table.files import merge as merging
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.layout import (
@@ -54,7 +54,7 @@ class WritesHere(NamedTuple):
 class GroupWriter:
     """Writes the files of one transaction."""
 
-    place: Place
+    place: TablePlace
     begin: str
     config: TableConfig
     schema: pa.Schema

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockprovider.table.files import base_file
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import bloom
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MANY = 10_000  # from here on it is quicker to read all keys than to ask the bl
 class KeyFile:
     """One base file, opened when it is asked."""
 
-    place: Place
+    place: TablePlace
     path: str
     size: int
 
@@ -77,7 +77,7 @@ class KeyFile:
         return self.place.open(self.path, self.size)
 
 
-def all_keys(place: Place, paths: Iterable[tuple[str, int]]) -> pa.Array:
+def all_keys(place: TablePlace, paths: Iterable[tuple[str, int]]) -> pa.Array:
     """The record keys of several files, given by path and size, one after the other."""
     found = [KeyFile(place, path, size).keys for path, size in paths]
     return pa.concat_arrays(found) if found else pa.array([], pa.string())

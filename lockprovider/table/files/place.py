@@ -28,7 +28,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class TablePlace:
     """Where a table is. Picklable; opens its store in whatever process it was sent to."""
 
     url: str
@@ -40,7 +40,7 @@ class Place:
         return Store.from_url(self.url, self.storage_options)
 
     @classmethod
-    def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> Place:
+    def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
         """The place of a table whose store is open in this process already."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.errors import HistoryGone
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.read import scan as reading
@@ -44,7 +44,7 @@ class Part:
     then: reading.Scan
     schema: pa.Schema
 
-    def read(self, place: Place) -> pa.Table:
+    def read(self, place: TablePlace) -> pa.Table:
         """The changes.
 
         Raises:
@@ -74,7 +74,7 @@ class Changes:
     commits: tuple[Instant, ...]
     schema: pa.Schema
     parts: tuple[Part, ...] = field(repr=False)
-    _place: Place = field(repr=False)
+    _place: TablePlace = field(repr=False)
 
     def to_arrow(self) -> pa.Table:
         """All changes.

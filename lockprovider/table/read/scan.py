@@ -31,7 +31,7 @@ from pyarrow import types
 from fsspec_cas import InvalidInput
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords
 from lockprovider.table.files.base_file import check_calendar, conform
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.view import FileSlice, Snapshot
@@ -94,7 +94,7 @@ def plan(
     return Scan(_pruned(slices, full, config, expression), wanted, read, expression, by_statistics=exact)
 
 
-def to_table(place: Place, scan: Scan) -> pa.Table:
+def to_table(place: TablePlace, scan: Scan) -> pa.Table:
     """All rows of a scan.
 
     Raises:
@@ -104,7 +104,7 @@ def to_table(place: Place, scan: Scan) -> pa.Table:
     return pa.Table.from_batches(parts, scan.schema)
 
 
-def to_reader(place: Place, scan: Scan) -> pa.RecordBatchReader:
+def to_reader(place: TablePlace, scan: Scan) -> pa.RecordBatchReader:
     """The rows of a scan, batch by batch; the files are opened one after the other as they are reached.
 
     Raises:
@@ -114,7 +114,7 @@ def to_reader(place: Place, scan: Scan) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(scan.schema, batches)
 
 
-def read_slice(place: Place, scan: Scan, one: FileSlice) -> pa.Table:
+def read_slice(place: TablePlace, scan: Scan, one: FileSlice) -> pa.Table:
     """The rows of a scan that are in one of its slices.
 
     Raises:
@@ -220,7 +220,7 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _batches(place: Place, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
+def _batches(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
     """The rows of one file; `ahead` decodes several row groups at once, for those who keep them all."""
     try:
         fragment = _fragment(place, one)
@@ -246,7 +246,7 @@ def _batches(place: Place, scan: Scan, one: FileSlice, *, ahead: bool = True) ->
         raise Corrupt(f"base file {one.path!r} cannot be read: {error}") from error
 
 
-def _fragment(place: Place, one: FileSlice) -> Any:
+def _fragment(place: TablePlace, one: FileSlice) -> Any:
     return _dataset().ParquetFileFormat().make_fragment(*place.source(one.path, one.size))
 
 

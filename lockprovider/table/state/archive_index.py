@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from fsspec_cas import ObjectNotFound, Version
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Action, Instant, parse
 from lockprovider.table.format.layout import HISTORY
 from lockprovider.table.format.lsm import (
@@ -57,7 +57,7 @@ class History:
 class Archive:
     """A table's archive, and what was read of it. Thread-safe: what is known is replaced as a whole."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: TablePlace) -> None:
         self.place = place
         self.latest = History()
         self.digests: Mapping[str, Digest] = {}

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fsspec_cas import Entry, Machine, Store, World, check_url
 from lockprovider import AuditLog, InvalidSettings, Lock, LockRecord
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig, check_readable
@@ -48,7 +48,7 @@ class TableContext:
     ) -> None:
         if not callable(watcher):
             raise InvalidSettings(f"watcher={watcher!r} must be a function of a TableEvent")
-        self.place = Place.of(store, url, storage_options)
+        self.place = TablePlace.of(store, url, storage_options)
         self.store = store
         self.url = url
         self.storage_options = storage_options

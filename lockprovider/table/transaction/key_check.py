@@ -24,7 +24,7 @@ from lockprovider.table.errors import InvalidRecords, WriteConflict
 from lockprovider.table.files.keys import KeyFile
 
 if TYPE_CHECKING:
-    from lockprovider.table.files.place import Place
+    from lockprovider.table.files.place import TablePlace
     from lockprovider.table.format.instant import Instant
     from lockprovider.table.format.metadata import CommitMetadata, WriteStat
     from lockprovider.table.state.context import TableContext
@@ -43,7 +43,7 @@ class SharedKeys:
 class KeyCheck:
     """The new keys of one write; each commit of others is compared with them once."""
 
-    def __init__(self, place: Place, stats: Iterable[WriteStat]) -> None:
+    def __init__(self, place: TablePlace, stats: Iterable[WriteStat]) -> None:
         self._place = place
         self._new: dict[str, list[KeyFile]] = {}
         for stat in stats:
@@ -115,5 +115,5 @@ def refuse_shared(
         raise WriteConflict(begin, shared.lost_to.file_name, (), shared.keys)
 
 
-def _file(place: Place, stat: WriteStat) -> KeyFile:
+def _file(place: TablePlace, stat: WriteStat) -> KeyFile:
     return KeyFile(place, stat.path, stat.file_size)

@@ -26,7 +26,7 @@ from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.sql_where import parse
 from lockprovider.table.files.base_file import conform
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
@@ -48,7 +48,7 @@ class FileRows:
 
     scan: reading.Scan
 
-    def read(self, place: Place) -> pa.Table:
+    def read(self, place: TablePlace) -> pa.Table:
         """The rows."""
         return reading.read_slice(place, self.scan, self.scan.slices[0])
 
@@ -57,7 +57,7 @@ class FileRows:
 class Piece(InputPartition):
     """What one task reads: the rows of a file, or the changes of a partition."""
 
-    place: Place
+    place: TablePlace
     part: FileRows | Part
 
     def batches(self, schema: StructType) -> Iterator[pa.RecordBatch]:

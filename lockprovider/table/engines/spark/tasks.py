@@ -23,7 +23,7 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.base_file import conform
 from lockprovider.table.files.bucket_groups import groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
-from lockprovider.table.files.place import Place
+from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.bucket import BucketIndex
@@ -82,7 +82,7 @@ def over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) ->
     return run
 
 
-def scanner(place: Place, scan: reading.Scan) -> Callable[[FileSlice], pa.Table]:
+def scanner(place: TablePlace, scan: reading.Scan) -> Callable[[FileSlice], pa.Table]:
     """The rows of a scan that are in a file slice."""
 
     def rows(file_slice: FileSlice) -> pa.Table:
@@ -91,7 +91,7 @@ def scanner(place: Place, scan: reading.Scan) -> Callable[[FileSlice], pa.Table]
     return rows
 
 
-def comparer(place: Place) -> Callable[[Part], pa.Table]:
+def comparer(place: TablePlace) -> Callable[[Part], pa.Table]:
     """What changed in a partition."""
 
     def rows(part: Part) -> pa.Table:
@@ -101,7 +101,7 @@ def comparer(place: Place) -> Callable[[Part], pa.Table]:
 
 
 def locator(
-    place: Place, schema: pa.Schema, sketch: Sketch | None = None
+    place: TablePlace, schema: pa.Schema, sketch: Sketch | None = None
 ) -> Callable[[tuple[str, FileSlice]], pa.Table]:
     """The rows of a numbered file slice (no columns: just their keys), and where they are: of `grouped_schema`.
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.command import BAD_INPUT, DONE, OPTIONS_HELP, REFUSED, add_storage_options, complain, storage_options
+from fsspec_cas.command import (
+    BAD_INPUT,
+    DONE,
+    OPTIONS_HELP,
+    REFUSED,
+    Run,
+    add_storage_options,
+    complain,
+    storage_options,
+)
+from lockprovider.commands.place import Commands
 from lockprovider.commands.table.output import CommandAnswer, show
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
 from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
 from lockprovider.table.table import Table
-
-Commands = Any  # argparse's own type for it is private
-Run = Callable[[Any], int]
 
 INSTANT = "the begin time of a commit, 17 digits; `log` lists them"
 CODES = f"""exit codes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from lockprovider.commands.place import Commands
 from lockprovider.commands.table import create, looking, services
-from lockprovider.commands.table.asked import CODES, Commands
+from lockprovider.commands.table.asked import CODES
 
 _EXAMPLES = """examples:
   lockprovider table create s3://bucket/trips --column id:int64 --column city:string --key id --partition-by city

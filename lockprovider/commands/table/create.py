@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import storage_options
-from lockprovider.commands.table.asked import Commands, add_command, say, settings
+from lockprovider.commands.place import Commands
+from lockprovider.commands.table.asked import add_command, say, settings
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.table import Table

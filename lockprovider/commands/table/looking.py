@@ -9,8 +9,9 @@ from typing import Any
 from fsspec_cas import InvalidInput, Machine, Store
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
+from lockprovider.commands.place import Commands
 from lockprovider.commands.table import answers
-from lockprovider.commands.table.asked import Commands, add_command, opened, say, settings
+from lockprovider.commands.table.asked import add_command, opened, say, settings
 from lockprovider.commands.table.bars import bars
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.commands.table.picture import draw

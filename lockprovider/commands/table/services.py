@@ -9,8 +9,9 @@ from typing import Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
+from lockprovider.commands.place import Commands
 from lockprovider.commands.table import answers
-from lockprovider.commands.table.asked import INSTANT, Commands, add_command, opened, say
+from lockprovider.commands.table.asked import INSTANT, add_command, opened, say
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive

@@ -19,7 +19,7 @@ def examine(facts: Facts) -> tuple[tuple[str, str, tuple[TableFinding, ...]], ..
     return tuple((rule, about, tuple(check(facts))) for rule, about, check in _CHECKS)
 
 
-def commits(facts: Facts) -> Iterator[TableFinding]:
+def _commits(facts: Facts) -> Iterator[TableFinding]:
     """What the commits say is there, whole."""
     for metadata in facts.commits.values():
         if isinstance(metadata, str):
@@ -62,7 +62,7 @@ def _missing(facts: Facts) -> Iterator[TableFinding]:
         )
 
 
-def services(facts: Facts) -> Iterator[TableFinding]:
+def _services(facts: Facts) -> Iterator[TableFinding]:
     """Plans that nobody carries out any more."""
     mends = {
         Action.ROLLBACK: "`lockprovider table rollback URL`, or the next write from here, finishes it",
@@ -80,7 +80,7 @@ def services(facts: Facts) -> Iterator[TableFinding]:
         yield TableFinding("services", "note", what, "run it with JVM Hudi, or roll it back there")
 
 
-def archive(facts: Facts) -> Iterator[TableFinding]:
+def _archive(facts: Facts) -> Iterator[TableFinding]:
     """The archive, and what should be in it."""
     mend = "`lockprovider table archive URL`"
     if facts.archive_fault:
@@ -101,7 +101,7 @@ def archive(facts: Facts) -> Iterator[TableFinding]:
         yield TableFinding("archive", "note", what, f"{mend}, now and then")
 
 
-def lock(facts: Facts) -> Iterator[TableFinding]:
+def _lock(facts: Facts) -> Iterator[TableFinding]:
     """The lock record."""
     if facts.lock_fault:
         yield TableFinding("lock", "wrong", facts.lock_fault, "remove the object, once no writer runs")
@@ -109,7 +109,7 @@ def lock(facts: Facts) -> Iterator[TableFinding]:
         yield TableFinding("lock", "note", facts.lock_note, "`lockprovider status URL` says more")
 
 
-def leftovers(facts: Facts) -> Iterator[TableFinding]:
+def _leftovers(facts: Facts) -> Iterator[TableFinding]:
     """Harmless, but somebody may wonder."""
     known = {i.begin for i in facts.timeline.instants if i.state is not State.COMPLETED}
     known -= {i.begin for i in facts.timeline.instants if i.is_completed}
@@ -132,10 +132,10 @@ _CHECKS: tuple[tuple[str, str, _Check], ...] = (
     ("R5", "one file of a file group and instant", rules.twins),
     ("R6", "times are unique, each commit saw the one before", rules.order),
     ("R7", "every partition has its metafile", rules.metafiles),
-    ("commits", "what the commits say is there", commits),
+    ("commits", "what the commits say is there", _commits),
     ("buckets", "each row is in the file group of its key's bucket", buckets),
-    ("services", "no service was left unfinished", services),
-    ("archive", "what is archived is whole, and off the timeline", archive),
-    ("lock", "the lock can be taken", lock),
-    ("leftovers", "nothing was left behind", leftovers),
+    ("services", "no service was left unfinished", _services),
+    ("archive", "what is archived is whole, and off the timeline", _archive),
+    ("lock", "the lock can be taken", _lock),
+    ("leftovers", "nothing was left behind", _leftovers),
 )

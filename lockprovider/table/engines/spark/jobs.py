@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines import sql_where
 from lockprovider.table.engines.spark import tasks
-from lockprovider.table.engines.spark.buckets import with_groups as in_buckets
+from lockprovider.table.engines.spark.buckets import with_bucket_groups
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.key_sketch import Sketch
 from lockprovider.table.errors import InvalidRecords
@@ -38,7 +38,7 @@ def over(
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter) -> DataFrame:
     """The changes with the file group that each is for; a key that is nowhere gets a new one, by its hash."""
     if writer.config.bucket_index is not None:
-        return in_buckets(keyed, numbered.old, writer)
+        return with_bucket_groups(keyed, numbered.old, writer)
     bucket = F.pmod(F.xxhash64(tasks.KEY), F.lit(numbered.buckets)).cast("string")
     fresh = F.concat(F.lit(tasks.NEW), bucket)
     if not numbered.old:

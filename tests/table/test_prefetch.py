@@ -70,7 +70,7 @@ def test_without_reading_again_an_update_is_lost(table: Table, monkeypatch: pyte
     look, looked = Committing._look, dict[str, Any]()
 
     def look_once(self: Committing, record: LockRecord) -> Any:
-        begin = self._draft.begin
+        begin = self._proposal.begin
         if begin not in looked:
             looked[begin] = look(self, record)
         return looked[begin]

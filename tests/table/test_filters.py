@@ -102,7 +102,7 @@ def by_pyarrow(rows: pa.Table, size: int) -> bytes:
 def by_us(rows: pa.Table, size: int) -> bytes:
     keys = rows["id"].cast(pa.string()).combine_chunks()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lockprovider.table.files.ROW_GROUP_ROWS", size)
+        patch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", size)
         return write_base_file.write_base_file(
             write_base_file.all_fresh(rows, BASE), SCHEMA, keys=keys, partition="p", base_file=BASE, table_name="t"
         )
@@ -145,7 +145,7 @@ NAN_AND_ZERO = [
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    monkeypatch.setattr("lockprovider.table.files.ROW_GROUP_ROWS", 2)
+    monkeypatch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", 2)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     for partition in "ab":
         start = 100 * "ab".index(partition)

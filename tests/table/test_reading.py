@@ -143,7 +143,7 @@ def test_partitions_of_every_type_are_pruned_without_losing_a_row(
 
 
 def test_row_groups_that_cannot_have_such_rows_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.files.ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", 100)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, *((n, "a", n) for n in range(1000)))
     (path,) = (tmp_path / "t" / "a").glob("*.parquet")
@@ -158,7 +158,7 @@ def test_row_groups_that_cannot_have_such_rows_are_not_decoded(tmp_path: Path, m
 
 
 def test_a_scan_holds_one_row_group_and_not_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.files.ROW_GROUP_ROWS", 1 << 13)
+    monkeypatch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", 1 << 13)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     count, parts = 1 << 17, 4
     for part in range(parts):

@@ -69,8 +69,8 @@ def _timeline(arguments: Any) -> int:
     found = bars(table, tenures)
     picture = draw(found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in tenures])
     arguments.svg.write_text(picture, encoding="utf-8")
-    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(spells)}
-    words = "" if spells else f"; for waits for the lock: lockprovider audit {table.url} --enable"
+    said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(tenures)}
+    words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
     return say(arguments, CommandAnswer(said, f"drew {len(found)} instants into {arguments.svg}{words}"))
 
 

@@ -225,7 +225,7 @@ def _open_new(txn: Transaction, writer: GroupWriter, found: Mapping[str, Partiti
 
 
 def _open(writer: GroupWriter, partitions: Iterable[str]) -> None:
-    writer.open_partitions(partitions, lambda make, names: at_once([partial(make, n) for n in names], SMALL_AT_ONCE))
+    writer.open_partitions(partitions, lambda make, names: in_order([partial(make, n) for n in names], SMALL_AT_ONCE))
 
 
 def insert_partition(

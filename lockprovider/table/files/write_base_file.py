@@ -2,7 +2,7 @@
 
     data = write_base_file(all_fresh(rows, base_file), rows.schema, keys=keys, partition="city=ulm", ...)
 
-Memory: the rows of one row group (`files.ROW_GROUP_ROWS`), and the bytes of the file.
+Memory: the rows of one row group (`base_file.ROW_GROUP_ROWS`), and the bytes of the file.
 
 Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`; Spark's
 `DataSourceUtils.datetimeRebaseSpec`.

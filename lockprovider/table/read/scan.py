@@ -8,8 +8,8 @@ filtered row by row. A filter that mentions a column of floats leaves out no row
 whether a zero is negative. A small file is fetched with one request, of a large one only the ranges that are needed.
 
 Promised: the rows are those of the snapshot, whatever is committed meanwhile; with a filter those that `filter` of a
-`pyarrow.Table` of all of them has. `to_reader` holds one row group of one file at a time (`files.ROW_GROUP_ROWS` rows
-of the columns asked for and filtered by). NOT promised: an order of the rows.
+`pyarrow.Table` of all of them has. `to_reader` holds one row group of one file at a time (`base_file.ROW_GROUP_ROWS`
+rows of the columns asked for and filtered by). NOT promised: an order of the rows.
 
 Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
 """

@@ -112,7 +112,7 @@ class Lease:
     def publish(self, path: str, data: bytes) -> None:
         """Create `path` with `data`, if and only if this lease still is the newest.
 
-        Once this returns, `path` is there. No clock is involved: see `lockprovider.publish`.
+        Once this returns, `path` is there. No clock is involved: see `lockprovider.publish.steps`.
 
         Raises:
             LeaseLost: somebody took over before the commit point; `path` was not and will not be written.

@@ -1,6 +1,6 @@
-"""What the lease machine is told, what it asks for, and what it can be in: events, effects and states.
+"""What the lease machine is fed, what it asks for, and what it can be in: events, effects and states.
 
-Frozen, so that a state can be kept, compared and searched; see `lockprovider.lease` for what becomes of them.
+Frozen, so that a state can be kept, compared and searched; see `lockprovider.lease.machine` for what becomes of them.
 """
 
 from __future__ import annotations

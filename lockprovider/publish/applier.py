@@ -1,4 +1,4 @@
-"""What one client puts where it was published, after it was decided: see `lockprovider.publish`."""
+"""What one client puts where it was published, after it was decided: see `lockprovider.publish.steps`."""
 
 from __future__ import annotations
 

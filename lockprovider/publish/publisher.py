@@ -1,6 +1,6 @@
 """The publishes of one client: staged, decided by a write on the lock record, applied, and settled where in doubt.
 
-The protocol is that of `lockprovider.publish`; the machine decides, what was decided is applied here.
+The protocol is that of `lockprovider.publish.steps`; the machine decides, what was decided is applied here.
 """
 
 from __future__ import annotations

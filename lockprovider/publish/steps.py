@@ -3,7 +3,7 @@
     stage    put_if_absent(staged, data)                         before the lock is needed; what is small goes along in
                                                                  `pending` itself
     prepare  is `path` free, are the staged bytes there?         what was decided must be possible to apply
-    commit   put_if_match(lock record, {..., pending}, my tag)   the commit point (lease.py)
+    commit   put_if_match(lock record, {..., pending}, my tag)   the commit point (`lease`)
     apply    put_if_absent(path, data)                           "exists with the same digest" is success
 
 Whoever acquires a lock whose record carries `pending` applies it first. A holder that was paused before the commit

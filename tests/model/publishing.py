@@ -1,7 +1,7 @@
 """A world of clients that append to a log under the lock, with NO assumption on clocks.
 
 Every client runs transactions: take the lock, read which entries there are, publish an entry that names them all, release.
-The client's decisions are `lockprovider.lease.step` and `settle_commit`, the real ones; what `Lock` and `Lease` do around
+The client's decisions are `step` and `settle_commit` of `lockprovider.lease.machine`, the real ones; what `Lock` and `Lease` do around
 them is followed here step by step. One step of the world is one request, or one event of one client, so all others may
 act between any two of them: that is what a pause is.
 

@@ -132,8 +132,8 @@ def test_only_footers_are_read_where_ranges_or_blooms_tell(table: Table, monkeyp
     files = [KeyFile(table.place, one.path, one.size) for one in table.snapshot().slices]
     by_keys = {tuple(file.keys.to_pylist()): file for file in files}
     read: list[str] = []
-    keys_of = "lockprovider.table.files.keys_of"
-    real = __import__("lockprovider.table.files", fromlist=["keys_of"]).keys_of
+    keys_of = "lockprovider.table.files.base_file.keys_of"
+    real = __import__("lockprovider.table.files.base_file", fromlist=["keys_of"]).keys_of
     monkeypatch.setattr(keys_of, lambda file: read.append("keys") or real(file))
     first, second, third = (
         KeyFile(table.place, by_keys[key].path, by_keys[key].size) for key in (("1", "3"), ("2", "4"), ("7",))

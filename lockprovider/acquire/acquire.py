@@ -1,8 +1,8 @@
-"""Asking for a lock until it is there: first the queue of this process, then the store, at the pace of `polling`.
+"""Acquiring a lock: first the queue of this process, then the store, at the pace of `polling`.
 
 queue     who waits together in this process; only the first of them comes here with requests
 polling   what to do after each look in vain: look again, and when, or join the line
-Asker     one client, whose own machine decides whether the lock that it sees is there for it
+Acquirer  one client, whose own machine decides whether the lock that it sees is there for it
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Tried:
     looked: bool
 
 
-class Asker(Protocol):
+class Acquirer(Protocol):
     """A client that wants the lock."""
 
     path: str
@@ -60,7 +60,7 @@ class Asker(Protocol):
         """Write the record with the line that it is in now, if nobody else has written it."""
 
 
-def ask(client: Asker, queue: ProcessQueue, world: World, deadline_s: float) -> None:
+def acquire(client: Acquirer, queue: ProcessQueue, world: World, deadline_s: float) -> None:
     """Return once the client has the lock.
 
     Raises:
@@ -71,16 +71,16 @@ def ask(client: Asker, queue: ProcessQueue, world: World, deadline_s: float) -> 
         raise _not_acquired(client.path, queue.refusal(client.owner))
     try:
         began_s = world.monotonic_s()
-        _Asking(client, queue, world, deadline_s).until_it_is_there()
+        _Acquisition(client, queue, world, deadline_s).until_it_is_there()
         queue.took(client.owner, client.has_turn, client.known, world.monotonic_s() - began_s)
     finally:
         queue.fifo.release()
 
 
-class _Asking:
+class _Acquisition:
     """It is this client's turn in its queue."""
 
-    def __init__(self, client: Asker, queue: ProcessQueue, world: World, deadline_s: float) -> None:
+    def __init__(self, client: Acquirer, queue: ProcessQueue, world: World, deadline_s: float) -> None:
         self._client = client
         self._queue = queue
         self._world = world

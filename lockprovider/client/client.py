@@ -49,7 +49,7 @@ from lockprovider.lease.states import (
     Writing,
 )
 from lockprovider.observe.metrics import OnMetric, Recorder
-from lockprovider.publish.applier import Applying
+from lockprovider.publish.applier import Applier
 from lockprovider.publish.publisher import Publisher
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
@@ -87,10 +87,10 @@ class Client:
         # A busy data path must not starve the renewals.
         self.records = store.isolated_connections().on_throttled(self.metrics.throttled)
         self._file = RecordFile(self.records, path, world)
-        applying = Applying(store)
-        self._observer = ClientObserver(self.me, world, self.metrics, audit, applying)
+        applier = Applier(store)
+        self._observer = ClientObserver(self.me, world, self.metrics, audit, applier)
         self._driver = Driver(self.me, self._file, self._observer)
-        self.publisher = Publisher(store, path, self.me, self.queue, self._driver, applying=applying)
+        self.publisher = Publisher(store, path, self.me, self.queue, self._driver, applier=applier)
         self._keeps_log = self._leaves = False
         self._took_s = 0.0
 

@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 from fsspec_cas import Machine, Store, World, check_path, require_safe_for_locks
-from lockprovider.acquire.acquire import ask
+from lockprovider.acquire.acquire import acquire
 from lockprovider.client.client import Client
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.observer import Meanwhile
@@ -156,7 +156,7 @@ class Lock:
             try:
                 client.wants(meanwhile, keeps_log=keeps_log, leaves=leaves)
                 self.require_safe_store()
-                ask(client, client.queue, self._world, deadline_s)
+                acquire(client, client.queue, self._world, deadline_s)
                 free = client.got()
                 return self._begin(client) if free is None else self._begin_free(client, *free)
             except BaseException:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from fsspec_cas import Outcome, World
 from lockprovider.lease.states import Done, Held, Me, State, Transition
 from lockprovider.observe.metrics import Recorder
-from lockprovider.publish.applier import Applying
+from lockprovider.publish.applier import Applier
 from lockprovider.record.record import LockRecord
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class Meanwhile(Protocol):
 class ClientObserver:
     """Hands on what the driver tells (`driving.Observer`)."""
 
-    def __init__(self, me: Me, world: World, metrics: Recorder, audit: AuditLog | None, applying: Applying) -> None:
+    def __init__(self, me: Me, world: World, metrics: Recorder, audit: AuditLog | None, applier: Applier) -> None:
         self.meanwhile: Meanwhile | None = None
         self._me = me
         self._world = world
         self._metrics = metrics
         self._audit = audit
-        self._applying = applying
+        self._applier = applier
 
     def stepped(self, me: Me, transition: Transition) -> None:
         """See `Recorder.stepped`."""
@@ -48,7 +48,7 @@ class ClientObserver:
 
     def takes(self, record: LockRecord, seen: LockRecord | None) -> None:
         """Look for the pending publish, and begin the reads that accompany the acquisition."""
-        self._applying.look_ahead(record.pending)
+        self._applier.look_ahead(record.pending)
         if self.meanwhile is None:
             return
         # Not if whoever had it let it lapse, or was made to, and may still be at work.

@@ -21,7 +21,7 @@ def never(pending: Pending, why: Unappliable) -> bool:
     return False
 
 
-class Applying:
+class Applier:
     """Applies, and remembers what it knows to be there and what it has sent."""
 
     def __init__(self, store: Store) -> None:

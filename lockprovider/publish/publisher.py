@@ -33,7 +33,7 @@ from lockprovider.lease.states import (
     Verdict,
 )
 from lockprovider.publish import steps
-from lockprovider.publish.applier import Applying
+from lockprovider.publish.applier import Applier
 from lockprovider.record.pending import Pending
 
 _LOG = logging.getLogger("lockprovider")
@@ -43,7 +43,7 @@ class Publisher:
     """Publishes under its client's lease, or a lock that is left free. `one_publish` is held for the whole of it."""
 
     def __init__(
-        self, store: Store, path: str, me: Me, queue: ProcessQueue, driver: Driver, *, applying: Applying
+        self, store: Store, path: str, me: Me, queue: ProcessQueue, driver: Driver, *, applier: Applier
     ) -> None:
         self.one_publish = threading.RLock()  # renewals go on meanwhile
         self._store = store
@@ -52,7 +52,7 @@ class Publisher:
         self._queue = queue
         self._driver = driver
         self._world = driver.world
-        self._applying = applying
+        self._applier = applier
         self._tried: dict[Pending, Version] = {}  # commits of this lease, and where in the record's history they belong
         self.breaks = False  # an operator's order: set aside whatever cannot be applied
         self.set_aside: dict[str, str] = {}  # of what could not be applied, the path, and where it is kept
@@ -190,9 +190,9 @@ class Publisher:
             OutcomeUnknown, StoreError: as `publish.apply`.
         """
         until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for clocks that differ
-        if what.earlier and self._applying.was_seen(what.earlier[-1]):
+        if what.earlier and self._applier.was_seen(what.earlier[-1]):
             what = Apply(what.pending)
-        self._applying.apply(what, data, lambda: until_s - self._world.monotonic_s())
+        self._applier.apply(what, data, lambda: until_s - self._world.monotonic_s())
         if self._world.monotonic_s() >= until_s:
             self._must_not_be_too_late(what.pending, began_s)
 
@@ -200,13 +200,13 @@ class Publisher:
         """Try once to take the lock, pass the commit point and hand over; and what is to be applied if that is so."""
         driver = self._driver
         with self.one_publish, driver.one_step:
-            there = self._applying.there
+            there = self._applier.there
             what = Apply(pending, not_there(free.record, there))
             if driver.state is not free:
                 return what, None
             driver.patient = True
             self._tried[pending] = free.version
-            self._applying.look_ahead(what.earlier[-1] if what.earlier else None)
+            self._applier.look_ahead(what.earlier[-1] if what.earlier else None)
             again = self._queue.comes_again(free.record)
             answer = driver.feed(Publish(pending, driver.moment(), again, there))
             driver.note_turn()
@@ -227,7 +227,7 @@ class Publisher:
         there = steps.digest_at(self._store, pending.path)
         verdict = settle_commit(pending, self._me.owner, epoch, seen, there)
         # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
-        return "unknown" if verdict == "not_committed" and self._applying.may_arrive(pending) else verdict
+        return "unknown" if verdict == "not_committed" and self._applier.may_arrive(pending) else verdict
 
     # -- applying what was decided ---------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Publisher:
 
     def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
         """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
-        there = self._applying.apply(what, data, left_s or self.left_s, self._sets_aside)
+        there = self._applier.apply(what, data, left_s or self.left_s, self._sets_aside)
         self._note_applied(what.pending, set_aside=not there)
 
     def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
@@ -267,7 +267,7 @@ class Publisher:
 
     def roll_forward(self, what: Apply) -> None:
         """Finish what was decided under an earlier lease, if it was not there already."""
-        if self._applying.was_seen(what.pending):
+        if self._applier.was_seen(what.pending):
             self._note_applied(what.pending)
         else:
             self._apply(what)

@@ -281,3 +281,47 @@ def _imports_own(node: ast.AST) -> bool:
 @pytest.mark.parametrize("package", [m for m in MODULES if _is_package(m)])
 def test_a_folder_says_what_it_is_for(package: str) -> None:
     assert ast.get_docstring(ast.parse(MODULES[package].read_text()))
+
+
+# What two modules may call alike: the same verb or sentence about another thing, or a type variable.
+SAME_WORDS = {
+    "engines and services": {
+        "append",
+        "delete",
+        "insert",
+        "merge",
+        "read",
+        "upsert",
+        "write",
+        "savepoints",
+        "snapshot",
+    },
+    "codecs and plans": {"encode", "parse", "plan", "read_plan", "changes", "checked", "draw", "fields", "look"},
+    "steps of services": {"add", "finish", "remove", "latest", "batches", "over", "by_partition", "never"},
+    "commands": {"CODES", "add_command", "main", "say"},
+    "types that stand for any": {"A", "Ask", "P", "T"},
+    "two packages, one word of the field": {"Attempt", "Commit", "Entry", "Look", "Lost", "Operation", "Seen", "State"},
+    "to be told apart": {"BATCH_ROWS", "TIMEOUT_S", "Verdict", "WRITE_ID_KEY", "refused", "require_safe_for_locks"},
+}
+
+
+def public_names(text: str) -> set[str]:
+    """What a module defines without an underscore: classes, functions and constants."""
+    found: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def test_a_public_name_is_one_thing() -> None:
+    texts = {module: path.read_text() for module, path in MODULES.items() if ".demo" not in module}
+    counts = Counter(name for text in texts.values() for name in public_names(text))
+    assert {name for name, count in counts.items() if count > 1} <= set().union(*SAME_WORDS.values())
+
+
+def test_a_name_that_two_modules_have_would_be_found() -> None:
+    assert public_names("class A: ...\nB = 1\n_c = 2\ndef d(): ...\ne: int = 3") == {"A", "B", "d", "e"}

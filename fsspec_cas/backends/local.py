@@ -166,7 +166,8 @@ class LocalUploads:
                 return Gone("its temporary file is not there any more")
             await self.add(upload, tail, timeout_s=timeout_s)
             try:
-                _sync_file(Path(upload.token), time_ns())
+                with Path(upload.token).open("r+b") as file:
+                    _sync_file(file.fileno(), time_ns())
                 return _publish(Path(upload.token), resolved(upload.path))
             finally:
                 Path(upload.token).unlink(missing_ok=True)
@@ -252,9 +253,10 @@ def _temporary(
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if replaces else 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        if replaces is not None:
-            keep_attributes(target, replaces, path)
-        _sync_file(path, mtime_ns)
+            file.flush()
+            if replaces is not None:
+                keep_attributes(target, replaces, path)
+            _sync_file(file.fileno(), mtime_ns)
         if replaces is not None:
             keep_mode(replaces, path)
         yield path
@@ -266,11 +268,10 @@ def _temporary_name(target: Path, write_id: str) -> Path:
     return target.with_name(f"{TEMPORARY}{write_id}-{Machine().new_id()[:8]}")
 
 
-def _sync_file(path: Path, mtime_ns: int) -> None:
-    with path.open("r+b") as file:
-        os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
-        if os.fstat(file.fileno()).st_size:  # what is empty is all there with its name
-            os.fsync(file.fileno())
+def _sync_file(descriptor: int, mtime_ns: int) -> None:
+    os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+    if os.fstat(descriptor).st_size:  # what is empty is all there with its name
+        os.fsync(descriptor)
 
 
 _FLOCKS: set[int] = set()

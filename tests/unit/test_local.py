@@ -205,7 +205,7 @@ def test_a_name_without_permission_is_access_denied(store, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)  # permissions do not stop root
+    monkeypatch.setattr(local.os, "open", refuse)  # permissions do not stop root
     with pytest.raises(AccessDenied, match="Permission denied") as caught:
         store.put_if_absent("a", b"")
     assert isinstance(caught.value, PermissionError)

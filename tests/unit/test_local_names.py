@@ -42,9 +42,9 @@ def test_nobody_else_may_read_a_private_file_while_it_is_replaced(tmp_path, stor
     (tmp_path / "a").chmod(0o600)
     seen, real = [], local._sync_file
 
-    def look(path: Path, mtime_ns: int) -> None:
-        seen.append(stat.S_IMODE(path.stat().st_mode))
-        real(path, mtime_ns)
+    def look(descriptor: int, mtime_ns: int) -> None:
+        seen.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        real(descriptor, mtime_ns)
 
     monkeypatch.setattr(local, "_sync_file", look)
     store.put_if_match("a", b"2", version).unwrap()

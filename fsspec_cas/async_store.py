@@ -47,6 +47,7 @@ class AsyncStore:
         self.root = check_root(root)
         self._world = world or Machine()
         self._drive = drive or OwnLoop()
+        self._on_throttled = on_throttled
         self._sender = Sender(backend, self._world, self._drive, on_throttled)
 
     @classmethod
@@ -67,7 +68,8 @@ class AsyncStore:
 
     def below(self, folder: str) -> AsyncStore:
         """The same store, rooted one folder deeper."""
-        return AsyncStore(self.backend, self._below(folder), world=self._world, drive=self._drive)
+        root, drive = self._below(folder), self._drive
+        return AsyncStore(self.backend, root, world=self._world, drive=drive, on_throttled=self._on_throttled)
 
     async def __aenter__(self) -> AsyncStore:
         return self

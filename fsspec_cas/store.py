@@ -49,6 +49,7 @@ class Store:
         self._world = world or Machine()
         self._drive: Inline | OnLoop = Inline(self._world) if backend.blocking else OnLoop()
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)
+        self._on_throttled = on_throttled
         self._isolated: Store | None = None
 
     @classmethod
@@ -69,7 +70,8 @@ class Store:
 
     def below(self, folder: str) -> Store:
         """The same store, rooted one folder deeper."""
-        return Store(self._async.backend, self._async._below(folder), world=self._world)  # noqa: SLF001
+        root = self._async._below(folder)  # noqa: SLF001
+        return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
     def isolated_connections(self) -> Store:
         """The same store over connections of its own (one more set, however often it is asked for).
@@ -79,7 +81,8 @@ class Store:
         make = getattr(type(self.backend), "isolated_connections", None)
         if make is None:
             return self
-        self._isolated = self._isolated or Store(make(self.backend), self.root, world=self._world)
+        if self._isolated is None:
+            self._isolated = Store(make(self.backend), self.root, world=self._world, on_throttled=self._on_throttled)
         return self._isolated
 
     def on_throttled(self, call: Callable[[], None]) -> Store:

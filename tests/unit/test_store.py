@@ -212,6 +212,16 @@ def test_a_store_that_throttles_to_the_end_is_unavailable_and_nothing_was_writte
     assert set(backend.verbs) == {"put"}
 
 
+def test_who_asked_to_hear_of_throttling_hears_of_it_below_and_over_other_connections_too():
+    for part in (lambda store: store, lambda store: store.below("folder"), lambda store: store.isolated_connections()):
+        heard: list[str] = []
+        store, _, _ = scripted(NotNow("429", 0.1), Applied(V2))
+        assert isinstance(
+            part(store.on_throttled(lambda: heard.append("429"))).put_if_absent("a", b"", timeout=10), Won
+        )
+        assert heard == ["429"]
+
+
 def test_a_silent_store_is_unknown_at_the_deadline_and_never_lost():
     store, _, clock = scripted(*[NoAnswer("timeout")] * 100, seconds=1.0)
     begun = clock.now_s

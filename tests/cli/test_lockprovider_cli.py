@@ -319,14 +319,19 @@ def test_watch_tells_a_lapse_and_ends_when_told_to(local):
     assert done.stdout.count("lapsed") == 1
 
 
+def _gets(proxy):
+    return [status for method, _, status in proxy.delivered if method == "GET"]
+
+
 def test_a_watch_of_a_quiet_lock_moves_no_bodies(seaweedfs):
     at = server_at(seaweedfs)
     at.store.put_if_absent(HUDI_LOCK_PATH, b'{"expired":true,"validUntil":1000,"owner":"j-1"}').unwrap()
     with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
         words = ["--storage-options", json.dumps(seaweedfs.options_for(proxy.endpoint))]
-        command("watch", at.url, *words, "--every", "0.02", "--for", "1", code=0)
-        answers = [status for method, _, status in proxy.delivered if method == "GET"]
-    assert len(answers) > 2
+        with started("watch", at.url, *words, "--every", "0.02", stdout=subprocess.DEVNULL) as watching:
+            answers = until(lambda: gets if len(gets := _gets(proxy)) > 2 else [], "three looks")
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(LIMIT_S) == 130
     assert answers[0] == 200
     assert set(answers[1:]) == {304}
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import fsspec
 import pytest
+from patience import PATIENCE_S
 from servers.gcs_double import GcsDouble
 from servers.more_s3 import LocalBucket
 
@@ -162,9 +163,10 @@ async def test_it_runs_inside_somebody_elses_loop(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "error"), [("bucket", BucketNotFound), ("credentials", AccessDenied), ("endpoint", Unavailable)]
+    ("what", "error", "timeout_s"),
+    [("bucket", BucketNotFound, PATIENCE_S), ("credentials", AccessDenied, PATIENCE_S), ("endpoint", Unavailable, 1)],
 )
-def test_a_store_that_cannot_be_used_is_an_error_and_no_verdict(azurite, what, error):
+def test_a_store_that_cannot_be_used_is_an_error_and_no_verdict(azurite, what, error, timeout_s):
     options, url = azurite.storage_options, azurite.new_prefix()
     if what == "bucket":
         url = "az://no-such-container-here/x"
@@ -175,7 +177,7 @@ def test_a_store_that_cannot_be_used_is_an_error_and_no_verdict(azurite, what, e
     else:
         options = azurite.options_for("http://127.0.0.1:1")
     with pytest.raises(error):
-        probe(url, options, timeout=1)
+        probe(url, options, timeout=timeout_s)
 
 
 # Stores that are wrong in one way each: the check that is there for it must find it.

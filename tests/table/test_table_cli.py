@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from patience import until
 from table.services import overwrite, timeline_names
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
@@ -270,6 +271,7 @@ def test_who_waited_for_the_lock_is_drawn_from_its_audit_and_without_one_it_is_s
     with ThreadPoolExecutor(1) as pool:
         with other.acquire():
             done = pool.submit(txn.commit)
+            until(lambda: other._client.is_waited_for)
             time.sleep(0.3)  # so long is the wait that is to be seen
         commit = done.result()
     assert all(log.flush() for log in logs)

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import fsspec
 import pytest
+from patience import PATIENCE_S
 
 from conformance.facade import Facade
 from fsspec_cas import (
@@ -450,7 +451,9 @@ class OverTheNetwork:
 
         def run(wrong: str) -> Any:
             url, options = target.wrong[wrong]
-            return getattr(Store.from_url(url, options), request.param)("x", *rest.get(request.param, ()), timeout=2)
+            timeout_s = 2 if wrong == "endpoint" else PATIENCE_S
+            call = getattr(Store.from_url(url, options), request.param)
+            return call("x", *rest.get(request.param, ()), timeout=timeout_s)
 
         return run
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
+from patience import until
 from simulate.histories import Clock as SimClock
 from simulate.network import Network, Weather
 from simulate.scheduler import Crew, Process, Scheduler
@@ -503,10 +504,10 @@ def test_t74_a_renewal_gets_through_while_all_connections_of_the_store_are_busy(
     with Lock(store).acquire() as lease, ThreadPoolExecutor(CONNECTIONS) as threads:
         try:
             reads = [threads.submit(store.read, "big", timeout=600) for _ in range(CONNECTIONS)]
+            until(lambda: rule.fired >= 10)  # on a busy machine, one that does not get through proves nothing by itself
             while gets_through(store):  # until all connections are taken
                 assert not any(read.done() for read in reads)
             assert lease.renew()
-            assert rule.fired >= 10
         finally:
             go_on.set()
     assert [read.result().data for read in reads] == [b"data"] * CONNECTIONS

@@ -37,6 +37,8 @@ def add(commands: Commands) -> None:
 
 
 def _create(arguments: Any) -> int:
+    if arguments.bucket_by and arguments.buckets is None:
+        raise InvalidInput("--bucket-by needs --buckets: how many file groups a partition has")
     schema = (
         pq.read_schema(arguments.like) if arguments.like else pa.schema([_column(text) for text in arguments.column])
     )
@@ -51,8 +53,6 @@ def _create(arguments: Any) -> int:
         buckets=arguments.buckets,
         bucket_by=tuple(arguments.bucket_by),
     )
-    if spec.bucket_by and spec.buckets is None:
-        raise InvalidInput("--bucket-by needs --buckets: how many file groups a partition has")
     behaviour = settings(arguments)
     table = Table.create(arguments.url, spec, storage_options=storage_options(arguments), settings=behaviour)
     return say(arguments, CommandAnswer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}"))

@@ -12,7 +12,6 @@ keys, and of these it lacks `ONLY_LATER`; the tests compare them with the names 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from lockprovider.errors import InvalidSettings
 
@@ -216,6 +215,8 @@ _ANOTHER_LOCK = (
 def _check_name(key: str) -> None:
     if key in HONOURED or key in WITHOUT_EFFECT or key in REFUSED or key.startswith(_WITHOUT_EFFECT):
         return
+    from difflib import get_close_matches  # noqa: PLC0415 - only for what is not known
+
     if key.lower().startswith(OWNED):
         alike = get_close_matches(key.lower(), sorted(HONOURED | WITHOUT_EFFECT), n=3)
         raise InvalidSettings(f"{key} is no setting of Hudi's that is known here; {_did_you_mean(alike)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -26,6 +25,8 @@ def check_options(fs: Any) -> None:
     known = _known(fs.__class__)
     for name in options:
         if name not in known:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a message
+
             alike = get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean {alike[0]}?" if alike else f"there are {', '.join(sorted(known))}"
             raise InvalidInput(f"storage option {name!r} is none of {type(fs).__name__}: {hint}")

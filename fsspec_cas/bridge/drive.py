@@ -12,8 +12,6 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-import fsspec.asyn
-
 from fsspec_cas.clock import World
 from fsspec_cas.errors import CasError
 
@@ -65,7 +63,7 @@ class OnLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Submit and wait."""
-        loop = fsspec.asyn.get_loop()
+        loop = _fsspecs_loop()
         try:
             refuse_on_fsspecs_loop()
         except CasError:
@@ -83,7 +81,7 @@ class OnLoop:
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Submit."""
-        asyncio.run_coroutine_threadsafe(coroutine, fsspec.asyn.get_loop())
+        asyncio.run_coroutine_threadsafe(coroutine, _fsspecs_loop())
 
     async def sleep(self, seconds: float) -> None:
         """Suspend."""
@@ -152,9 +150,16 @@ class _Call(Generic[T]):
             self._gate.release()
 
 
+def _fsspecs_loop() -> asyncio.AbstractEventLoop:
+    from fsspec.asyn import get_loop  # noqa: PLC0415 - whoever has a filesystem has imported it
+
+    loop: asyncio.AbstractEventLoop = get_loop()
+    return loop
+
+
 def refuse_on_fsspecs_loop() -> None:
     """Raise, where a thread would wait for a loop that it runs itself."""
-    if _running() is fsspec.asyn.get_loop():
+    if _running() is _fsspecs_loop():
         raise CasError("a sync call was made on fsspec's own event loop; use AsyncStore there")
 
 

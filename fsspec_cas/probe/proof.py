@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.bridge.drive import OnLoop
-from fsspec_cas.probe.probe import async_require_safe_for_locks
 from fsspec_cas.store import Store
 
 _AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
@@ -51,6 +50,8 @@ async def _prove_once(store: AsyncStore, backend: _Endpointed) -> None:
     place = (endpoint, store.root.partition("/")[0])
     if documented(endpoint) or place in _Proved.buckets:
         return
+    from fsspec_cas.probe.probe import async_require_safe_for_locks  # noqa: PLC0415 - documented stores prove nothing
+
     await async_require_safe_for_locks(store)
     _Proved.buckets.add(place)
 

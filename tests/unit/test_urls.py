@@ -5,7 +5,7 @@ from __future__ import annotations
 import fsspec
 import pytest
 
-from fsspec_cas import InvalidInput, InvalidUrl, NotSupported, Store, backends, check_url
+from fsspec_cas import InvalidInput, InvalidUrl, NotSupported, Store, check_url
 from fsspec_cas.backends import backend_for, split_url
 
 KEY = {"account_key": "a2V5"}
@@ -50,7 +50,7 @@ def test_a_missing_package_is_named_by_its_extra(url, extra, monkeypatch):
     def missing(*_: object, **__: object) -> None:
         raise ImportError("not installed")
 
-    monkeypatch.setattr(backends, "url_to_fs", missing)
+    monkeypatch.setattr("fsspec.core.url_to_fs", missing)
     with pytest.raises(NotSupported, match=rf"fsspec-cas\[{extra}\]"):
         split_url(url)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as arrow_fs
@@ -66,7 +65,9 @@ class TablePlace:
             return Source(f"{store.root}/{path}", arrow_fs.LocalFileSystem())
         if store.kind == "memory" or size is None or size <= WHOLE_BYTES:
             return Source(pa.BufferReader(store.read(path).data), None)
-        fs, root = fsspec.core.url_to_fs(self.url, **(self.storage_options or {}))
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - only for large files, and only here
+
+        fs, root = url_to_fs(self.url, **(self.storage_options or {}))
         return Source(f"{root.rstrip('/')}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
 
     def read(self, path: str, columns: list[str] | None = None) -> pa.Table:

@@ -52,7 +52,7 @@ def test_pending_writes_and_rollbacks_are_those_without_a_completion() -> None:
     assert timeline.unfinished == (B, D)
 
 
-@pytest.mark.parametrize("name", ["services/mor_v8_pending_compaction", "services/cow_v8_clustering_completed"])
+@pytest.mark.parametrize("name", ["merge_on_read/mor_v8_pending_compaction", "services/cow_v8_clustering_completed"])
 def test_what_the_jvm_has_planned_is_unfinished_until_it_is_completed(name: str) -> None:
     now = Timeline.of(jvm_written.timeline(name))
     services = {i.begin for i in now.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}

@@ -1,0 +1,158 @@
+"""Deletes in a log file: int32 3, int32 length, and one Avro datum, a list of keys with ordering values.
+
+A delete without an ordering value (an int of 0, or null) wins over all that came before it. One with a value takes part
+in the ordering like a row, and its value is wrapped by its type: readers fail at one that is not the column's own, and
+at several in one block.
+
+Source: Hudi `HoodieDeleteBlock`, `HoodieAvroUtils.wrapValueIntoAvro`; `HoodieDeleteRecordList.avsc`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+from pyarrow import types
+
+from lockprovider.table.errors import Corrupt, UnsupportedSchema, UnsupportedTable
+from lockprovider.table.format.metadata import avro_schema
+
+_VERSION = 3
+_HEAD = struct.Struct(">ii")
+_RECORDS = "HoodieDeleteRecordList"
+_PACKAGE = "org.apache.hudi.avro.model."
+_ARRAY = "ArrayWrapper"
+_NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogDelete:
+    """One key that is deleted.
+
+    `values` are the ordering values, one a field, as they are stored: dates in days, timestamps in the column's unit;
+    none if the delete wins over all before it. `wrappers` are the names of their types.
+    """
+
+    key: str
+    partition: str
+    values: tuple[Any, ...] = ()
+    wrappers: tuple[str, ...] = ()
+
+
+def wrapper_of(kind: pa.DataType) -> str:
+    """The type by which an ordering value of this column has to be written, and no other can be read by all.
+
+    Raises:
+        UnsupportedSchema: there is none.
+    """
+    for fits, name in _WRAPPERS:
+        if fits(kind):
+            return name
+    raise UnsupportedSchema(
+        f"an ordering column of type {kind} cannot order deletes in log files; use a number or text"
+    )
+
+
+_WRAPPERS = (
+    (lambda kind: types.is_int32(kind) or types.is_date32(kind), "IntWrapper"),
+    (lambda kind: types.is_int64(kind) or types.is_timestamp(kind), "LongWrapper"),
+    (types.is_float32, "FloatWrapper"),
+    (types.is_float64, "DoubleWrapper"),
+    (types.is_string, "StringWrapper"),
+    (types.is_boolean, "BooleanWrapper"),
+)
+_READ_AS = {  # what hudi-rs takes for the same, and what a column was before it was widened
+    **{name: {name} for _, name in _WRAPPERS},
+    "IntWrapper": {"IntWrapper", "DateWrapper"},
+    "LongWrapper": {"LongWrapper", "TimestampMicrosWrapper", "IntWrapper"},
+    "DoubleWrapper": {"DoubleWrapper", "FloatWrapper", "IntWrapper"},
+}
+
+
+def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | None, wrapper: str = "") -> bytes:
+    """The content of a delete block; `values` have all the type `wrapper`, or None: they win over all before them.
+
+    An int of 0 cannot be told from no value, and wins, too.
+    """
+    name, given = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
+    wrapped = _PACKAGE + name
+    records = [
+        {"recordKey": key, "partitionPath": partition, "orderingVal": (wrapped, {"value": value})}
+        for key, value in zip(keys, given, strict=True)
+    ]
+    datum = BytesIO()
+    fastavro.schemaless_writer(datum, avro_schema(_RECORDS), {"deleteRecordList": records})
+    return _HEAD.pack(_VERSION, datum.tell()) + datum.getvalue()
+
+
+def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
+    """The deletes of a block, in its order.
+
+    Raises:
+        Corrupt: the content is no list of deletes; the message names the file.
+        UnsupportedTable: it is of a version that is not known here.
+    """
+    try:
+        version, length = _HEAD.unpack_from(content, 0)
+        if version != _VERSION:
+            raise UnsupportedTable(
+                f"log file {file_name!r} has a delete block of version {version}, only {_VERSION} is known; "
+                "compact the table with the engine that wrote it"
+            )
+        datum = BytesIO(content[_HEAD.size : _HEAD.size + length])
+        found: Any = fastavro.schemaless_reader(datum, avro_schema(_RECORDS), None, return_record_name=True)
+        return tuple(_delete(one) for one in found["deleteRecordList"])
+    except (struct.error, EOFError, ValueError, IndexError, KeyError, TypeError) as error:
+        raise Corrupt(f"log file {file_name!r} has a delete block that cannot be read ({error}); restore it") from error
+
+
+def _delete(record: Any) -> LogDelete:
+    name, given = record["orderingVal"] or ("", None)
+    name = name.removeprefix(_PACKAGE)
+    found = [_NO_VALUE if given is None else (name, given["value"])] if name != _ARRAY else _unwrapped(given)
+    if all((kind, value) == _NO_VALUE for kind, value in found):
+        return LogDelete(record["recordKey"], record["partitionPath"] or "")
+    kinds, values = (tuple(part) for part in zip(*found, strict=True))
+    return LogDelete(record["recordKey"], record["partitionPath"] or "", values, kinds)
+
+
+def _unwrapped(given: Any) -> list[tuple[str, Any]]:
+    return [
+        ("", None) if one is None else (one[0].removeprefix(_PACKAGE), one[1]["value"])
+        for one in given["wrappedValues"]
+    ]
+
+
+def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], file_name: str) -> list[pa.Array]:
+    """The ordering values of the deletes that have any, a column a field, of the columns' types.
+
+    Raises:
+        Corrupt: one is of another type than its column: it cannot be compared with the rows', and JVM Hudi and hudi-rs
+            fail at it, too.
+    """
+    given = [one for one in deletes if one.values]
+    expected = [wrapper_of(column.type) for column in columns] if given else []
+    ordered_by = ", ".join(f"{column.name} of type {column.type}" for column in columns)
+    for one in given:
+        pairs = zip(one.wrappers, expected, strict=False)
+        if len(expected) != len(one.wrappers) or not all(found in _READ_AS[wanted] for found, wanted in pairs):
+            raise Corrupt(
+                f"log file {file_name!r} deletes key {one.key!r} with an ordering value of type "
+                f"{', '.join(one.wrappers)}, and the table is ordered by {ordered_by or 'nothing'}; "
+                "no reader can compare them: take the file from a backup, or roll its commit back"
+            )
+    return [
+        pa.array([one.values[number] for one in given], _raw(column.type)).cast(column.type)
+        for number, column in enumerate(columns)
+    ]
+
+
+def _raw(kind: pa.DataType) -> pa.DataType:
+    if types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if types.is_date32(kind) else kind

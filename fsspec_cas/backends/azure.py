@@ -47,14 +47,14 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.backends.azure_uploads import AzureUploads
-from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, never, retry_after_s, sends_once
+from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, no_refusal, retry_after_s, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, StoreError
 from fsspec_cas.version import Absent, Condition, Version
 
 A = TypeVar("A")
 
-WRITE_ID_KEY = "cas_id"  # Azure wants names of metadata to be C# identifiers, so no hyphen
+_WRITE_ID_KEY = "cas_id"  # Azure wants names of metadata to be C# identifiers, so no hyphen
 _CAPABILITIES = Capabilities(
     create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True
 )
@@ -97,7 +97,7 @@ class AzureBackend:
     @property
     def uploads(self) -> AzureUploads:
         """Staged blocks."""
-        return AzureUploads(self._ask_blob, WRITE_ID_KEY, _create_refusal)
+        return AzureUploads(self._ask_blob, _WRITE_ID_KEY, _create_refusal)
 
     async def put(
         self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
@@ -111,7 +111,7 @@ class AzureBackend:
             answer = await blob.upload_blob(
                 data,
                 length=len(data),
-                metadata={WRITE_ID_KEY: write_id},
+                metadata={_WRITE_ID_KEY: write_id},
                 **_put_condition(condition),
                 **settings,
             )
@@ -194,7 +194,7 @@ class AzureBackend:
         async def ask(service: BlobServiceClient) -> ListAnswer:
             return await send(service.get_container_client(container), self._settings())
 
-        return await self._ask(prefix, ask, never, timeout_s)
+        return await self._ask(prefix, ask, no_refusal, timeout_s)
 
     def adapt(self, refused: str = "") -> bool:
         """Create at the path `refused` by a block next time; conditions have one dialect."""
@@ -277,7 +277,7 @@ def _seen(path: str, properties: Any, data: bytes | None) -> Seen:
     metadata = {name.lower(): value for name, value in (properties.metadata or {}).items()}
     size = properties.size if data is None else len(data)
     return Seen(
-        Version("azure", properties.etag), size, epoch_ms(properties.last_modified), metadata.get(WRITE_ID_KEY), data
+        Version("azure", properties.etag), size, epoch_ms(properties.last_modified), metadata.get(_WRITE_ID_KEY), data
     )
 
 

@@ -43,7 +43,7 @@ from fsspec_cas.answer import (
 )
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.gcs_uploads import GcsUploads, Request, Response
-from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, never, retry_after_s, sends_once
+from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, no_refusal, retry_after_s, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -148,7 +148,7 @@ class GcsBackend:
             return Page(entries, found.get("nextPageToken") or None)
 
         request = Request("GET", f"storage/v1/b/{_quote(bucket)}/o", sent)
-        return await self._ask(prefix, request, page, never, timeout_s)
+        return await self._ask(prefix, request, page, no_refusal, timeout_s)
 
     def adapt(self, refused: str = "") -> bool:
         """There is one dialect."""

@@ -41,7 +41,7 @@ from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.s3_client import Connection, Settings, connect, key_of
 from fsspec_cas.backends.s3_listing import page_of
 from fsspec_cas.backends.s3_uploads import S3Uploads
-from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, never, retry_after_s, within
+from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, no_refusal, retry_after_s, within
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
@@ -175,7 +175,7 @@ class S3Backend:
             return NoAnswer(f"{failed[0].get('Code')} for {failed[0].get('Key')}") if failed else Applied(None)
 
         try:
-            return await self._ask(paths[0], send, never, timeout_s)
+            return await self._ask(paths[0], send, no_refusal, timeout_s)
         except (StoreError, NotSupported) as error:
             self._batches = False
             raise NotSupported(f"the store at {paths[0]!r} takes no DeleteObjects: {error}") from error
@@ -198,7 +198,7 @@ class S3Backend:
             answer = await client.list_objects_v2(Bucket=bucket, Prefix=key_prefix, **start, **more)
             return page_of(bucket, answer)
 
-        return await self._ask(prefix, send, never, timeout_s)
+        return await self._ask(prefix, send, no_refusal, timeout_s)
 
     async def endpoint(self) -> str:
         """The URL that requests go to, as settings, environment and profile have it; nothing is sent."""

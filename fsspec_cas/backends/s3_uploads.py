@@ -16,7 +16,7 @@ from typing import Any
 from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, Upload, UploadAnswer
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.backends.s3_client import Settings, key_of
-from fsspec_cas.backends.wire import Ask, never
+from fsspec_cas.backends.wire import Ask, no_refusal
 from fsspec_cas.version import Version
 
 _RULES = PartRules(least_bytes=5 * 1024 * 1024, most_parts=10_000, tail_with_finish=False)
@@ -38,7 +38,7 @@ class S3Uploads:
             answer = await client.create_multipart_upload(**self.settings.making(write_id), **key_of(path))
             return Upload(path, write_id, answer["UploadId"])
 
-        return await self.ask(path, send, never, timeout_s)
+        return await self.ask(path, send, no_refusal, timeout_s)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """UploadPart; the same number again replaces the part."""
@@ -48,7 +48,7 @@ class S3Uploads:
             answer = await client.upload_part(**self._named(client, "UploadPart", upload), PartNumber=number, Body=data)
             return replace(upload, tags=(*upload.tags, answer["ETag"]), sent=upload.sent + len(data))
 
-        return await self.ask(upload.path, send, never, timeout_s)
+        return await self.ask(upload.path, send, no_refusal, timeout_s)
 
     async def finish(self, upload: Upload, tail: bytes, *, timeout_s: float) -> FinishAnswer:
         """CompleteMultipartUpload with If-None-Match: *."""

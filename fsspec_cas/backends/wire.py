@@ -27,7 +27,7 @@ if sys.version_info >= (3, 11):
 else:
     from async_timeout import timeout as within  # comes with aiohttp
 
-__all__ = ["Ask", "PerLoop", "Trip", "epoch_ms", "http_date_ms", "never", "retry_after_s", "sends_once", "within"]
+__all__ = ["Ask", "PerLoop", "Trip", "epoch_ms", "http_date_ms", "no_refusal", "retry_after_s", "sends_once", "within"]
 
 A = TypeVar("A")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
@@ -47,7 +47,7 @@ class Ask(Protocol[P]):
         """Ask for what `send` does, within so many seconds."""
 
 
-def never(*_: object) -> None:
+def no_refusal(*_: object) -> None:
     """The refusal that says nothing in particular, of requests without a condition."""
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Generic[T]):
+class SharedLook(Generic[T]):
     """A request under way: has the object changed since `known`?
 
     `asker` tells those apart who may ask; `after` is how many looks and writes were over when it began.
@@ -33,7 +33,7 @@ class Look(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
+class LookResult(Generic[T]):
     """What a look came to: the object as it was, or None where there was none."""
 
     number: int
@@ -64,12 +64,12 @@ class Desk(Generic[T]):
 
     begun: int = 0
     over: int = 0
-    look: Look[T] | None = None
+    look: SharedLook[T] | None = None
     known: T | None = None
     as_of_s: float | None = None
     written: int = 0
     waiting: int = 0
-    seen: Seen[T] | None = None
+    seen: LookResult[T] | None = None
     failed: Failed | None = None
 
     def recent(self, now_s: float, max_age_s: float) -> bool:
@@ -80,7 +80,7 @@ class Desk(Generic[T]):
         """Somebody calls: the number of the look that serves it, or any later one."""
         return replace(self, waiting=self.waiting + 1), self.begun + 1
 
-    def answer(self, number: int) -> Seen[T] | Failed | None:
+    def answer(self, number: int) -> LookResult[T] | Failed | None:
         """What the caller of this number gets; None: it has to wait, or to ask."""
         if self.seen is not None and self.seen.number >= number:
             return self.seen
@@ -96,12 +96,12 @@ class Desk(Generic[T]):
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, seen=None, failed=None)
 
-    def began(self, asker: object, now_s: float) -> tuple[Desk[T], Look[T]]:
+    def began(self, asker: object, now_s: float) -> tuple[Desk[T], SharedLook[T]]:
         """A look begins."""
-        look = Look(self.begun + 1, asker, self.known, self.over, now_s)
+        look = SharedLook(self.begun + 1, asker, self.known, self.over, now_s)
         return replace(self, begun=look.number, look=look), look
 
-    def saw(self, look: Look[T], content: T | None) -> Desk[T]:
+    def saw(self, look: SharedLook[T], content: T | None) -> Desk[T]:
         """The look's answer. What was written here meanwhile stays what the next look is compared with."""
         return replace(
             self,
@@ -109,10 +109,10 @@ class Desk(Generic[T]):
             look=None,
             known=self.known if self.written > look.after else content,
             as_of_s=look.began_s if self.over == look.after else None,
-            seen=Seen(look.number, content),
+            seen=LookResult(look.number, content),
         )
 
-    def failed_with(self, look: Look[T], error: Exception) -> Desk[T]:
+    def failed_with(self, look: SharedLook[T], error: Exception) -> Desk[T]:
         """There was no answer. What is known stays what it was."""
         return replace(self, look=None, failed=Failed(look.number, error))
 

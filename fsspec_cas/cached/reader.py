@@ -26,7 +26,7 @@ from typing import Any
 from fsspec_cas.answer import Content
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.bridge.drive import refuse_on_fsspecs_loop
-from fsspec_cas.cached.desk import Desk, Failed, Look, Seen
+from fsspec_cas.cached.desk import Desk, Failed, LookResult, SharedLook
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import InvalidInput, ObjectNotFound
@@ -179,7 +179,7 @@ class Cached(_Shared):
             version = self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
             return write.came_to(Won(version)).unwrap()
 
-    def _ask(self, look: Look[Content]) -> Content | None:
+    def _ask(self, look: SharedLook[Content]) -> Content | None:
         try:
             content = self._look(look.known)
         except Exception as error:
@@ -263,7 +263,7 @@ class AsyncCached(_Shared):
         super()._after_fork()
         self._woken = asyncio.Event()
 
-    async def _ask(self, look: Look[Content]) -> Content | None:
+    async def _ask(self, look: SharedLook[Content]) -> Content | None:
         try:
             content = await self._look(look.known)
         except Exception as error:
@@ -284,7 +284,7 @@ class AsyncCached(_Shared):
         return changed or known
 
 
-def _given(answer: Seen[Content] | Failed) -> Content | None:
+def _given(answer: LookResult[Content] | Failed) -> Content | None:
     if isinstance(answer, Failed):
         raise answer.error
     return answer.content

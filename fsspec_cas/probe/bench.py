@@ -19,9 +19,9 @@ from fsspec_cas.errors import NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
 from fsspec_cas.version import Condition, Version
 
-State = Literal["yes", "no", "known", "skipped", "failed"]
+CheckState = Literal["yes", "no", "known", "skipped", "failed"]
 Use = Literal["create", "locks", "streams"]
-Said = tuple[State, str]
+Said = tuple[CheckState, str]
 
 BROKEN = ("no", "failed", "skipped")
 _PATIENCE = 12  # answers "not now" in a row
@@ -33,7 +33,7 @@ class Finding:
 
     name: str
     proves: str
-    state: State
+    state: CheckState
     evidence: str
     needed_for: tuple[Use, ...]
 
@@ -48,7 +48,7 @@ class Check:
     needed_for: tuple[Use, ...] = ()
     needs: tuple[str, ...] = ()
 
-    def found(self, state: State, evidence: str) -> Finding:
+    def found(self, state: CheckState, evidence: str) -> Finding:
         """The finding."""
         return Finding(self.name, self.proves, state, evidence, self.needed_for)
 
@@ -124,7 +124,7 @@ async def begun(bench: Bench, path: str, body: bytes) -> Upload | Denied:
     return opened
 
 
-async def finish(bench: Bench, opened: Upload | Denied, body: bytes) -> FinishAnswer:
+async def finish_upload(bench: Bench, opened: Upload | Denied, body: bytes) -> FinishAnswer:
     """Finish it: what the store says."""
     if isinstance(opened, Denied):
         return opened
@@ -136,7 +136,7 @@ async def finish(bench: Bench, opened: Upload | Denied, body: bytes) -> FinishAn
     return answer
 
 
-async def refused(bench: Bench, path: str, body: bytes, version: Version, outcome: Outcome) -> Said:
+async def check_refused(bench: Bench, path: str, body: bytes, version: Version, outcome: Outcome) -> Said:
     """Whether a write was refused, and left there what was there."""
     if not isinstance(outcome, Lost):
         return "no", f"it was not refused: {told(outcome)}"

@@ -7,7 +7,19 @@ import asyncio
 from fsspec_cas.answer import Applied, Denied, NoAnswer, Seen, Unchanged
 from fsspec_cas.errors import ObjectNotFound
 from fsspec_cas.outcome import Lost, Won
-from fsspec_cas.probe.bench import Bench, Check, Said, Use, begun, current, finish, flaw, patiently, refused, told
+from fsspec_cas.probe.bench import (
+    Bench,
+    Check,
+    Said,
+    Use,
+    begun,
+    check_refused,
+    current,
+    finish_upload,
+    flaw,
+    patiently,
+    told,
+)
 from fsspec_cas.version import ABSENT, Version
 
 _ROUNDS = 3
@@ -28,7 +40,7 @@ async def _create(bench: Bench) -> Said:
 async def _create_refused(bench: Bench) -> Said:
     body = bench.body()
     version = await bench.made("taken", body)
-    return await refused(bench, "taken", body, version, await bench.create("taken"))
+    return await check_refused(bench, "taken", body, version, await bench.create("taken"))
 
 
 async def _create_after_delete(bench: Bench) -> Said:
@@ -73,14 +85,14 @@ async def _match_stale(bench: Bench) -> Said:
     body = bench.body()
     first = await bench.made("stale")
     second = (await bench.match("stale", first, body)).unwrap()
-    return await refused(bench, "stale", body, second, await bench.match("stale", first))
+    return await check_refused(bench, "stale", body, second, await bench.match("stale", first))
 
 
 async def _match_foreign(bench: Bench) -> Said:
     body = bench.body()
     foreign = await bench.made("foreign-1")
     version = await bench.made("foreign-2", body)
-    return await refused(bench, "foreign-2", body, version, await bench.match("foreign-2", foreign))
+    return await check_refused(bench, "foreign-2", body, version, await bench.match("foreign-2", foreign))
 
 
 async def _match_absent(bench: Bench) -> Said:
@@ -220,7 +232,7 @@ async def _listing(bench: Bench) -> Said:
 
 async def _upload(bench: Bench) -> Said:
     body = bench.body()
-    answer = await finish(bench, await begun(bench, "upload", body), body)
+    answer = await finish_upload(bench, await begun(bench, "upload", body), body)
     if not isinstance(answer, Applied):
         return "no", f"not made: {answer}"
     data = (await bench.store.read("upload", timeout=bench.timeout)).data
@@ -231,7 +243,7 @@ async def _upload_refused(bench: Bench) -> Said:
     body, mine = bench.body(), bench.body()
     version = await bench.made("upload-taken", body)
     opened = await begun(bench, "upload-taken", mine)
-    answer = await finish(bench, opened, mine)
+    answer = await finish_upload(bench, opened, mine)
     if isinstance(answer, Applied):
         return "no", "it overwrote what was there"
     held = await bench.holds("upload-taken", body, version)
@@ -243,7 +255,7 @@ async def _upload_race(bench: Bench) -> Said:
     for n in range(_UPLOAD_ROUNDS):
         bodies = [bench.body() for _ in range(bench.racers)]
         uploads = [await begun(bench, f"race-upload-{n}", body) for body in bodies]
-        answers = await asyncio.gather(*(finish(bench, *one) for one in zip(uploads, bodies, strict=True)))
+        answers = await asyncio.gather(*(finish_upload(bench, *one) for one in zip(uploads, bodies, strict=True)))
         won = sum(isinstance(answer, Applied) for answer in answers)
         if won > 1 or (won == 0 and not any(isinstance(answer, NoAnswer) for answer in answers)):
             return "no", f"round {n + 1}: {won} of {bench.racers} that finished at once were told that they won"

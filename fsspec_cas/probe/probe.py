@@ -35,14 +35,14 @@ from fsspec_cas.store import Store
 from fsspec_cas.version import ABSENT, Condition
 
 RACERS = 8
-TIMEOUT_S = 30.0
+_TIMEOUT_S = 30.0
 _TRIES = 8  # silences in a row
 
 Progress = Callable[[Finding, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeVerdict:
     """What the store is good for; `why_not` has one sentence for each reason against."""
 
     create_once: bool
@@ -65,7 +65,7 @@ class Report:
     kind: str
     racers: int
     findings: tuple[Finding, ...]
-    verdict: Verdict
+    verdict: ProbeVerdict
     left_behind: tuple[str, ...] = ()
 
     def to_json(self) -> str:
@@ -82,7 +82,7 @@ def probe(
     storage_options: dict[str, Any] | None = None,
     *,
     racers: int = RACERS,
-    timeout: float = TIMEOUT_S,
+    timeout: float = _TIMEOUT_S,
     progress: Progress | None = None,
     checks: Sequence[Check] = CHECKS,
 ) -> Report:
@@ -108,7 +108,7 @@ async def async_probe(
     store: AsyncStore,
     *,
     racers: int = RACERS,
-    timeout: float = TIMEOUT_S,
+    timeout: float = _TIMEOUT_S,
     progress: Progress | None = None,
     checks: Sequence[Check] = CHECKS,
     world: World | None = None,
@@ -128,20 +128,15 @@ async def async_probe(
     return Report(store.root, store.backend.name, racers, tuple(findings), _judge(findings), left)
 
 
-def require_safe_for_locks(store: Store) -> None:
+async def require_refusals(store: AsyncStore, *, world: World | None = None) -> None:
     """Try that a second create and a stale match are refused: five requests on an object of its own, then removed.
 
     Raises:
         NotSupported: the store ignores a condition. A lock kept there would have two holders.
         StoreError: the store cannot be used.
     """
-    OnLoop().run(async_require_safe_for_locks(AsyncStore(off_thread(store.backend), store.root)))
-
-
-async def async_require_safe_for_locks(store: AsyncStore, *, world: World | None = None) -> None:
-    """See `require_safe_for_locks`."""
     path = f"cas-probe-{(world or Machine()).new_id()}"
-    bench = Bench(store, 1, TIMEOUT_S)
+    bench = Bench(store, 1, _TIMEOUT_S)
     try:
         first = await bench.made(path)
         await _require_refusal(bench, path, ABSENT, "a second create of the same object")
@@ -181,7 +176,7 @@ async def _run(check: Check, bench: Bench, before: list[Finding]) -> Finding:
         return check.found("failed", f"{type(error).__name__}: {error}")
 
 
-def _judge(findings: list[Finding]) -> Verdict:
+def _judge(findings: list[Finding]) -> ProbeVerdict:
     found = {finding.name: finding for finding in findings}
 
     def against(use: Use) -> list[str]:
@@ -190,7 +185,7 @@ def _judge(findings: list[Finding]) -> Verdict:
         return [f"{finding.name}: {finding.evidence}" for finding in tried if finding.state != "yes"]
 
     create, locks, streams = (against(use) for use in ("create", "locks", "streams"))
-    return Verdict(not create, not create and not locks, not create and not streams, (*create, *locks, *streams))
+    return ProbeVerdict(not create, not create and not locks, not create and not streams, (*create, *locks, *streams))
 
 
 async def _clean(bench: Bench) -> tuple[str, ...]:

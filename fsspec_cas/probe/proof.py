@@ -50,9 +50,9 @@ async def _prove_once(store: AsyncStore, backend: _Endpointed) -> None:
     place = (endpoint, store.root.partition("/")[0])
     if documented(endpoint) or place in _Proved.buckets:
         return
-    from fsspec_cas.probe.probe import async_require_safe_for_locks  # noqa: PLC0415 - documented stores prove nothing
+    from fsspec_cas.probe.probe import require_refusals  # noqa: PLC0415 - documented stores prove nothing
 
-    await async_require_safe_for_locks(store)
+    await require_refusals(store)
     _Proved.buckets.add(place)
 
 

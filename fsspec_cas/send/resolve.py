@@ -55,7 +55,7 @@ _CONTRADICTIONS = 4  # more than the dialects there are, and than races are like
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class WriteProgress:
     """How far one logical write has come.
 
     Attributes:
@@ -94,7 +94,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReadHead:
     """Read the head of the object, after a pause drawn for `after_failures`."""
 
     after_failures: int = 0
@@ -106,7 +106,7 @@ class Adapt:
     """The store refused a condition that the look showed to be true: try its other dialect, send again.
 
     A racing writer that came and went looks the same, so it takes several before the store is blamed. `refused` is the
-    dialect that did not do: another attempt may have changed it since.
+    dialect that did not do: another write may have changed it since.
     """
 
     after_failures: int
@@ -130,81 +130,81 @@ class Inconclusive:
     why: str
 
 
-Next = Send | Look | Adapt | Contradicts | Won | Lost | Inconclusive
+Next = Send | ReadHead | Adapt | Contradicts | Won | Lost | Inconclusive
 
 
 def first_step(write: Write) -> Next:
     """What a call begins with."""
-    return Look() if write.removes else Send()
+    return ReadHead() if write.removes else Send()
 
 
-def on_write_answer(attempt: Attempt, answer: FinishAnswer) -> tuple[Attempt, Next]:
+def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[WriteProgress, Next]:
     """What to do after a send."""
-    if attempt.doubt and isinstance(answer, (Applied, NoAnswer)):
-        attempt = replace(attempt, resent=True)
+    if progress.doubt and isinstance(answer, (Applied, NoAnswer)):
+        progress = replace(progress, resent=True)
     match answer:
         case Applied(version) if version is not None:
-            return attempt, Won(version, resent=attempt.resent)
+            return progress, Won(version, resent=progress.resent)
         case Applied():
             # It was applied, so only its version is in doubt: whatever the look shows, "lost" is wrong.
-            return replace(attempt, doubt=True, refused=False, why="the answer carried no version"), Look()
+            return replace(progress, doubt=True, refused=False, why="the answer carried no version"), ReadHead()
         case Denied(dialect):
-            return replace(attempt, refused=True, dialect=dialect), Look()
+            return replace(progress, refused=True, dialect=dialect), ReadHead()
         case NotNow(why, retry_after_s):
-            failures = attempt.failures + 1
-            return replace(attempt, failures=failures, why=why), Send(failures, retry_after_s)
+            failures = progress.failures + 1
+            return replace(progress, failures=failures, why=why), Send(failures, retry_after_s)
         case NoAnswer(why, retry_after_s):
-            failures = attempt.failures + 1
-            after = replace(attempt, doubt=True, refused=False, failures=failures, why=why)
-            return after, Look(0, retry_after_s)
+            failures = progress.failures + 1
+            after = replace(progress, doubt=True, refused=False, failures=failures, why=why)
+            return after, ReadHead(0, retry_after_s)
         case Gone(why):
-            return replace(attempt, doubt=True, refused=False, spent=True, why=why), Look()
+            return replace(progress, doubt=True, refused=False, spent=True, why=why), ReadHead()
 
 
-def on_look_answer(attempt: Attempt, answer: ReadAnswer) -> tuple[Attempt, Next]:
+def on_look_answer(progress: WriteProgress, answer: ReadAnswer) -> tuple[WriteProgress, Next]:
     """What to do after a look at the object."""
     match answer:
         case NotNow(why, retry_after_s) | NoAnswer(why, retry_after_s):
-            failures = attempt.failures + 1
-            return replace(attempt, failures=failures, why=why), Look(failures, retry_after_s)
-        case Seen(version=version, write_id=write_id) if write_id == attempt.write.write_id:
-            return attempt, Won(version, resent=attempt.resent)
+            failures = progress.failures + 1
+            return replace(progress, failures=failures, why=why), ReadHead(failures, retry_after_s)
+        case Seen(version=version, write_id=write_id) if write_id == progress.write.write_id:
+            return progress, Won(version, resent=progress.resent)
         case Seen(version=version, write_id=write_id):
-            return _settle(attempt, version, write_id)
+            return _settle(progress, version, write_id)
         case Missing() | Unchanged():
-            return _settle(attempt, ABSENT, None)
+            return _settle(progress, ABSENT, None)
 
 
-def _settle(attempt: Attempt, current: Condition, write_id: str | None) -> tuple[Attempt, Next]:
-    if current == attempt.write.condition:
-        return _as_expected(attempt)
-    if attempt.unsure:
-        return attempt, _replaced_or_not(attempt, current, write_id)
+def _settle(progress: WriteProgress, current: Condition, write_id: str | None) -> tuple[WriteProgress, Next]:
+    if current == progress.write.condition:
+        return _as_expected(progress)
+    if progress.unsure:
+        return progress, _replaced_or_not(progress, current, write_id)
     # Refused, or, of a delete, not sent yet.
-    return attempt, Lost(attempt.write.path, attempt.write.condition, current)
+    return progress, Lost(progress.write.path, progress.write.condition, current)
 
 
-def _as_expected(attempt: Attempt) -> tuple[Attempt, Next]:
+def _as_expected(progress: WriteProgress) -> tuple[WriteProgress, Next]:
     """Mine is not there now; the guard makes another send safe."""
-    if attempt.spent:
-        return attempt, Inconclusive(f"{attempt.why}; now it is as it was before, and mine cannot be sent again")
-    if not attempt.refused:
-        return attempt, Send(max(1, attempt.failures) if attempt.doubt else 0)
-    contradictions = attempt.contradictions + 1
+    if progress.spent:
+        return progress, Inconclusive(f"{progress.why}; now it is as it was before, and mine cannot be sent again")
+    if not progress.refused:
+        return progress, Send(max(1, progress.failures) if progress.doubt else 0)
+    contradictions = progress.contradictions + 1
     if contradictions > _CONTRADICTIONS:
         refusals = f"it refused {contradictions} times a condition that was true"
-        return attempt, Inconclusive(f"{attempt.why}; then {refusals}") if attempt.doubt else Contradicts(refusals)
-    return replace(attempt, contradictions=contradictions), Adapt(contradictions - 1, attempt.dialect)
+        return progress, Inconclusive(f"{progress.why}; then {refusals}") if progress.doubt else Contradicts(refusals)
+    return replace(progress, contradictions=contradictions), Adapt(contradictions - 1, progress.dialect)
 
 
-def _replaced_or_not(attempt: Attempt, current: Condition, write_id: str | None) -> Next:
-    write = attempt.write
+def _replaced_or_not(progress: WriteProgress, current: Condition, write_id: str | None) -> Next:
+    write = progress.write
     if write.create_once and isinstance(write.condition, Absent) and write_id is not None:
         return Lost(write.path, write.condition, current)
     if write.removes:
         now = "nothing is there" if isinstance(current, Absent) else f"another write is there ({current})"
-        before = "it was refused" if attempt.refused else attempt.why
+        before = "it was refused" if progress.refused else progress.why
         return Inconclusive(f"{before}, and now {now}: it was removed or replaced, by this call or by another")
     return Inconclusive(
-        f"{attempt.why}; now another write is there ({current}), and mine may have been applied before it"
+        f"{progress.why}; now another write is there ({current}), and mine may have been applied before it"
     )

@@ -14,12 +14,12 @@ from fsspec_cas.given import seconds
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won, Write
 from fsspec_cas.send.resolve import (
     Adapt,
-    Attempt,
     Contradicts,
     Inconclusive,
-    Look,
     Next,
+    ReadHead,
     Send,
+    WriteProgress,
     first_step,
     on_look_answer,
     on_write_answer,
@@ -50,18 +50,18 @@ class Sender:
 
     async def write(self, write: Write, data: bytes | None, timeout: float) -> Outcome:
         """Put the data, or remove the object, under the write's condition."""
-        return await self._settle(Attempt(write), first_step(write), self._sending(write, data), data, timeout)
+        return await self._settle(WriteProgress(write), first_step(write), self._sending(write, data), data, timeout)
 
     async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
         """The same where only `send` can make the object, as at the end of a stream: nobody else can send it again."""
-        return await self._settle(Attempt(write), Send(), send, None, timeout)
+        return await self._settle(WriteProgress(write), Send(), send, None, timeout)
 
     async def resume(self, unknown: Unknown, timeout: float) -> Outcome:
         """Take up a write whose outcome was unknown, with a look; then it may be sent again, if its data is there."""
         write, data = unknown.write, unknown.data
         spent = data is None and not write.removes
-        attempt = Attempt(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
-        return await self._settle(attempt, Look(), self._sending(write, data), data, timeout)
+        progress = WriteProgress(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
+        return await self._settle(progress, ReadHead(), self._sending(write, data), data, timeout)
 
     async def repeat(self, path: str, ask: Ask[T], timeout: float) -> T:
         """Ask again, with pauses, until there is an answer; only for calls that may be repeated freely.
@@ -101,7 +101,9 @@ class Sender:
 
         return remove if write.removes else put
 
-    async def _settle(self, attempt: Attempt, step: Next, send: Sending, data: bytes | None, timeout: float) -> Outcome:
+    async def _settle(
+        self, progress: WriteProgress, step: Next, send: Sending, data: bytes | None, timeout: float
+    ) -> Outcome:
         """Do what `resolve` says until it knows, or until the deadline; `data` is for whoever takes it up later."""
         tries = self._tries(timeout)
         try:
@@ -110,38 +112,38 @@ class Sender:
                     case Won() | Lost():
                         return step
                     case Inconclusive(why):
-                        return Unknown(attempt.write, why, data, attempt.resent)
+                        return Unknown(progress.write, why, data, progress.resent)
                     case Contradicts(why):
-                        _blame_the_store(attempt.write, why)
-                    case Send() | Look() | Adapt():
+                        _blame_the_store(progress.write, why)
+                    case Send() | ReadHead() | Adapt():
                         floor = None if isinstance(step, Adapt) else step.retry_after_s
                         left = await tries.pause(step.after_failures, floor)
                 if left <= 0:
-                    return _out_of_time(attempt, data)
-                attempt, step = await tries.spend(self._do(attempt, step, send, left))
+                    return _out_of_time(progress, data)
+                progress, step = await tries.spend(self._do(progress, step, send, left))
         except (StoreError, NotSupported) as error:
-            if attempt.unsure:  # the store cannot be asked: that does not mean "lost"
-                return Unknown(attempt.write, f"{attempt.why}; then: {error}", data, attempt.resent)
+            if progress.unsure:  # the store cannot be asked: that does not mean "lost"
+                return Unknown(progress.write, f"{progress.why}; then: {error}", data, progress.resent)
             raise
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
-            raise stop from _interrupted(attempt, data)
+            raise stop from _interrupted(progress, data)
 
     async def _do(
         self,
-        attempt: Attempt,
-        step: Send | Look | Adapt,
+        progress: WriteProgress,
+        step: Send | ReadHead | Adapt,
         send: Sending,
         left: float,
-    ) -> tuple[Attempt, Next]:
-        if isinstance(step, Look):
-            path = attempt.write.path
+    ) -> tuple[WriteProgress, Next]:
+        if isinstance(step, ReadHead):
+            path = progress.write.path
             seen = await self._backend.head(path, timeout_s=left)
-            if isinstance(seen, Missing) and attempt.write.removes and not attempt.unsure:
+            if isinstance(seen, Missing) and progress.write.removes and not progress.unsure:
                 seen = await self._backend.get(path, None, timeout_s=left)  # a HEAD cannot say "there is no bucket"
-            return on_look_answer(attempt, self._heard(seen))
+            return on_look_answer(progress, self._heard(seen))
         if isinstance(step, Adapt):
             self._backend.adapt(step.refused)
-        return on_write_answer(attempt, self._heard(await send(left)))
+        return on_write_answer(progress, self._heard(await send(left)))
 
     def _heard(self, answer: T) -> T:
         if self._on_throttled is not None and throttled(answer):
@@ -156,18 +158,18 @@ def _blame_the_store(write: Write, why: str) -> NoReturn:
     raise NotSupported(f"{write.path!r} cannot be written conditionally: {why}; run `fsspec-cas probe`")
 
 
-def _out_of_time(attempt: Attempt, data: bytes | None) -> Outcome:
-    write = attempt.write
-    if attempt.doubt or attempt.refused:
-        return Unknown(write, attempt.why or "the look after a refusal failed", data, attempt.resent)
-    done, why = "removed" if write.removes else "written", attempt.why or "the timeout had passed"
+def _out_of_time(progress: WriteProgress, data: bytes | None) -> Outcome:
+    write = progress.write
+    if progress.doubt or progress.refused:
+        return Unknown(write, progress.why or "the look after a refusal failed", data, progress.resent)
+    done, why = "removed" if write.removes else "written", progress.why or "the timeout had passed"
     raise Unavailable(f"{write.path!r} was not {done}: {why}", path=write.path)
 
 
-def _interrupted(attempt: Attempt, data: bytes | None) -> OutcomeUnknown:
-    resent = attempt.resent or attempt.doubt
-    unknown = Unknown(attempt.write, "the call was interrupted before its answer came", data, resent)
-    path = attempt.write.path
+def _interrupted(progress: WriteProgress, data: bytes | None) -> OutcomeUnknown:
+    resent = progress.resent or progress.doubt
+    unknown = Unknown(progress.write, "the call was interrupted before its answer came", data, resent)
+    path = progress.write.path
     return OutcomeUnknown(
         f"it is not known what came of the call for {path!r}: {unknown.why}", path=path, outcome=unknown
     )

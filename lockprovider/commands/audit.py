@@ -9,9 +9,9 @@ from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, REFUSED
 from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.audit import Audit, Flag, Tenure, analyse, fields, places
+from lockprovider.observe.audit import Audit, Flag, Tenure, analyse, audit_fields, places
 from lockprovider.observe.audit_log import is_enabled, read_files, set_enabled
-from lockprovider.observe.audit_picture import draw
+from lockprovider.observe.audit_picture import draw_audit
 from lockprovider.observe.words import count, moment, span
 
 _MORE = """It reads the records of all writers, JVM Hudi's too. They are written only while they are wanted, which
@@ -50,8 +50,8 @@ def _audit(arguments: Any) -> int:
     files = read_files(at.store, where.folder, arguments.last, timeout_s=arguments.timeout)
     audit = analyse(files, Machine().now_ms())
     if arguments.svg is not None:
-        arguments.svg.write_text(draw(audit, str(at)), encoding="utf-8")
-    said = {"url": at.url, "path": at.path, "enabled": enabled, **fields(audit)}
+        arguments.svg.write_text(draw_audit(audit, str(at)), encoding="utf-8")
+    said = {"url": at.url, "path": at.path, "enabled": enabled, **audit_fields(audit)}
     say(arguments, said, "\n".join(_report(at, audit, enabled=enabled)))
     return REFUSED if audit.wrong else DONE
 

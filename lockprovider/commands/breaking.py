@@ -10,7 +10,7 @@ from fsspec_cas.command import DONE, REFUSED, UNKNOWN, complain
 from lockprovider.client.inspect import Broken, break_lock, look
 from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.status import LockStatus, fields, lines
+from lockprovider.observe.status import LockStatus, lines, status_fields
 
 _MORE = """It shows the record, asks, and marks that very record as released, by a conditional write: if the holder
 renewed it in between, or somebody else took it, nothing is written.
@@ -89,4 +89,4 @@ def _refused(arguments: Any, seen: LockStatus, why: str) -> int:
 def _say(arguments: Any, outcome: str, seen: LockStatus, plain: str, done: Broken | None = None) -> None:
     if plain or arguments.json:
         more = {} if done is None else {"finished": list(done.finished), "set_aside": dict(done.set_aside)}
-        say(arguments, {"outcome": outcome, "seen": fields(seen), **more}, plain)
+        say(arguments, {"outcome": outcome, "seen": status_fields(seen), **more}, plain)

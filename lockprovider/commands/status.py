@@ -8,7 +8,7 @@ from fsspec_cas import Machine
 from fsspec_cas.command import DONE
 from lockprovider.client.inspect import look
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.status import fields, lines
+from lockprovider.observe.status import lines, status_fields
 
 
 def add(commands: Commands) -> None:
@@ -21,5 +21,9 @@ def add(commands: Commands) -> None:
 def _status(arguments: Any) -> int:
     at = place(arguments)
     status = look(at.store, at.path, Machine(), timeout_s=arguments.timeout)
-    say(arguments, {"url": at.url, "path": at.path, **fields(status)}, "\n".join([f"lock     {at}", *lines(status)]))
+    say(
+        arguments,
+        {"url": at.url, "path": at.path, **status_fields(status)},
+        "\n".join([f"lock     {at}", *lines(status)]),
+    )
     return DONE

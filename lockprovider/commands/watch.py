@@ -8,7 +8,7 @@ from fsspec_cas import Content, Machine, ObjectNotFound, Store, Unavailable, Wor
 from fsspec_cas.command import DONE, complain
 from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
-from lockprovider.observe.status import Change, changes, describe, record_fields, state_at
+from lockprovider.observe.status import Change, changes_between, describe, record_fields, state_at
 from lockprovider.observe.words import moment
 from lockprovider.record.record import LockRecord
 
@@ -64,7 +64,7 @@ class _Watcher:
         """What happened since the last look; at first, what is there."""
         content = self._read()
         after = None if content is None else LockRecord.decode(content.data)
-        found = self._at_first(after) if self._first else changes(self._record, after)
+        found = self._at_first(after) if self._first else changes_between(self._record, after)
         if found:
             self._lapse_told = False
         self._seen, self._record, self._first = content, after, False

@@ -53,7 +53,7 @@ class AuditRecord:
 
     def encode(self) -> bytes:
         """The line, fields in the order in which JVM Hudi has them."""
-        fields = {
+        audit_fields = {
             "transactionStartTime": self.began_ms,
             "lockHeld": self.held,
             "state": self.step,
@@ -61,7 +61,7 @@ class AuditRecord:
             "ownerId": self.owner,
             "timestamp": self.at_ms,
         }
-        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+        return json.dumps(audit_fields, separators=(",", ":")).encode() + b"\n"
 
     @classmethod
     def decode(cls, line: bytes) -> AuditRecord:
@@ -71,14 +71,14 @@ class AuditRecord:
             ValueError: it is none.
         """
         try:
-            fields = json.loads(line)
+            audit_fields = json.loads(line)
             return cls(
-                owner=str(fields["ownerId"]),
-                began_ms=int(fields["transactionStartTime"]),
-                at_ms=int(fields["timestamp"]),
-                step=_STEPS[fields["state"]],
-                valid_until_ms=int(fields["lockExpiration"]),
-                held=bool(fields["lockHeld"]),
+                owner=str(audit_fields["ownerId"]),
+                began_ms=int(audit_fields["transactionStartTime"]),
+                at_ms=int(audit_fields["timestamp"]),
+                step=_STEPS[audit_fields["state"]],
+                valid_until_ms=int(audit_fields["lockExpiration"]),
+                held=bool(audit_fields["lockHeld"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"not an audit record ({error!r}): {line[:80]!r}") from error
@@ -288,7 +288,7 @@ def _free(tenures: Sequence[Tenure]) -> Iterator[tuple[int, int]]:
 # -- in words and as JSON ----------------------------------------------------------------------------------------------
 
 
-def fields(audit: Audit) -> dict[str, Any]:
+def audit_fields(audit: Audit) -> dict[str, Any]:
     """The audit as JSON."""
     return {
         "files": audit.files,

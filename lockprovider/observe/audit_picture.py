@@ -28,7 +28,7 @@ MEANINGS: dict[How, str] = {
 }
 
 
-def draw(audit: Audit, title: str) -> str:
+def draw_audit(audit: Audit, title: str) -> str:
     """The picture."""
     owners = _lanes(audit.tenures)
     scale = _scale(audit)

@@ -53,7 +53,7 @@ def state_at(record: LockRecord | None, now_ms: int) -> RecordState:
     return "lapsed" if record.lapsed_at(now_ms) else "held"
 
 
-def changes(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
+def changes_between(before: LockRecord | None, after: LockRecord | None) -> list[Change]:
     """What happened between two looks; what came and went between them is not seen."""
     if after is None:
         return [] if before is None else [Change("removed", None)]
@@ -96,7 +96,7 @@ def who(record: LockRecord) -> str:
     return f"{record.owner} ({record.holder.host}, pid {record.holder.pid})"
 
 
-def fields(status: LockStatus) -> dict[str, Any]:
+def status_fields(status: LockStatus) -> dict[str, Any]:
     """The status as JSON."""
     ahead_ms = status.own_ms - status.now_ms if status.by_store else None
     return {

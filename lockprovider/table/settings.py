@@ -185,7 +185,7 @@ class TableSettings:
         )
 
 
-def checked(settings: object) -> TableSettings:
+def checked_table_settings(settings: object) -> TableSettings:
     """Settings as they were given; the defaults for None.
 
     Raises:

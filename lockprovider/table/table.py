@@ -29,7 +29,7 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.engines.rows import Rows
 from lockprovider.table.errors import InvalidRecords, TableExists
 from lockprovider.table.format.layout import PROPERTIES
-from lockprovider.table.format.properties import encode
+from lockprovider.table.format.properties import encode_properties
 from lockprovider.table.format.service_metadata import Savepoint
 from lockprovider.table.read import changes as history
 from lockprovider.table.read import consistent
@@ -40,7 +40,7 @@ from lockprovider.table.services import adopt_buckets, archive, clean, metadata_
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
 from lockprovider.table.services.restore import RestoreResult
-from lockprovider.table.settings import TableSettings, checked
+from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
@@ -76,11 +76,11 @@ class Table(TableContext):
         url = check_url(url)
         if not isinstance(spec, TableSpec):
             raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
-        settings = checked(settings)
+        settings = checked_table_settings(settings)
         config = spec.with_index(settings.index).config()
         if settings.index is not None:
             settings.index.check(config)
-        data = encode(config)
+        data = encode_properties(config)
         store = Store.from_url(url, storage_options)
         audit = AuditLog(store)
         table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
@@ -318,7 +318,7 @@ class Table(TableContext):
 
     def delete_savepoint(self, instant: str) -> bool:
         """Give a savepoint's files free to be cleaned; False if there is no such savepoint."""
-        return savepoint.delete(self, instant)
+        return savepoint.delete_savepoint(self, instant)
 
     def restore(self, instant: str) -> RestoreResult:
         """Take back every commit that completed after the one that began at `instant`; see `restore`."""

@@ -12,7 +12,7 @@ from fsspec_cas import ABSENT, Lost, Store, Unavailable, Unknown, Won
 from fsspec_cas.answer import Denied, Gone, Missing, NoAnswer, NotNow, Seen
 from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.outcome import Write
-from fsspec_cas.send.resolve import Attempt, Inconclusive, Look, Send, on_look_answer, on_write_answer
+from fsspec_cas.send.resolve import Inconclusive, ReadHead, Send, WriteProgress, on_look_answer, on_write_answer
 from fsspec_cas.testing import (
     DeliverLate,
     DeliverTwice,
@@ -100,8 +100,8 @@ VERSION = Version("s3", "x")
 
 
 def test_an_upload_that_is_gone_is_in_doubt_and_spent():
-    attempt, step = on_write_answer(Attempt(WRITE), Gone("404"))
-    assert (attempt.doubt, attempt.spent, step) == (True, True, Look())
+    attempt, step = on_write_answer(WriteProgress(WRITE), Gone("404"))
+    assert (attempt.doubt, attempt.spent, step) == (True, True, ReadHead())
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_an_upload_that_is_gone_is_in_doubt_and_spent():
         (Seen(VERSION, 1, None, None), True, Inconclusive),
         (Missing(), False, Inconclusive),
         (Missing(), True, Inconclusive),
-        (NoAnswer("x"), False, Look),
+        (NoAnswer("x"), False, ReadHead),
     ],
 )
 def test_what_a_look_says_of_a_spent_write(seen, once, expected):
-    attempt = Attempt(Write("a", ABSENT, "mine", once), doubt=True, spent=True)
+    attempt = WriteProgress(Write("a", ABSENT, "mine", once), doubt=True, spent=True)
     assert isinstance(on_look_answer(attempt, seen)[1], expected)
 
 
@@ -125,16 +125,16 @@ def test_a_spent_write_is_never_sent_again():
     """Through every short history of answers."""
     looks = (Missing(), NotNow("x"), NoAnswer("x"))
     for history in itertools.product(looks, repeat=4):
-        attempt, step = on_write_answer(Attempt(WRITE, refused=True), Gone("404"))
+        attempt, step = on_write_answer(WriteProgress(WRITE, refused=True), Gone("404"))
         for answer in history:
             assert not isinstance(step, Send)
-            if not isinstance(step, Look):
+            if not isinstance(step, ReadHead):
                 break
             attempt, step = on_look_answer(attempt, answer)
 
 
 def test_a_denied_completion_is_looked_at_before_it_is_lost():
-    attempt, step = on_write_answer(Attempt(WRITE), Denied())
-    assert isinstance(step, Look)
+    attempt, step = on_write_answer(WriteProgress(WRITE), Denied())
+    assert isinstance(step, ReadHead)
     assert isinstance(on_look_answer(attempt, Seen(VERSION, 1, None, "mine"))[1], Won)
     assert isinstance(on_look_answer(attempt, Seen(VERSION, 1, None, "theirs"))[1], Lost)

@@ -44,7 +44,11 @@ def completed(table: Table) -> dict[str, bytes]:
 
 
 def levels(table: Table) -> set[int]:
-    return {span.level for name in archive_index.look(table.archived).files if (span := parse_file(name)) is not None}
+    return {
+        span.level
+        for name in archive_index.read_history(table.archived).files
+        if (span := parse_file(name)) is not None
+    }
 
 
 def healthy(table: Table) -> None:

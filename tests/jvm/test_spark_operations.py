@@ -80,7 +80,7 @@ def test_their_bloom_index_goes_by_our_filters(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above would notice filters that say too little."""
-    of_others = bloom.encode(["another"])
+    of_others = bloom.encode_filter(["another"])
     monkeypatch.setattr(bloom, "encode", lambda *_, **__: of_others)
     found, expected = found_by_their_bloom_index(hudi, seaweedfs)
     assert len(found) == len(expected) + len(SIZES)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fsspec_cas.cached.desk import Desk, Failed, Look, Seen
+from fsspec_cas.cached.desk import Desk, Failed, LookResult, SharedLook
 from model.search import BrokenPromise, explore
 
 BROKEN = OSError("the store did not answer")
@@ -24,7 +24,7 @@ class Reader:
     calls: int
     since: int | None = None  # where the object was when it called
     number: int = 0
-    look: Look[Any] | None = None
+    look: SharedLook[Any] | None = None
     answered: bool = False
     content: Any = None
 
@@ -98,7 +98,7 @@ def reading(world: World, n: int, reader: Reader) -> Iterator[tuple[str, World]]
             yield from served(world, n, reader, desk.answer(reader.number))
     elif reader.answered:
         saw = desk.saw(reader.look, reader.content)
-        yield from served(replace(world, desk=saw), n, reader, Seen(reader.look.number, reader.content))
+        yield from served(replace(world, desk=saw), n, reader, LookResult(reader.look.number, reader.content))
     else:
         content = world.history[-1]
         yield f"the store tells {n} {content}", read(world, n, desk, replace(reader, answered=True, content=content))
@@ -107,7 +107,9 @@ def reading(world: World, n: int, reader: Reader) -> Iterator[tuple[str, World]]
             yield f"{n} gets no answer", replace(failed, failures=world.failures - 1)
 
 
-def served(world: World, n: int, reader: Reader, answer: Seen[Any] | Failed | None) -> Iterator[tuple[str, World]]:
+def served(
+    world: World, n: int, reader: Reader, answer: LookResult[Any] | Failed | None
+) -> Iterator[tuple[str, World]]:
     if answer is None:
         desk, look = world.desk.began(n, 0)
         if world.own == len(world.history) - 1 and look.known != world.history[-1]:
@@ -199,9 +201,9 @@ class ForgetsOwnWrites(Desk[Any]):
 
 
 class ServesWhatItHadOnAnError(Desk[Any]):
-    def failed_with(self, look: Look[Any], error: Exception) -> Desk[Any]:
+    def failed_with(self, look: SharedLook[Any], error: Exception) -> Desk[Any]:
         del error
-        return replace(self, look=None, seen=Seen(look.number, self.known))
+        return replace(self, look=None, seen=LookResult(look.number, self.known))
 
 
 class LeavesAnInterruptedLookUnderWay(Desk[Any]):
@@ -216,13 +218,13 @@ class AsksSeveralTimesAtOnce(Desk[Any]):
 
 
 class GivesAnyCallerTheLastAnswer(Desk[Any]):
-    def answer(self, number: int) -> Seen[Any] | Failed | None:
+    def answer(self, number: int) -> LookResult[Any] | Failed | None:
         del number
         return self.seen
 
 
 class TakesTheAnswerThatCameLastForTheNewest(Desk[Any]):
-    def saw(self, look: Look[Any], content: Any) -> Desk[Any]:
+    def saw(self, look: SharedLook[Any], content: Any) -> Desk[Any]:
         return Desk.saw(self, replace(look, after=self.over), content)
 
 

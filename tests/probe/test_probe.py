@@ -23,9 +23,11 @@ from fsspec_cas import (
     Unavailable,
 )
 from fsspec_cas.answer import Applied, Denied
+from fsspec_cas.backends import off_thread
 from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.probe.checks import CHECKS
-from fsspec_cas.probe.probe import async_probe, probe, require_safe_for_locks
+from fsspec_cas.probe.probe import async_probe, probe, require_refusals
 
 ALL = {check.name for check in CHECKS}
 FACTS = {"match form", "equal bytes", "a-b-a"}
@@ -348,17 +350,22 @@ def test_t28_a_store_that_is_right_for_one_writer_and_wrong_for_many_is_caught_b
     assert not report.verdict.create_once
 
 
+def require_safe(store: Store) -> None:
+    """Of any store, documented or not."""
+    OnLoop().run(require_refusals(AsyncStore(off_thread(store.backend), store.root)))
+
+
 @pytest.mark.parametrize("kind", [CreateOverwrites, StaleMatches])
 def test_a_lock_refuses_a_store_that_ignores_a_condition(kind):
     with pytest.raises(NotSupported, match="was not refused"):
-        require_safe_for_locks(Store(kind(), f"/wrong/{uuid.uuid4().hex}"))
+        require_safe(Store(kind(), f"/wrong/{uuid.uuid4().hex}"))
 
 
 @pytest.mark.parametrize("name", ["seaweedfs", "ministack", "fake_gcs", "azurite", "gcs_double"])
 def test_a_lock_accepts_a_right_store_and_leaves_nothing(request, name):
     server = request.getfixturevalue(name)
     store = Store.from_url(server.new_prefix(), server.storage_options)
-    require_safe_for_locks(store)
+    require_safe(store)
     assert store.list("") == []
 
 
@@ -366,4 +373,4 @@ def test_a_lock_accepts_a_right_store_and_leaves_nothing(request, name):
 def test_a_lock_refuses_the_servers_that_ignore_conditions(request, name):
     server = request.getfixturevalue(name)
     with pytest.raises(NotSupported, match="not refused"):
-        require_safe_for_locks(Store.from_url(server.url, server.storage_options))
+        require_safe(Store.from_url(server.url, server.storage_options))

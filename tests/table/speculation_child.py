@@ -85,13 +85,13 @@ def slowed(folder: Path, count: str) -> Callable[[Iterator[Any]], Iterator[Any]]
 def main(url: str, folder: str) -> None:
     spark, attempts = session(Path(folder) / "home"), Path(folder) / "attempts"
     attempts.mkdir()
-    add = jobs.add
+    add = jobs.run_and_add
 
     def slow_add(txn: Transaction, stats: Any) -> None:
         count = "num_inserts" if txn.operation == "INSERT" else "num_updates"
         add(txn, stats.mapInArrow(slowed(attempts, count), stats.schema))
 
-    jobs.add = slow_add
+    jobs.run_and_add = slow_add
     table = Table.open(url)
 
     def frame(first: int, value: int) -> Any:

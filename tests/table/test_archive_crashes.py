@@ -19,7 +19,7 @@ from fsspec_cas import Store, Unavailable
 from lockprovider import Lease, LeaseLost
 from lockprovider.table import HistoryGone, KeepActive, KeepCommits, Table, TableSettings
 from lockprovider.table.doctor.diagnose import diagnose
-from lockprovider.table.format.instant import parse
+from lockprovider.table.format.instant import parse_instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.clean()
     for number in range(3):
         upsert(table, (number, "a", 10 + number))
-    assert len(archive_index.look(table.archived).files) == 3
+    assert len(archive_index.read_history(table.archived).files) == 3
     return folder
 
 
@@ -59,14 +59,16 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
 def names_in_archive(folder: Path, table: Table) -> set[str]:
     history = folder / ".hoodie" / "timeline" / "history"
     rows = [
-        row for name in archive_index.look(table.archived).files for row in pq.read_table(history / name).to_pylist()
+        row
+        for name in archive_index.read_history(table.archived).files
+        for row in pq.read_table(history / name).to_pylist()
     ]
     return {f"{row['instantTime']}_{row['completionTime']}.{row['action']}" for row in rows}
 
 
 def completed(folder: Path) -> set[str]:
     names = {path.name for path in (folder / ".hoodie" / "timeline").iterdir()}
-    return {name for name in names if (one := parse(name)) is not None and one.is_completed}
+    return {name for name in names if (one := parse_instant(name)) is not None and one.is_completed}
 
 
 def look_at(folder: Path, rows: Any, everything: set[str], after: str) -> None:
@@ -77,7 +79,7 @@ def look_at(folder: Path, rows: Any, everything: set[str], after: str) -> None:
     assert names_in_archive(folder, opened) | completed(folder) >= everything, f"an instant was lost after {after}"
     states: dict[str, set[bool]] = {}
     for path in (folder / ".hoodie" / "timeline").iterdir():
-        instant = parse(path.name)
+        instant = parse_instant(path.name)
         if instant is not None:
             states.setdefault(instant.begin, set()).add(instant.is_completed)
     assert all(True in found for found in states.values()), f"a completed instant looks pending after {after}"
@@ -130,7 +132,7 @@ def test_an_archiver_that_removes_completed_files_first_is_caught(
                 table.store.delete(f"{TIMELINE}/{instant.file_name}")
 
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    monkeypatch.setattr("lockprovider.table.services.archive_removal.remove", remove)
+    monkeypatch.setattr("lockprovider.table.services.archive_removal.remove_archived", remove)
     with pytest.raises(AssertionError, match="looks pending after"):
         die_at_every_step(tmp_path, made, applied=False)
 
@@ -204,6 +206,6 @@ def test_an_archiver_that_was_paused_after_it_decided_finds_that_others_have_gon
     with pytest.raises(Exception, match="_version_"):
         paused.archive()
     seen = Table.open(str(folder), settings=FEW)
-    assert archive_index.look(seen.archived).number == 5
+    assert archive_index.read_history(seen.archived).number == 5
     assert content(seen) == by_hudi_rs(str(folder))
     assert not completed(folder) & names_in_archive(folder, seen)

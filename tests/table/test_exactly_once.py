@@ -15,7 +15,7 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import Aborted, AlreadyCommitted
 from lockprovider.table.format.layout import heartbeat_path
-from lockprovider.table.format.streams import SINK_KEY, batches
+from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.transaction.exactly_once import BatchId
 
@@ -56,7 +56,7 @@ def test_of_two_writers_of_one_batch_at_the_same_time_one_commits(table: Table) 
 
 @pytest.mark.parametrize("text", ['{"orders": "x"}', "[]", "no json", '{"others": "1"}'])
 def test_other_peoples_notes_are_no_batches_of_ours(text: str) -> None:
-    assert "orders" not in batches({SINK_KEY: text})
+    assert "orders" not in batches_by_stream({SINK_KEY: text})
 
 
 def test_an_instant_begun_by_one_process_is_committed_by_another(table: Table) -> None:

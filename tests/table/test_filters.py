@@ -125,7 +125,7 @@ def test_a_filter_has_the_rows_that_it_has_of_the_whole_table(
     home.store.put_if_absent(f"p/{BASE.name}", data).unwrap()
     snapshot = Snapshot(Timeline(), (FileSlice("p", "f-0", BASE.begin, f"p/{BASE.name}", len(data)),))
     for columns in (["id"], ["x", "id"]):
-        scan = reading.plan(snapshot, SCHEMA, CONFIG, columns=columns, where=where)
+        scan = reading.plan_scan(snapshot, SCHEMA, CONFIG, columns=columns, where=where)
         for found in (reading.to_table(home, scan), reading.to_reader(home, scan).read_all()):
             assert found.column_names == columns
             assert found["id"].to_pylist() == expected, str(where)
@@ -187,7 +187,7 @@ def test_a_column_by_its_number_is_refused(table: Table) -> None:
 
 def test_a_filter_of_no_float_still_leaves_out_row_groups_and_one_of_floats_reads_no_other_column(table: Table) -> None:
     def plan(where: pc.Expression) -> reading.Scan:
-        return reading.plan(table.snapshot(), table.schema(), table.config(), columns=["id"], where=where)
+        return reading.plan_scan(table.snapshot(), table.schema(), table.config(), columns=["id"], where=where)
 
     assert plan(pc.field("s") == "a").by_statistics
     assert not plan((pc.field("s") == "a") & (pc.field("x") > 1)).by_statistics

@@ -16,7 +16,7 @@ from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upse
 from lockprovider.table import InvalidRecords, Table, TableSettings, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.files.keys import KeyFile
-from lockprovider.table.format.bloom import BloomFilter, encode
+from lockprovider.table.format.bloom import BloomFilter, encode_filter
 
 CHECKED = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, check_keys=True)
 
@@ -148,7 +148,7 @@ def test_only_footers_are_read_where_ranges_or_blooms_tell(table: Table, monkeyp
 @settings(max_examples=30)
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, unique=True))
 def test_a_bloom_filter_asked_for_many_says_what_it_says_of_each(keys: list[str]) -> None:
-    found = BloomFilter.parse(encode(keys[::2]))
+    found = BloomFilter.parse(encode_filter(keys[::2]))
     asked = [*keys, *(key + "?" for key in keys)]
     assert found.might_contain_each(asked).tolist() == [found.might_contain(key) for key in asked]
     assert found.might_contain_each(keys[::2]).all()

@@ -307,7 +307,7 @@ def test_a_read_during_commits_is_always_of_one_moment(table: Table) -> None:
 def test_a_planned_scan_can_be_sent_to_another_process(table: Table) -> None:
     upsert(table, (1, "a", 10), (2, "b", 20))
     seen = table.snapshot()
-    scan = reading.plan(seen, table.schema(), table.config(), columns=["id"], where=pc.field("value") > 10)
+    scan = reading.plan_scan(seen, table.schema(), table.config(), columns=["id"], where=pc.field("value") > 10)
     sent = pickle.loads(pickle.dumps(scan))
     assert [reading.read_slice(table.place, sent, one).to_pylist() for one in sent.slices] == [[], [{"id": 2}]]
 

@@ -20,7 +20,7 @@ from fsspec_cas import Store
 from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
 from lockprovider.cli import main
 from lockprovider.commands.table.bars import with_lock
-from lockprovider.commands.table.picture import Bar, draw, lanes
+from lockprovider.commands.table.picture import Bar, draw_timeline, lanes
 from lockprovider.observe.audit import Tenure, places
 from lockprovider.observe.audit_log import set_enabled
 from lockprovider.table import Table, WriteConflict
@@ -306,8 +306,8 @@ def test_bars_that_overlap_are_in_different_lanes_and_names_are_escaped() -> Non
     placed, names = lanes(bars)
     assert names == ["writers", "writers", "table services"]
     assert {bar.label: lane for bar, lane in placed} == {"one": 0, "two": 1, "<three>": 0, "": 2}
-    assert "&lt;three&gt;" in draw(bars, "a < b")
-    ET.fromstring(draw([], "nothing"))  # noqa: S314 - our own
+    assert "&lt;three&gt;" in draw_timeline(bars, "a < b")
+    ET.fromstring(draw_timeline([], "nothing"))  # noqa: S314 - our own
 
 
 @pytest.mark.parametrize(

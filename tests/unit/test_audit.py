@@ -26,9 +26,9 @@ from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Holder, Lock, LockRecord, LockSettings
 from lockprovider.client.inspect import break_lock, look
-from lockprovider.observe.audit import Audit, AuditRecord, analyse, decode_switch, encode_switch, fields, places
+from lockprovider.observe.audit import Audit, AuditRecord, analyse, audit_fields, decode_switch, encode_switch, places
 from lockprovider.observe.audit_log import AuditLog, read_files, set_enabled
-from lockprovider.observe.audit_picture import LANES, draw
+from lockprovider.observe.audit_picture import LANES, draw_audit
 from lockprovider.table import Table, TableSpec
 
 FOLDER, SWITCH = ".hoodie/.locks/audit", ".hoodie/.locks/audit_enabled.json"
@@ -239,7 +239,7 @@ def apart_by_one(one: set[int], two: set[int]) -> bool:
 
 def test_the_json_says_what_the_audit_says() -> None:
     audit = seen(100, told("a", "START 0 30", "END 20 30"), told("b", "START 10 40", "END 30 40"))
-    said = json.loads(json.dumps(fields(audit)))
+    said = json.loads(json.dumps(audit_fields(audit)))
     assert [(s["owner"], s["held_ms"], s["how"]) for s in said["tenures"]] == [
         ("a", 20_000, "released"),
         ("b", 20_000, "released"),
@@ -252,7 +252,7 @@ def test_the_json_says_what_the_audit_says() -> None:
 
 
 def drawn(audit: Audit) -> ET.Element:
-    return ET.fromstring(draw(audit, "<the lock> & more"))  # noqa: S314 - our own
+    return ET.fromstring(draw_audit(audit, "<the lock> & more"))  # noqa: S314 - our own
 
 
 def titles(picture: ET.Element) -> list[str]:

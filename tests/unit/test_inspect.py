@@ -23,7 +23,7 @@ from lockprovider import (
     Pending,
 )
 from lockprovider.client.inspect import break_lock, look
-from lockprovider.observe.status import LockStatus, changes, describe, fields, lines, state_at
+from lockprovider.observe.status import LockStatus, changes_between, describe, lines, state_at, status_fields
 from lockprovider.observe.words import count, moment, span
 
 SHORT = LockSettings(validity_s=10, renew_s=1, timeout_s=0.3, poll_s=0.05)
@@ -55,12 +55,12 @@ def elsewhere() -> ManualClock:
 def test_a_lock_that_nobody_took_is_absent(store: Store) -> None:
     seen = see(store)
     assert (seen.state, seen.record, seen.version) == ("absent", None, None)
-    assert fields(seen)["owner"] is None
+    assert status_fields(seen)["owner"] is None
 
 
 def test_a_holder_is_named_with_host_pid_and_epoch(store: Store) -> None:
     with Lock(store, settings=SHORT).acquire() as lease:
-        said = fields(see(store))
+        said = status_fields(see(store))
         assert (said["state"], said["owner"], said["epoch"]) == ("held", lease.owner, lease.epoch)
         assert said["clock"] == "store"
         words = "\n".join(lines(see(store)))
@@ -100,7 +100,7 @@ def test_the_stores_clock_decides_what_has_lapsed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ahead_ms", "words"), [(61_000, "1 min 1 s ahead of"), (-5_000, "5.0 s behind"), (900, "")])
 def test_a_clock_that_is_off_is_said(ahead_ms: int, words: str) -> None:
     seen = LockStatus(HELD, Version("s3", '"x"'), 10_000, by_store=True, own_ms=10_000 + ahead_ms)
-    assert fields(seen)["own_clock_ahead_ms"] == ahead_ms
+    assert status_fields(seen)["own_clock_ahead_ms"] == ahead_ms
     last = lines(seen)[-1]
     assert words in last
     assert ("this machine" in last) is bool(words)
@@ -155,7 +155,7 @@ def test_who_comes_to_wait_meanwhile_does_not_keep_it_from_being_broken(store: S
     shown = see(store)
     for line in (("a",), ("a", "b")):
         store.update(HUDI_LOCK_PATH, lambda _, line=line: replace(record, line=line).encode())  # type: ignore[misc]
-    assert fields(see(store))["waiting"] == 2
+    assert status_fields(see(store))["waiting"] == 2
     assert isinstance(broken(store, shown), Won)
     left = see(store).record
     assert left is not None
@@ -210,7 +210,7 @@ def test_there_must_be_a_record_to_break(store: Store) -> None:
     ],
 )
 def test_what_happened_between_two_looks(before: LockRecord | None, after: LockRecord | None, what: list[str]) -> None:
-    found = changes(before, after)
+    found = changes_between(before, after)
     assert [change.what for change in found] == what
     assert all("\n" not in describe(change) for change in found)
 

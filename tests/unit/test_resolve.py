@@ -11,11 +11,11 @@ from fsspec_cas.answer import Applied, Denied, Missing, NoAnswer, NotNow, Seen, 
 from fsspec_cas.outcome import Write
 from fsspec_cas.send.resolve import (
     Adapt,
-    Attempt,
     Contradicts,
     Inconclusive,
-    Look,
+    ReadHead,
     Send,
+    WriteProgress,
     first_step,
     on_look_answer,
     on_write_answer,
@@ -37,49 +37,49 @@ def as_expected(write: Write) -> Seen | Missing:
     return seen(V1, "before") if write is MATCH else Missing()
 
 
-def refused(write: Write, *, doubt: bool = False) -> Attempt:
-    return Attempt(write, doubt=doubt, refused=True)
+def refused(write: Write, *, doubt: bool = False) -> WriteProgress:
+    return WriteProgress(write, doubt=doubt, refused=True)
 
 
-def in_doubt(write: Write) -> Attempt:
-    return Attempt(write, doubt=True, failures=1, why="500")
+def in_doubt(write: Write) -> WriteProgress:
+    return WriteProgress(write, doubt=True, failures=1, why="500")
 
 
 @pytest.mark.parametrize("write", WRITES)
 class TestAfterASend:
     def test_applied_with_a_version_is_won(self, write: Write) -> None:
-        for attempt in (Attempt(write), in_doubt(write)):
+        for attempt in (WriteProgress(write), in_doubt(write)):
             assert on_write_answer(attempt, Applied(V2))[1] == Won(V2)
 
     def test_a_win_says_whether_another_copy_may_have_been_or_may_still_be_applied(self, write: Write) -> None:
-        once = on_write_answer(Attempt(write), Applied(V2))[1]
-        silent = on_write_answer(Attempt(write), NoAnswer("500"))[0]
+        once = on_write_answer(WriteProgress(write), Applied(V2))[1]
+        silent = on_write_answer(WriteProgress(write), NoAnswer("500"))[0]
         again = on_write_answer(silent, Applied(V2))[1]
         silent_twice = on_write_answer(silent, NoAnswer("500"))[0]
         seen_then = [on_look_answer(attempt, seen(V2, "mine"))[1] for attempt in (silent, silent_twice)]
         refused_then = on_look_answer(on_write_answer(silent, Denied())[0], seen(V2, "mine"))[1]
-        turned_away = on_write_answer(on_write_answer(Attempt(write), NotNow("429"))[0], Applied(V2))[1]
+        turned_away = on_write_answer(on_write_answer(WriteProgress(write), NotNow("429"))[0], Applied(V2))[1]
         wins = (once, again, *seen_then, refused_then, turned_away)
         assert [win.resent for win in wins] == [False, True, False, True, False, False]
 
     def test_applied_without_a_version_is_looked_at_and_can_never_become_lost(self, write: Write) -> None:
-        after, step = on_write_answer(Attempt(write), Applied(None))
-        assert step == Look()
+        after, step = on_write_answer(WriteProgress(write), Applied(None))
+        assert step == ReadHead()
         assert (after.doubt, after.refused) == (True, False)
         assert isinstance(on_look_answer(after, seen(V3, None))[1], Inconclusive)
 
     def test_condition_false_is_looked_at_and_makes_no_doubt(self, write: Write) -> None:
-        assert on_write_answer(Attempt(write), Denied()) == (refused(write), Look())
+        assert on_write_answer(WriteProgress(write), Denied()) == (refused(write), ReadHead())
         assert on_write_answer(in_doubt(write), Denied())[0].doubt
 
     def test_certainly_not_applied_is_sent_again_after_the_stores_own_pause(self, write: Write) -> None:
-        after, step = on_write_answer(Attempt(write, failures=2), NotNow("409", 3.0))
+        after, step = on_write_answer(WriteProgress(write, failures=2), NotNow("409", 3.0))
         assert step == Send(3, 3.0)
         assert (after.doubt, after.failures, after.why) == (False, 3, "409")
 
     def test_silence_is_doubt_and_is_looked_at_without_a_pause(self, write: Write) -> None:
-        after, step = on_write_answer(Attempt(write), NoAnswer("503", 2.0))
-        assert step == Look(0, 2.0)
+        after, step = on_write_answer(WriteProgress(write), NoAnswer("503", 2.0))
+        assert step == ReadHead(0, 2.0)
         assert (after.doubt, after.refused, after.why) == (True, False, "503")
 
     def test_silence_after_a_refusal_takes_the_refusal_back(self, write: Write) -> None:
@@ -113,7 +113,7 @@ class TestAfterALook:
         for attempt in (refused(write), in_doubt(write)):
             for answer in (NoAnswer("500", 1.0), NotNow("429", 1.0)):
                 after, step = on_look_answer(attempt, answer)
-                assert step == Look(attempt.failures + 1, 1.0)
+                assert step == ReadHead(attempt.failures + 1, 1.0)
                 assert (after.doubt, after.refused) == (attempt.doubt, attempt.refused)
 
 
@@ -128,16 +128,16 @@ ELSEWHERE = [Missing(), seen(V2, "other"), seen(V2, None)]
 
 class TestADelete:
     def test_it_begins_with_a_look_as_it_leaves_nothing_behind_to_look_for(self) -> None:
-        assert first_step(DELETE) == Look()
+        assert first_step(DELETE) == ReadHead()
         assert [first_step(write) for write in (CREATE, ONCE, MATCH)] == [Send()] * 3
 
     @pytest.mark.parametrize("look", ELSEWHERE)
     def test_what_is_not_at_its_version_before_it_is_sent_is_lost(self, look) -> None:
         current = look.version if isinstance(look, Seen) else ABSENT
-        assert on_look_answer(Attempt(DELETE), look)[1] == Lost("p", V1, current)
+        assert on_look_answer(WriteProgress(DELETE), look)[1] == Lost("p", V1, current)
 
     def test_what_is_at_its_version_is_sent_at_once_and_again_after_silence(self) -> None:
-        assert on_look_answer(Attempt(DELETE), seen(V1, "x"))[1] == Send()
+        assert on_look_answer(WriteProgress(DELETE), seen(V1, "x"))[1] == Send()
         assert on_look_answer(in_doubt(DELETE), seen(V1, "x"))[1] == Send(1)
 
     @pytest.mark.parametrize("look", ELSEWHERE)

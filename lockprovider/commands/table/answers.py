@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.doctor.diagnose import diagnose
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.state.archive_index import reach
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def timeline(table: Table, last: int | None) -> CommandAnswer:
 
 
 def _rank(instant: Instant) -> int:
-    return list(State).index(instant.state)
+    return list(InstantState).index(instant.state)
 
 
 def files(table: Table, partition: str | None, as_of: str | None) -> CommandAnswer:

@@ -23,7 +23,7 @@ from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
 from lockprovider.table.table import Table
 
 INSTANT = "the begin time of a commit, 17 digits; `log` lists them"
-CODES = f"""exit codes:
+TABLE_CODES = f"""exit codes:
   0    done; for doctor: nothing is wrong
   1    refused, nothing was changed; for doctor: something is wrong
   2    bad input: URL, options, credentials, no table there, or one that cannot be had here
@@ -34,10 +34,10 @@ CODES = f"""exit codes:
 {OPTIONS_HELP}"""
 
 
-def add_command(commands: Commands, name: str, run: Run, about: str) -> argparse.ArgumentParser:
+def add_table_command(commands: Commands, name: str, run: Run, about: str) -> argparse.ArgumentParser:
     """A command about one table; its exit codes are in its help."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=about, description=about, epilog=CODES, formatter_class=argparse.RawDescriptionHelpFormatter
+        name, help=about, description=about, epilog=TABLE_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(run=_guarded(run))
     parser.add_argument("url", metavar="URL", help="the table's folder: a path, or s3://bucket/table")
@@ -68,7 +68,7 @@ def opened(arguments: Any) -> Table:
     return Table.open(arguments.url, storage_options=storage_options(arguments), settings=settings(arguments))
 
 
-def say(arguments: Any, answer: CommandAnswer) -> int:
+def say_answer(arguments: Any, answer: CommandAnswer) -> int:
     """One answer on stdout, in the form that was asked for."""
     show(answer, as_json=arguments.json)
     return DONE

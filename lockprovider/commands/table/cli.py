@@ -6,7 +6,7 @@ import argparse
 
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table import create, looking, services
-from lockprovider.commands.table.asked import CODES
+from lockprovider.commands.table.asked import TABLE_CODES
 
 _EXAMPLES = """examples:
   lockprovider table create s3://bucket/trips --column id:int64 --column city:string --key id --partition-by city
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
         "table",
         help=text,
         description=text,
-        epilog=f"{_EXAMPLES}\n\n{CODES}",
+        epilog=f"{_EXAMPLES}\n\n{TABLE_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     table = parent.add_subparsers(required=True, metavar="COMMAND")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import storage_options
 from lockprovider.commands.place import Commands
-from lockprovider.commands.table.asked import add_command, say, settings
+from lockprovider.commands.table.asked import add_table_command, say_answer, settings
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.table import Table
@@ -20,7 +20,7 @@ from lockprovider.table.table import Table
 
 def add(commands: Commands) -> None:
     """Register it."""
-    parser = add_command(commands, "create", _create, "Make a new table.")
+    parser = add_table_command(commands, "create", _create, "Make a new table.")
     schema = parser.add_mutually_exclusive_group(required=True)
     schema.add_argument("--column", action="append", metavar="NAME:TYPE", help="e.g. id:int64, at:timestamp")
     schema.add_argument("--like", type=Path, metavar="FILE.parquet", help="the columns of this file")
@@ -55,7 +55,9 @@ def _create(arguments: Any) -> int:
     )
     behaviour = settings(arguments)
     table = Table.create(arguments.url, spec, storage_options=storage_options(arguments), settings=behaviour)
-    return say(arguments, CommandAnswer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}"))
+    return say_answer(
+        arguments, CommandAnswer({"url": table.url, "name": spec.name}, f"created {spec.name} at {table.url}")
+    )
 
 
 def _column(text: str) -> pa.Field:

@@ -11,10 +11,10 @@ from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table import answers
-from lockprovider.commands.table.asked import add_command, opened, say, settings
+from lockprovider.commands.table.asked import add_table_command, opened, say_answer, settings
 from lockprovider.commands.table.bars import bars
 from lockprovider.commands.table.output import CommandAnswer
-from lockprovider.commands.table.picture import draw
+from lockprovider.commands.table.picture import draw_timeline
 from lockprovider.observe.audit import Tenure, analyse, places
 from lockprovider.observe.audit_log import read_files
 from lockprovider.table.table import Table
@@ -24,15 +24,15 @@ _AUDIT_S = 30.0
 
 def add(commands: Commands) -> None:
     """Register them."""
-    add_command(commands, "info", _info, "Say what the table is, and how much of it there is.")
-    parser = add_command(commands, "timeline", _timeline, "List the instants, or draw them.")
+    add_table_command(commands, "info", _info, "Say what the table is, and how much of it there is.")
+    parser = add_table_command(commands, "timeline", _timeline, "List the instants, or draw them.")
     _add_last(parser)
     parser.add_argument(
         "--svg", type=Path, metavar="FILE", help="draw instants, writers, what was rolled back, and waits for the lock"
     )
-    _add_last(add_command(commands, "log", _log, "List the completed writes."))
-    _add_what(add_command(commands, "files", _files, "List the files that a reader reads."))
-    parser = add_command(commands, "read", _read, "Show rows.")
+    _add_last(add_table_command(commands, "log", _log, "List the completed writes."))
+    _add_what(add_table_command(commands, "files", _files, "List the files that a reader reads."))
+    parser = add_table_command(commands, "read", _read, "Show rows.")
     _add_what(parser)
     parser.add_argument("--columns", metavar="A,B", help="only these columns")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many; 0: all (default: 20)")
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
 def add_doctor(commands: Commands) -> None:
     """Register it, behind the services."""
     about = "Check the rules that shared writers must keep; say what is wrong and how to mend it."
-    add_command(commands, "doctor", _doctor, about)
+    add_table_command(commands, "doctor", _doctor, about)
 
 
 def _add_last(parser: argparse.ArgumentParser) -> None:
@@ -54,24 +54,26 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(arguments: Any) -> int:
-    return say(arguments, answers.info(opened(arguments)))
+    return say_answer(arguments, answers.info(opened(arguments)))
 
 
 def _log(arguments: Any) -> int:
-    return say(arguments, answers.log(opened(arguments), arguments.last))
+    return say_answer(arguments, answers.log(opened(arguments), arguments.last))
 
 
 def _timeline(arguments: Any) -> int:
     table = opened(arguments)
     if arguments.svg is None:
-        return say(arguments, answers.timeline(table, arguments.last))
+        return say_answer(arguments, answers.timeline(table, arguments.last))
     tenures = _tenures(table)
     found = bars(table, tenures)
-    picture = draw(found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in tenures])
+    picture = draw_timeline(
+        found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in tenures]
+    )
     arguments.svg.write_text(picture, encoding="utf-8")
     said = {"svg": str(arguments.svg), "instants": len(found), "holdings": len(tenures)}
     words = "" if tenures else f"; for waits for the lock: lockprovider audit {table.url} --enable"
-    return say(arguments, CommandAnswer(said, f"drew {len(found)} instants into {arguments.svg}{words}"))
+    return say_answer(arguments, CommandAnswer(said, f"drew {len(found)} instants into {arguments.svg}{words}"))
 
 
 def _tenures(table: Table) -> tuple[Tenure, ...]:
@@ -81,7 +83,7 @@ def _tenures(table: Table) -> tuple[Tenure, ...]:
 
 
 def _files(arguments: Any) -> int:
-    return say(arguments, answers.files(opened(arguments), arguments.partition, arguments.as_of))
+    return say_answer(arguments, answers.files(opened(arguments), arguments.partition, arguments.as_of))
 
 
 def _read(arguments: Any) -> int:
@@ -89,11 +91,11 @@ def _read(arguments: Any) -> int:
     if arguments.limit < 0:
         raise InvalidInput(f"--limit {arguments.limit} is below zero; 0 shows all rows")
     answer = answers.read(opened(arguments), columns, arguments.partition, arguments.as_of, arguments.limit)
-    return say(arguments, answer)
+    return say_answer(arguments, answer)
 
 
 def _doctor(arguments: Any) -> int:
     store = Store.from_url(arguments.url, storage_options(arguments))
     answer, wrong = answers.doctor(Table(store, arguments.url, settings=settings(arguments)))
-    say(arguments, answer)
+    say_answer(arguments, answer)
     return REFUSED if wrong else DONE

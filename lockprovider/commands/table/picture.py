@@ -58,7 +58,7 @@ class Bar:
     held_ms: int | None = None
 
 
-def draw(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] = ()) -> str:
+def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] = ()) -> str:
     """The picture."""
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)

@@ -11,7 +11,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table import answers
-from lockprovider.commands.table.asked import INSTANT, add_command, opened, say
+from lockprovider.commands.table.asked import INSTANT, add_table_command, opened, say_answer
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
@@ -22,29 +22,31 @@ def add(commands: Commands) -> None:
     """Register them."""
     _add_clean(commands)
     _add_archive(commands)
-    parser = add_command(commands, "savepoint", _savepoint, "Keep the files of a commit from being cleaned.")
+    parser = add_table_command(commands, "savepoint", _savepoint, "Keep the files of a commit from being cleaned.")
     parser.add_argument("instant", nargs="?", metavar="INSTANT", help=f"{INSTANT} (default: the last)")
     parser.add_argument("--comment", default="", help="why")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="list all savepoints instead")
     what.add_argument("--delete", action="store_true", help="delete this savepoint instead")
-    parser = add_command(commands, "restore", _restore, "Take back every commit that completed after another one.")
+    parser = add_table_command(
+        commands, "restore", _restore, "Take back every commit that completed after another one."
+    )
     parser.add_argument("instant", metavar="INSTANT", help=INSTANT)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     about = "Remove what failed writers left, and finish what dead services planned."
-    parser = add_command(commands, "rollback", _rollback, about)
+    parser = add_table_command(commands, "rollback", _rollback, about)
     parser.add_argument("instant", nargs="?", metavar="INSTANT", help="only this pending write")
     parser.add_argument("--force", action="store_true", help="with INSTANT: even if its writer is alive")
     about = "Remove a metadata table of JVM Hudi's, which would hide commits from here."
-    add_command(commands, "retire-metadata", _retire, about)
+    add_table_command(commands, "retire-metadata", _retire, about)
     about = "Say in the properties that a JVM writer made buckets; all keys are read, to see whether it is true."
-    parser = add_command(commands, "adopt-buckets", _adopt, about)
+    parser = add_table_command(commands, "adopt-buckets", _adopt, about)
     parser.add_argument("buckets", type=int, metavar="N", help="that writer's hoodie.bucket.index.num.buckets")
     parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
 
 
 def _add_clean(commands: Commands) -> None:
-    parser = add_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
+    parser = add_table_command(commands, "clean", _clean, "Remove files that no reader within the retention needs.")
     keep = parser.add_mutually_exclusive_group()
     keep.add_argument("--commits", type=int, metavar="N", help="keep what the last N commits need (default: 10)")
     keep.add_argument("--hours", type=float, metavar="H", help="keep what an as-of within H hours needs")
@@ -54,7 +56,7 @@ def _add_clean(commands: Commands) -> None:
 
 def _add_archive(commands: Commands) -> None:
     about = "Move the oldest instants off the timeline, into the archive; their rows stay."
-    parser = add_command(commands, "archive", _archive, about)
+    parser = add_table_command(commands, "archive", _archive, about)
     parser.add_argument("--keep-min", type=int, metavar="N", help="so many commits stay (default: 20)")
     parser.add_argument("--keep-max", type=int, metavar="N", help="nothing is done up to so many (default: 30)")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be archived")
@@ -68,13 +70,13 @@ def _archive(arguments: Any) -> int:
     title = f"{'would archive' if arguments.dry_run else 'archived'} {len(found.instants)} instants"
     below = f"no more, because {found.held}" if found.held else ""
     rows = tuple((name,) for name in found.instants)
-    return say(arguments, CommandAnswer(said, title, ("instant",) if rows else (), rows, below))
+    return say_answer(arguments, CommandAnswer(said, title, ("instant",) if rows else (), rows, below))
 
 
 def _clean(arguments: Any) -> int:
     done = opened(arguments).clean(_policy(arguments), dry_run=arguments.dry_run)
     word = "would remove" if arguments.dry_run else "removed"
-    return say(arguments, _removed(word, [(one.instant or one.policy, one.files) for one in done]))
+    return say_answer(arguments, _removed(word, [(one.instant or one.policy, one.files) for one in done]))
 
 
 def _policy(arguments: Any) -> Policy | None:
@@ -95,17 +97,19 @@ def _removed(word: str, cleans: Sequence[tuple[str, Any]]) -> CommandAnswer:
 def _savepoint(arguments: Any) -> int:
     table = opened(arguments)
     if arguments.list:
-        return say(arguments, answers.savepoints(table))
+        return say_answer(arguments, answers.savepoints(table))
     if not arguments.delete:
         begin = table.savepoint(arguments.instant, user=getpass.getuser(), comment=arguments.comment)
-        return say(arguments, CommandAnswer({"savepoint": begin}, f"savepoint {begin}: its files stay"))
+        return say_answer(arguments, CommandAnswer({"savepoint": begin}, f"savepoint {begin}: its files stay"))
     if arguments.instant is None:
         raise InvalidInput("--delete needs the INSTANT of a savepoint; --list shows them")
     if not table.delete_savepoint(arguments.instant):
         complain("lockprovider", f"there is no savepoint {arguments.instant}; --list shows those there are")
         return REFUSED
     said = {"deleted": arguments.instant}
-    return say(arguments, CommandAnswer(said, f"deleted savepoint {arguments.instant}: its files may be cleaned"))
+    return say_answer(
+        arguments, CommandAnswer(said, f"deleted savepoint {arguments.instant}: its files may be cleaned")
+    )
 
 
 def _restore(arguments: Any) -> int:
@@ -115,7 +119,7 @@ def _restore(arguments: Any) -> int:
         return REFUSED
     result = table.restore(arguments.instant)
     said = {"restore": result.instant, "target": result.target, "taken_back": list(result.taken_back)}
-    return say(
+    return say_answer(
         arguments, CommandAnswer(said, f"restored to {result.target}; took back {len(result.taken_back)} writes")
     )
 
@@ -134,21 +138,21 @@ def _rollback(arguments: Any) -> int:
     if arguments.instant is None:
         done = list(table.sweep())
         words = ", ".join(done) or "nothing to do"
-        return say(arguments, CommandAnswer({"done": done}, f"rolled back or finished: {words}"))
+        return say_answer(arguments, CommandAnswer({"done": done}, f"rolled back or finished: {words}"))
     begin = arguments.instant
     table.roll_back(begin, force=arguments.force)
-    return say(arguments, CommandAnswer({"done": [begin]}, f"rolled back {begin}"))
+    return say_answer(arguments, CommandAnswer({"done": [begin]}, f"rolled back {begin}"))
 
 
 def _adopt(arguments: Any) -> int:
     table = opened(arguments)
     table.adopt_bucket_index(arguments.buckets, arguments.bucket_by)
     said = {"buckets": arguments.buckets, "bucket_by": list(table.config().bucket_by)}
-    return say(arguments, CommandAnswer(said, f"every writer finds {arguments.buckets} buckets now"))
+    return say_answer(arguments, CommandAnswer(said, f"every writer finds {arguments.buckets} buckets now"))
 
 
 def _retire(arguments: Any) -> int:
     table = opened(arguments)
     count = table.retire_metadata_table()
     words = f"removed {count} files of the metadata table" if count else "there is no metadata table"
-    return say(arguments, CommandAnswer({"removed": count}, words))
+    return say_answer(arguments, CommandAnswer({"removed": count}, words))

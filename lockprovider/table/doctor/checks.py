@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from lockprovider.table.doctor import rules
 from lockprovider.table.doctor.buckets import buckets
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
-from lockprovider.table.format.instant import Action, State
+from lockprovider.table.format.instant import Action, InstantState
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 
 _MANY = 300  # a listing of more than a page
@@ -111,7 +111,7 @@ def _lock(facts: Facts) -> Iterator[TableFinding]:
 
 def _leftovers(facts: Facts) -> Iterator[TableFinding]:
     """Harmless, but somebody may wonder."""
-    known = {i.begin for i in facts.timeline.instants if i.state is not State.COMPLETED}
+    known = {i.begin for i in facts.timeline.instants if i.state is not InstantState.COMPLETED}
     known -= {i.begin for i in facts.timeline.instants if i.is_completed}
     beats = [begin for begin in facts.beats if begin not in known]
     if beats:

@@ -25,7 +25,7 @@ from lockprovider.table.format.layout import (
     TIMELINE,
 )
 from lockprovider.table.format.metadata import CommitMetadata, decode_rollback
-from lockprovider.table.format.properties import TableConfig, parse
+from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.format.service_metadata import decode_restore
 from lockprovider.table.state import archive_index
 from lockprovider.table.timeline.liveness import dead
@@ -115,7 +115,7 @@ def _parsed(data: bytes | None) -> TableConfig | str:
     if data is None:
         return "there is no hoodie.properties"
     try:
-        return parse(data)
+        return parse_properties(data)
     except Corrupt as error:
         return str(error)
 
@@ -164,7 +164,7 @@ def _archive(table: TableContext, timeline: Timeline) -> tuple[str, tuple[str, .
     sizes = {entry.path.rpartition("/")[2]: entry.size for entry in table.store.list(f"{HISTORY}/")}
     done = [i.begin for i in timeline.instants if i.is_completed]
     try:
-        files = archive_index.look(table.archived).files
+        files = archive_index.read_history(table.archived).files
         known = archive_index.instants_since(table.archived, min(done, default="~"))
     except Corrupt as error:
         return str(error), (), ()

@@ -126,7 +126,9 @@ def read(
         return consistent.rows(source, columns, filter, partitions)
     table = source.table
     schema = table.schema(source.timeline)
-    scan = reading.plan(source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions)
+    scan = reading.plan_scan(
+        source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions
+    )
     return reading.to_table(table.place, scan)
 
 
@@ -148,7 +150,7 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
         keys = None if deletes is None else identifying(deletes, txn.config, schema)
         if upserts is not None:
             check_columns(upserts.schema, schema, schema.names)
-        return by_partition(planner, upserts, keys)
+        return changes_by_partition(planner, upserts, keys)
 
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     writer, found = _split_first(txn, split)
@@ -175,16 +177,16 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
 
     def split(planner: GroupWriter) -> dict[str, PartitionChanges] | None:
         check_columns(rows.schema, planner.schema, txn.config.identifying)
-        return by_partition(planner, rows, None) if isinstance(rows, pa.Table) else None
+        return changes_by_partition(planner, rows, None) if isinstance(rows, pa.Table) else None
 
     writer, found = _split_first(txn, split)
     if txn.config.bucket_index is not None:
-        whole = by_partition(writer, rows.read_all(), None) if found is None else found
+        whole = changes_by_partition(writer, rows.read_all(), None) if found is None else found
         txn.add(_into_buckets(txn, writer, whole))
         return
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
-    parts = [found] if found is not None else (by_partition(writer, part, None) for part in _in_parts(rows))
+    parts = [found] if found is not None else (changes_by_partition(writer, part, None) for part in _in_parts(rows))
     for number, part in enumerate(parts):
         _open(writer, part)
         jobs: list[Callable[[], WriteStat]] = []
@@ -273,7 +275,7 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     )
 
 
-def by_partition(
+def changes_by_partition(
     writer: GroupWriter, upserts: pa.Table | None, deletes: pa.Table | None
 ) -> dict[str, PartitionChanges]:
     """Changes of the table's columns, apart for each partition; a key that is to be deleted is not upserted."""

@@ -27,7 +27,7 @@ from dask.delayed import delayed
 
 from lockprovider.table.engines.arrow import (
     PartitionChanges,
-    by_partition,
+    changes_by_partition,
     check_unique,
     identifying,
     insert_partition,
@@ -121,7 +121,7 @@ def read(
     table = source.table if isinstance(source, Transaction) else source
     seen = source.snapshot if isinstance(source, Transaction) else consistent.snapshot(source, as_of)
     schema = table.schema(seen.timeline)
-    scan = reading.plan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
+    scan = reading.plan_scan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
     empty = to_frame(scan.schema.empty_table())
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)
@@ -193,7 +193,7 @@ def _read(one: FileSlice, place: TablePlace, scan: reading.Scan) -> pd.DataFrame
 def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
     rows = as_table(frame)
     check_columns(rows.schema, writer.schema, writer.config.identifying)
-    found = by_partition(writer, rows, None)
+    found = changes_by_partition(writer, rows, None)
     for partition, changes in found.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
     return found
@@ -211,8 +211,8 @@ def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool) -> _Pieces:  # 
     rows, schema = as_table(frame), writer.schema
     if not gone:
         check_columns(rows.schema, schema, schema.names)
-        return by_partition(writer, rows, None)
-    return by_partition(writer, None, identifying(rows, writer.config, schema))
+        return changes_by_partition(writer, rows, None)
+    return changes_by_partition(writer, None, identifying(rows, writer.config, schema))
 
 
 def _rewrite(

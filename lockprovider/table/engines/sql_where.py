@@ -36,7 +36,7 @@ _WORDS = {"true": True, "false": False}
 _END = ("end", "the end")
 
 
-def parse(text: str, schema: pa.Schema) -> Any:
+def parse_where(text: str, schema: pa.Schema) -> Any:
     """The filter as an expression over the columns of `schema`.
 
     Raises:

@@ -137,7 +137,7 @@ def _footer(full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetF
         files.AVRO_KEY: schema.to_avro(full, table_name),
         files.SPARK_KEY: _CALENDAR,
         files.BLOOM_TYPE_KEY: bloom.TYPE_CODE,
-        files.BLOOM_KEY: bloom.encode(keys, None if known is None else files.known_filter(known)),
+        files.BLOOM_KEY: bloom.encode_filter(keys, None if known is None else files.known_filter(known)),
         **_bounds(keys, known),
     }
 

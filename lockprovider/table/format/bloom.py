@@ -49,7 +49,7 @@ class KnownFilter:
     count: int
 
 
-def encode(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
+def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | None = None) -> str:
     """The filter of these keys (a list of str, or an Arrow string array, none empty) as base64 text.
 
     `known` is the filter of the first of these keys, in this order; only the others are hashed then. It is not used if

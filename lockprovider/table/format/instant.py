@@ -33,7 +33,7 @@ class Action(str, Enum):
     SAVEPOINT = "savepoint"
 
 
-class State(str, Enum):
+class InstantState(str, Enum):
     """How far an instant has come."""
 
     REQUESTED = "requested"
@@ -66,13 +66,13 @@ class Instant:
 
     begin: str
     action: Action
-    state: State
+    state: InstantState
     completion: str | None = None
 
     @property
     def is_completed(self) -> bool:
         """Whether the instant is done; only then are its files part of the table."""
-        return self.state is State.COMPLETED
+        return self.state is InstantState.COMPLETED
 
     @property
     def changes_rows(self) -> bool:
@@ -82,25 +82,25 @@ class Instant:
     @property
     def file_name(self) -> str:
         """The name under the timeline folder."""
-        if self.state is State.COMPLETED:
+        if self.state is InstantState.COMPLETED:
             return f"{self.begin}_{self.completion}.{_COMPLETED_AS.get(self.action, self.action).value}"
-        if self.action is Action.COMMIT and self.state is State.INFLIGHT:
+        if self.action is Action.COMMIT and self.state is InstantState.INFLIGHT:
             return f"{self.begin}.inflight"  # the one name without an action, kept by Hudi for old readers
         return f"{self.begin}.{self.action.value}.{self.state.value}"
 
 
 @lru_cache(maxsize=1 << 15)
-def parse(name: str) -> Instant | None:
+def parse_instant(name: str) -> Instant | None:
     """Read a file name on the timeline; None for names that are not instants."""
     if done := _COMPLETED.fullmatch(name):
-        return Instant(done[1], Action(done[3]), State.COMPLETED, done[2])
+        return Instant(done[1], Action(done[3]), InstantState.COMPLETED, done[2])
     pending = _PENDING.fullmatch(name)
     if pending is None:
         return None
-    state = State(pending[3])
+    state = InstantState(pending[3])
     if pending[2] is None:
-        return Instant(pending[1], Action.COMMIT, state) if state is State.INFLIGHT else None
-    if pending[2] == Action.COMMIT.value and state is State.INFLIGHT:
+        return Instant(pending[1], Action.COMMIT, state) if state is InstantState.INFLIGHT else None
+    if pending[2] == Action.COMMIT.value and state is InstantState.INFLIGHT:
         return None
     return Instant(pending[1], Action(pending[2]), state)
 

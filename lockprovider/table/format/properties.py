@@ -152,7 +152,7 @@ def checksum(name: str, database: str) -> int:
     return crc32(f"{database}.{name}".encode())
 
 
-def encode(config: TableConfig) -> bytes:
+def encode_properties(config: TableConfig) -> bytes:
     """Write the file: same config, same bytes. Properties in `raw` that this module does not know are kept."""
     kept = {key: value for key, value in config.raw.items() if key not in _OWNED}
     merged = {**_fixed(config), **kept, **_stated(config)}
@@ -214,7 +214,7 @@ _OWNED = frozenset(
 )  # fmt: skip
 
 
-def parse(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
+def parse_properties(data: bytes, file_name: str = FILE_NAME) -> TableConfig:
     """Understand the file's text.
 
     Raises:

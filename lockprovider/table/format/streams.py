@@ -11,7 +11,7 @@ from collections.abc import Mapping
 SINK_KEY = "_hudi_streaming_sink_checkpoint"
 
 
-def batches(extra: Mapping[str, str]) -> dict[str, int]:
+def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
     """The batches by stream of a commit with this extra metadata; what was not written by a sink is none."""
     try:
         said = json.loads(extra.get(SINK_KEY, "{}")).items()

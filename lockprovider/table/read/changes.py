@@ -24,7 +24,15 @@ from lockprovider.table.read import scan as reading
 from lockprovider.table.state.as_of import refuse_archived, refuse_gone
 from lockprovider.table.state.look_again import look_again
 from lockprovider.table.state.stale import unless_stale
-from lockprovider.table.timeline.incremental import OPERATION, Order, Window, changed_rows, latest, touched, window
+from lockprovider.table.timeline.incremental import (
+    OPERATION,
+    Order,
+    Window,
+    changed_rows,
+    latest_checkpoint,
+    touched,
+    window,
+)
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, time_text
 
@@ -87,7 +95,7 @@ class Changes:
     def scan(self) -> pa.RecordBatchReader:
         """The changes batch by batch; in memory are the touched files of one partition, before and after."""
         read = (part.read(self._place) for part in self.parts)
-        batches = (batch for rows in read for batch in rows.to_batches(reading.BATCH_ROWS))
+        batches = (batch for rows in read for batch in rows.to_batches(reading.SCAN_BATCH_ROWS))
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
 
@@ -111,7 +119,7 @@ def changes(
     def look() -> Changes:
         # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the
         # last commit of one listing is in the next.
-        reached = latest(table.timeline(), order)
+        reached = latest_checkpoint(table.timeline(), order)
         now = table.timeline()
         check_since(table, now, start, order)
         given = window(now, start, min(reached, end) if end else reached, order)
@@ -150,7 +158,7 @@ def _changes(
     if continues:
         refuse_gone(table, now, before, groups, "before these changes")
     names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
-    old, new = (reading.plan(seen, schema, table.config(), columns=names) for seen in (before, then))
+    old, new = (reading.plan_scan(seen, schema, table.config(), columns=names) for seen in (before, then))
     # One partition after the other: a row may have moved between its file groups.
     parts = (Part(_only(old, *group), _only(new, *group), wanted) for group in groups.items())
     return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table.place)

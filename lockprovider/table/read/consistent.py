@@ -90,10 +90,10 @@ def plan(
     partitions: Iterable[str] | None,
     as_of: PointInTime,
 ) -> scan.Scan:
-    """Which files hold the rows that are asked for; see `reading.plan`."""
+    """Which files hold the rows that are asked for; see `scan.plan_scan`."""
     seen = snapshot(table, as_of)
     schema = table.schema(seen.timeline)
-    return scan.plan(seen, schema, table.config(), columns=columns, where=where, partitions=partitions)
+    return scan.plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=partitions)
 
 
 def rows(

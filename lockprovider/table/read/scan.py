@@ -38,7 +38,7 @@ from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 Where = Any  # a pyarrow.compute.Expression, or a list of tuples as for pyarrow.parquet.read_table; None for all rows
 
-BATCH_ROWS = 1 << 16
+SCAN_BATCH_ROWS = 1 << 16
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
 _BY_NUMBER = "FieldPath("  # in the text of an expression
 
@@ -58,7 +58,7 @@ class Scan:
     by_statistics: bool
 
 
-def plan(
+def plan_scan(
     snapshot: Snapshot,
     schema: pa.Schema,
     config: TableConfig,
@@ -231,7 +231,7 @@ def _batches(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool = Tru
             fragment = fragment.subset(filter=scan.where, schema=stored)
         scanner = fragment.scanner(
             schema=stored,
-            batch_size=BATCH_ROWS,
+            batch_size=SCAN_BATCH_ROWS,
             batch_readahead=1,
             use_threads=ahead,
             fragment_scan_options=_dataset().ParquetFragmentScanOptions(pre_buffer=ahead),

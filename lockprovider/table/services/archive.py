@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError
 from lockprovider import InvalidSettings, Lease, LockError
 from lockprovider.table.errors import TableError
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE
 from lockprovider.table.format.lsm import Archived
 from lockprovider.table.format.metadata import decode_rollback_plan
@@ -124,14 +124,14 @@ def _may_have_dead(now: Timeline) -> bool:
 
 def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[ArchivalPlan, bool]:
     """One round; whether it was the last one."""
-    archive_removal.finish(table, lease)
+    archive_removal.finish_removal(table, lease)
     planned = archival_plan(_facts(table), keep, at_most=_ROUND)
     if planned.actions:
         calls = [partial(_content, table, action) for action in planned.actions]
-        archive_files.add(table, lease, at_once(table.store, calls))
-        archive_removal.remove(table, lease, planned.actions)
+        archive_files.add_instants(table, lease, at_once(table.store, calls))
+        archive_removal.remove_archived(table, lease, planned.actions)
         _remove_markers(table, planned.actions)
-        archive_files.merge(table, lease)
+        archive_files.compact(table, lease)
     writes = sum(action.done.changes_rows for action in planned.actions)
     return planned, writes < _ROUND
 
@@ -152,7 +152,7 @@ def _earliest(table: TableContext, now: Timeline) -> str:
 
 def _victims(table: TableContext, now: Timeline) -> frozenset[str]:
     """Of rollbacks that are planned and not done; one without a plan has not begun."""
-    requested = (Instant(begin, Action.ROLLBACK, State.REQUESTED).file_name for begin in now.pending_rollbacks)
+    requested = (Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name for begin in now.pending_rollbacks)
     plans = ((name, _read(table, name)) for name in requested if name in now.names)
     return frozenset(decode_rollback_plan(data, name).victim for name, data in plans if data)
 
@@ -163,8 +163,8 @@ def _content(table: TableContext, action: Archivable) -> Archived:
     names = [done.file_name]
     pending = {(i.action, i.state): i.file_name for i in action.pending}
     for kind in (Action.CLEAN, Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING, Action.REPLACECOMMIT):
-        states = (State.INFLIGHT,) if kind is Action.REPLACECOMMIT else ()
-        names += [pending[kind, s] for s in (*states, State.REQUESTED) if (kind, s) in pending]
+        states = (InstantState.INFLIGHT,) if kind is Action.REPLACECOMMIT else ()
+        names += [pending[kind, s] for s in (*states, InstantState.REQUESTED) if (kind, s) in pending]
     metadata, *plans = (_read(table, name) for name in names)
     return Archived(done.begin, done.completion or "", done.action.value, metadata, next(filter(None, plans), None))
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from fsspec_cas import ObjectNotFound, Version, Won
 from lockprovider import Lease
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import parse
+from lockprovider.table.format.instant import parse_instant
 from lockprovider.table.format.layout import HISTORY
 from lockprovider.table.format.lsm import (
     SCHEMA,
@@ -48,18 +48,18 @@ _MANIFESTS = 3  # that stay, for readers who are at it (`hoodie.timeline.manifes
 
 def settle(table: TableContext, lease: Lease) -> History:
     """The archive, once what was decided under an earlier lease is part of it."""
-    history, there = archive_index.look(table.archived), _listed(table)
+    history, there = archive_index.read_history(table.archived), _listed(table)
     later = sorted(number for number in _numbers(there) if number > history.number)
     if history.number and history.version is None:
         _point(table, history.number, None)  # a JVM writer died between its two steps, or we before the first one
     if later and _holds(table, history, later[-1], there):
         lease.check()
         _point(table, later[-1], history.version)
-        return archive_index.look(table.archived)
+        return archive_index.read_history(table.archived)
     return history
 
 
-def add(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
+def add_instants(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None:
     """Make these instants part of the archive, in a file of their own.
 
     Raises:
@@ -70,15 +70,15 @@ def add(table: TableContext, lease: Lease, instants: Sequence[Archived]) -> None
     name = HistoryFile(begins[0], begins[-1], 0).name
     rows = table_of(instants)
     size = _put(table, name, encode_file(rows, archive_index.summary(rows.to_pylist(), streams=True)))
-    history = archive_index.look(table.archived)
+    history = archive_index.read_history(table.archived)
     _decide(table, lease, history, {**history.files, name: size})
 
 
-def merge(table: TableContext, lease: Lease) -> None:
+def compact(table: TableContext, lease: Lease) -> None:
     """Merge the oldest files of each level that has ten, from below; and remove what is not needed any more."""
     merged = 0
     for level in range(_LEVELS):
-        history = archive_index.look(table.archived)
+        history = archive_index.read_history(table.archived)
         batch = _batch(history.files, level)
         if not batch:
             break
@@ -171,13 +171,13 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
         names = [one for name in fresh for one in archive_index.names_in(table.archived, name, files[name])]
     except (Corrupt, ObjectNotFound):
         return False
-    return bool(added) and {one for one in names if parse(one) is not None} <= table.timeline().names
+    return bool(added) and {one for one in names if parse_instant(one) is not None} <= table.timeline().names
 
 
 def _sweep(table: TableContext, lease: Lease, keep: int) -> None:
     """Remove all manifests but the newest, and the files that none of those names."""
     there = _listed(table)
-    number = archive_index.look(table.archived).number
+    number = archive_index.read_history(table.archived).number
     kept = sorted((one for one in _numbers(there) if one <= number), reverse=True)[:keep]
     gone = [manifest_path(one) for one in _numbers(there) if one not in kept]
     if not gone:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lockprovider import Lease
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BESIDES = (Action.CLEAN, Action.ROLLBACK)
 
 
-def finish(table: TableContext, lease: Lease) -> None:
+def finish_removal(table: TableContext, lease: Lease) -> None:
     """Under the lock: finish what an archiver that died has decided. A few requests if there is nothing to do."""
     history = archive_files.settle(table, lease)
     if not history.files:
@@ -37,10 +37,10 @@ def finish(table: TableContext, lease: Lease) -> None:
     done = [instant for instant in may if instant.begin not in kept]
     oldest = min((instant.begin for instant in done), default="~")
     there = {instant.file_name for instant in archive_index.instants_since(table.archived, oldest)}
-    remove(table, lease, [_whole(now, instant) for instant in done if instant.file_name in there])
+    remove_archived(table, lease, [_whole(now, instant) for instant in done if instant.file_name in there])
 
 
-def remove(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
+def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archivable]) -> None:
     """Take these instants, which are in the archive, off the timeline; may be repeated.
 
     Raises:
@@ -60,7 +60,8 @@ def _whole(now: Timeline, done: Instant) -> Archivable:
     """A completed instant with its other states."""
     files = [i for i in now.instants if i.begin == done.begin and _is_same(i, done)]
     return Archivable(
-        tuple(i for i in files if i.state is State.COMPLETED), tuple(i for i in files if i.state is not State.COMPLETED)
+        tuple(i for i in files if i.state is InstantState.COMPLETED),
+        tuple(i for i in files if i.state is not InstantState.COMPLETED),
     )
 
 

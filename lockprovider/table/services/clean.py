@@ -97,17 +97,17 @@ def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
         return ()
     with plans.beating(table, now):
         left = plans.dead_plans(table, now, Action.CLEAN)
-        done = (_carry_out(table, begin, read_plan(table, begin)) for begin in left)
+        done = (_carry_out(table, begin, read_clean_plan(table, begin)) for begin in left)
         return tuple(result for result in done if result is not None)
 
 
-def read_plan(table: TableContext, begin: str) -> CleanPlan:
+def read_clean_plan(table: TableContext, begin: str) -> CleanPlan:
     """The plan of a clean that is not completed.
 
     Raises:
         Corrupt: it cannot be understood.
     """
-    return decode_clean_plan(*plans.read_plan(table, begin, Action.CLEAN))
+    return decode_clean_plan(*plans.read_requested(table, begin, Action.CLEAN))
 
 
 def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Timeline, now_ms: int) -> CleanPlan:

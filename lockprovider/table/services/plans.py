@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError
 from lockprovider import Lease
 from lockprovider.table.errors import TableNotFound
-from lockprovider.table.format.instant import Action, Instant, State, after
+from lockprovider.table.format.instant import Action, Instant, InstantState, after
 from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, parse_base_file
-from lockprovider.table.format.properties import TableConfig, encode, parse
+from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.timeline import Timeline
@@ -57,7 +57,7 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
     when the plan is there, and what is done by the plan later needs no lock. None: the plan is true anyway.
     """
     requested, inflight = (
-        f"{TIMELINE}/{Instant(begin, action, s).file_name}" for s in (State.REQUESTED, State.INFLIGHT)
+        f"{TIMELINE}/{Instant(begin, action, s).file_name}" for s in (InstantState.REQUESTED, InstantState.INFLIGHT)
     )
     if lease is None:
         table.store.put_if_absent(requested, plan, create_once=True).unwrap()
@@ -66,20 +66,20 @@ def put_plan(table: TableContext, begin: str, action: Action, plan: bytes, lease
     table.store.put_if_absent(inflight, b"", create_once=True).unwrap()
 
 
-def read_plan(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
+def read_requested(table: TableContext, begin: str, action: Action) -> tuple[bytes, str]:
     """The content and the name of a requested file.
 
     Raises:
         ObjectNotFound: it was removed meanwhile.
     """
-    name = Instant(begin, action, State.REQUESTED).file_name
+    name = Instant(begin, action, InstantState.REQUESTED).file_name
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
 
 def complete(table: TableContext, lease: Lease, begin: str, action: Action, data: bytes) -> str:
     """Publish the completed state, under the lock; the completion time."""
     completion = table.timeline().next_time(table.world.now_ms())
-    name = Instant(begin, action, State.COMPLETED, completion).file_name
+    name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
     lease.publish(f"{TIMELINE}/{name}", data)
     return completion
 
@@ -96,11 +96,11 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
     found = table.store.read_or_none(PROPERTIES)
     if found is None:
         raise TableNotFound(f"there is no {PROPERTIES} at {table.url!r}; restore it, then try again")
-    config = parse(found.data)
+    config = parse_properties(found.data)
     wanted = change(config)
     if wanted != config:
         lease.check()
-        table.store.put_if_match(PROPERTIES, encode(wanted), found.version).unwrap()
+        table.store.put_if_match(PROPERTIES, encode_properties(wanted), found.version).unwrap()
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:

@@ -68,7 +68,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 def _forget(table: TableContext) -> None:
     silent = plans.silent(table)  # before the timeline is listed: one that begins meanwhile is not among them
     for begin in {*silent} - {*table.timeline().pending(*Action)}:
-        rollback.remove(table, begin, ())
+        rollback.remove_files(table, begin, ())
         table.store.delete(heartbeat_path(begin))
 
 
@@ -80,7 +80,7 @@ def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: 
         found = tuple(sorted({*found} & _suspects(table.timeline(), spared)))
     for begin in found:
         if begin in restores:
-            restore.finish(table, begin)
+            restore.finish_restore(table, begin)
         elif begin in timeline.pending_rollbacks:
             _finish(table, begin)
         else:
@@ -104,4 +104,4 @@ def _finish(table: TableContext, planned: str) -> None:
     with table.lock.acquire() as lease:
         now = table.timeline()
         if planned in now.pending_rollbacks:
-            rollback.execute(table, lease, now, rollback.read_plan(table, planned).victim, fenced=True)
+            rollback.execute(table, lease, now, rollback.read_rollback_plan(table, planned).victim, fenced=True)

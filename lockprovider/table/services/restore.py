@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lockprovider import Lease
 from lockprovider.table.errors import HistoryGone
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path, markers_dir, names_by_partition
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import (
@@ -56,9 +56,9 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
     """
     check_writable(table.config())
     with table.lock.acquire() as lease:
-        archive_removal.finish(table, lease)
+        archive_removal.finish_removal(table, lease)
         for begin in table.timeline().pending(Action.RESTORE):
-            _carry_out(table, lease, begin, read_plan(table, begin))
+            _carry_out(table, lease, begin, read_restore_plan(table, begin))
         now = table.timeline()
         target = commit_at(now, instant)
         _check_archive(table, target)
@@ -72,28 +72,28 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
             return _carry_out(table, lease, begin, plan)
 
 
-def finish(table: TableContext, begin: str) -> None:
+def finish_restore(table: TableContext, begin: str) -> None:
     """Finish the restore of an executor that died."""
     with table.lock.acquire() as lease:
         if begin in table.timeline().pending(Action.RESTORE):
-            _carry_out(table, lease, begin, read_plan(table, begin))
+            _carry_out(table, lease, begin, read_restore_plan(table, begin))
 
 
 def finish_left(table: TableContext, now: Timeline) -> bool:
     """Finish what dead executors have left, under the lock; whether there was any: then the timeline has changed."""
     left = plans.dead_plans(table, now, Action.RESTORE)
     for begin in left:
-        finish(table, begin)
+        finish_restore(table, begin)
     return bool(left)
 
 
-def read_plan(table: TableContext, begin: str) -> RestorePlan:
+def read_restore_plan(table: TableContext, begin: str) -> RestorePlan:
     """The plan of a restore that is not completed.
 
     Raises:
         Corrupt: it cannot be understood.
     """
-    return decode_restore_plan(*plans.read_plan(table, begin, Action.RESTORE))
+    return decode_restore_plan(*plans.read_requested(table, begin, Action.RESTORE))
 
 
 def _victims(now: Timeline, target: Instant) -> list[tuple[str, str]]:
@@ -151,7 +151,7 @@ def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str
         table.store.delete(path)
     for entry in table.store.list(f"{markers_dir(victim)}/"):
         table.store.delete(entry.path)
-    for state in (State.INFLIGHT, State.REQUESTED):
+    for state in (InstantState.INFLIGHT, InstantState.REQUESTED):
         for instant in (instant for instant in states if instant.state is state):
             table.store.delete(f"{TIMELINE}/{instant.file_name}")
     table.store.delete(heartbeat_path(victim))

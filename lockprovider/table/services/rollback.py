@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockprovider import Lease
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import (
     TIMELINE,
     heartbeat_path,
@@ -51,13 +51,13 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
             return
         if not now.pending_files(begin):
             if own and begin > now.first_active:  # not archived, so rolled back while this writer wrote on
-                remove(table, begin, files_of(table, begin))
+                remove_files(table, begin, files_of(table, begin))
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
         if (own or only_if_dead) and _in_good_hands(table, now, begin):
             if own:
-                remove(table, begin, files_of(table, begin))  # their plan has not got what was written after it
+                remove_files(table, begin, files_of(table, begin))  # their plan has not got what was written after it
             return
         execute(table, lease, now, begin, fenced=not own)
     table.tell("rolled_back", begin)
@@ -71,16 +71,22 @@ def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:
 
 def is_planned(table: TableContext, timeline: Timeline, begin: str) -> bool:
     """Whether a rollback that is not completed names this instant."""
-    return any(read_plan(table, planned).victim == begin for planned in timeline.pending_rollbacks if planned > begin)
+    return any(
+        read_rollback_plan(table, planned).victim == begin for planned in timeline.pending_rollbacks if planned > begin
+    )
 
 
 def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fenced: bool) -> None:
     """`fenced`: the victim is another's, who may wake up and commit once our lease has lapsed."""
     files = files_of(table, victim)
     planned = _planned_for(table, now, victim)
-    plan = read_plan(table, planned) if planned else RollbackPlan(victim, _action(now, victim), _requests(table, files))
+    plan = (
+        read_rollback_plan(table, planned)
+        if planned
+        else RollbackPlan(victim, _action(now, victim), _requests(table, files))
+    )
     begin = planned or _plan_it(table, now, plan, lease if fenced else None)
-    remove(table, victim, files)
+    remove_files(table, victim, files)
     # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
@@ -92,7 +98,7 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
     table.store.delete(heartbeat_path(begin))
 
 
-def remove(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
+def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
     """Remove these files of an instant, and its markers."""
     for path in files:
         table.store.delete(path)
@@ -129,12 +135,12 @@ def _complete(table: TableContext, lease: Lease, begin: str, plan: RollbackPlan,
 
 def _planned_for(table: TableContext, now: Timeline, victim: str) -> str | None:
     """The begin time of a pending rollback of this victim, left by a cleaner that died."""
-    return next((begin for begin in now.pending_rollbacks if read_plan(table, begin).victim == victim), None)
+    return next((begin for begin in now.pending_rollbacks if read_rollback_plan(table, begin).victim == victim), None)
 
 
-def read_plan(table: TableContext, begin: str) -> RollbackPlan:
+def read_rollback_plan(table: TableContext, begin: str) -> RollbackPlan:
     """The plan of the rollback that began then; of no victim if it was completed meanwhile."""
-    name = Instant(begin, Action.ROLLBACK, State.REQUESTED).file_name
+    name = Instant(begin, Action.ROLLBACK, InstantState.REQUESTED).file_name
     content = table.store.read_or_none(f"{TIMELINE}/{name}")
     if content is None:
         return RollbackPlan("", Action.COMMIT.value)  # completed meanwhile, and archived or removed

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import HistoryGone
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, names_by_partition
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import Savepoint, decode_clean_plan, decode_savepoint, encode_savepoint
 from lockprovider.table.services import archive_removal
-from lockprovider.table.services.plans import complete, read_plan
+from lockprovider.table.services.plans import complete, read_requested
 from lockprovider.table.state.as_of import snapshot_at
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import AsOf, FileSlice
@@ -45,7 +45,7 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
     """
     check_writable(table.config())
     with table.lock.acquire() as lease:
-        archive_removal.finish(table, lease)
+        archive_removal.finish_removal(table, lease)
         now = table.timeline()
         target = commit_at(now, instant)
         known = savepoints(table, now).get(target.begin)
@@ -53,14 +53,14 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
             return target.begin, known
         names = names_by_partition(needed.path for needed in needed_by(table, now, target))
         made = Savepoint(user, table.world.now_ms(), comment, names)
-        inflight = Instant(target.begin, Action.SAVEPOINT, State.INFLIGHT)
+        inflight = Instant(target.begin, Action.SAVEPOINT, InstantState.INFLIGHT)
         table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
         complete(table, lease, target.begin, Action.SAVEPOINT, encode_savepoint(made))
     table.tell("savepoint", target.begin)
     return target.begin, made
 
 
-def delete(table: TableContext, instant: str) -> bool:
+def delete_savepoint(table: TableContext, instant: str) -> bool:
     """Give the files of a savepoint free to be cleaned; False if there is no such savepoint.
 
     Raises:
@@ -109,7 +109,7 @@ def needed_by(table: TableContext, now: Timeline, target: Instant) -> tuple[File
 
 
 def _planned(table: TableContext, now: Timeline) -> frozenset[str]:
-    plans = (decode_clean_plan(*read_plan(table, begin, Action.CLEAN)) for begin in now.pending(Action.CLEAN))
+    plans = (decode_clean_plan(*read_requested(table, begin, Action.CLEAN)) for begin in now.pending(Action.CLEAN))
     return frozenset(path for plan in plans for path in plan.paths)
 
 

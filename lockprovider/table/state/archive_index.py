@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from fsspec_cas import ObjectNotFound, Version
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.format.instant import Action, Instant, parse
+from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import HISTORY
 from lockprovider.table.format.lsm import (
     VERSION_FILE,
@@ -33,7 +33,7 @@ from lockprovider.table.format.lsm import (
     parse_manifest_name,
 )
 from lockprovider.table.format.metadata import decode_commit
-from lockprovider.table.format.streams import SINK_KEY, batches
+from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
 from lockprovider.table.state.look_again import Stale, look_again
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -63,7 +63,7 @@ class Archive:
         self.digests: Mapping[str, Digest] = {}
 
 
-def look(archive: Archive) -> History:
+def read_history(archive: Archive) -> History:
     """The archive now: one request while it has not changed since the last look.
 
     Raises:
@@ -110,7 +110,7 @@ def reach(archive: Archive) -> Digest:
 def with_batch(archive: Archive, stream: str, batch: int) -> Instant | None:
     """The archived commit that this batch, or a later one of its stream, is in; None if there is none."""
     found = (_digest(archive, streams=True).streams or {}).get(stream)
-    return parse(found[1]) if found is not None and found[0] >= batch else None
+    return parse_instant(found[1]) if found is not None and found[0] >= batch else None
 
 
 def tells_of_all(archive: Archive, mine: Timeline, now: Timeline) -> bool:
@@ -125,9 +125,9 @@ def tells_of_all(archive: Archive, mine: Timeline, now: Timeline) -> bool:
 
 def instants_since(archive: Archive, begin: str) -> tuple[Instant, ...]:
     """The archived instants that began at `begin` or later."""
-    spans = ((name, size, parse_file(name)) for name, size in look(archive).files.items())
+    spans = ((name, size, parse_file(name)) for name, size in read_history(archive).files.items())
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
-    found = (parse(one) for name, size in late for one in names_in(archive, name, size))
+    found = (parse_instant(one) for name, size in late for one in names_in(archive, name, size))
     return tuple(instant for instant in found if instant is not None and instant.begin >= begin)
 
 
@@ -158,11 +158,11 @@ def _digest(archive: Archive, *, streams: bool) -> Digest:
 
 
 def _digest_now(archive: Archive, *, streams: bool) -> Digest:
-    history = look(archive)
+    history = read_history(archive)
     try:
         return _digest_of(archive, history, streams=streams)
     except Corrupt as error:
-        if look(archive).number == history.number:
+        if read_history(archive).number == history.number:
             raise
         raise Stale(error) from error
 
@@ -202,7 +202,7 @@ def _streams(writes: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, str]]:
     for row in writes:
         data, name = row["metadata"], _name(row)
         if data is not None and SINK_KEY.encode() in data:
-            for stream, batch in batches(decode_commit(data, name).extra).items():
+            for stream, batch in batches_by_stream(decode_commit(data, name).extra).items():
                 found[stream] = max(found.get(stream, (batch, name)), (batch, name))
     return found
 

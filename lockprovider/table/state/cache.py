@@ -20,7 +20,7 @@ from itertools import islice, takewhile
 import pyarrow as pa
 
 from lockprovider import Log, LogEntry
-from lockprovider.table.format.instant import Action, Instant, parse
+from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
 from lockprovider.table.format.properties import TableConfig
@@ -159,7 +159,7 @@ class Memory:
         found: list[Instant] = []
         for entry in entries:
             name = entry.path.removeprefix(_PREFIX)
-            instant = parse(name)
+            instant = parse_instant(name)
             if instant is None:
                 continue
             found.append(instant)

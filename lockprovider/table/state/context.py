@@ -19,7 +19,7 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig, check_readable
-from lockprovider.table.settings import TableSettings, checked
+from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.current import CurrentState, TableView
@@ -53,7 +53,7 @@ class TableContext:
         self.url = url
         self.storage_options = storage_options
         self._audit = audit
-        self.settings = checked(settings)
+        self.settings = checked_table_settings(settings)
         self.world = world or Machine()
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)

@@ -26,11 +26,11 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
-from lockprovider.table.format.properties import TableConfig, parse
+from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.prefetch import at_once
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import Snapshot, replaced_groups, snapshot
+from lockprovider.table.timeline.view import Snapshot, replaced_groups, snapshot_of
 
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
@@ -67,7 +67,7 @@ class CurrentState:
         """See `Table.config`."""
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
             try:
-                return self._read_config() if path == PROPERTIES else parse(self._store.read(path).data)
+                return self._read_config() if path == PROPERTIES else parse_properties(self._store.read(path).data)
             except ObjectNotFound:
                 continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
         raise TableNotFound(f"there is no Hudi table at {self._url!r}; create one with Table.create")
@@ -77,7 +77,7 @@ class CurrentState:
         known = self._config
         content = self._store.read(PROPERTIES) if known is None else self._store.read_if_changed(PROPERTIES, known[0])
         if content is not None:
-            known = self._config = (content.version, parse(content.data))
+            known = self._config = (content.version, parse_properties(content.data))
         assert known is not None  # noqa: S101 - unchanged is said only of what was read before
         return known[1]
 
@@ -176,7 +176,7 @@ class CurrentState:
         """The completed rows of `timeline`, by these files; None: listed now."""
         files = self.data_files() if files is None else files
         retired = frozenset[FileGroup]().union(*replaced_groups(timeline, self.metadata_of).values())
-        return snapshot(timeline, files, retired)
+        return snapshot_of(timeline, files, retired)
 
     def known_snapshot(self) -> Snapshot | None:
         """The rows that a reader sees now, if the log tells; None: list.

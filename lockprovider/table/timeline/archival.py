@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import META, FileGroup, parse_base_file
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -188,8 +188,8 @@ def _with_all_files(now: Timeline, writes: list[Instant]) -> tuple[Archivable, .
             groups.setdefault((instant.begin, instant.action.value), []).append(instant)
     found = (
         Archivable(
-            tuple(i for i in files if i.state is State.COMPLETED),
-            tuple(i for i in files if i.state is not State.COMPLETED),
+            tuple(i for i in files if i.state is InstantState.COMPLETED),
+            tuple(i for i in files if i.state is not InstantState.COMPLETED),
         )
         for _, files in sorted(groups.items())
     )

@@ -32,7 +32,7 @@ TABLE_SERVICES = frozenset({"CLUSTER", "COMPACT", "LOG_COMPACT"})
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ConcurrentOperation:
     """One write as the check sees it: completed, or pending with what it is known to touch.
 
     `name` is Hudi's name of the operation, upper case.
@@ -43,7 +43,7 @@ class Operation:
     file_groups: frozenset[FileGroup]
 
     @classmethod
-    def of(cls, instant: Instant, metadata: CommitMetadata) -> Operation:
+    def of(cls, instant: Instant, metadata: CommitMetadata) -> ConcurrentOperation:
         """What a completed write did."""
         return cls(instant, metadata.operation, metadata.file_groups)
 
@@ -61,7 +61,7 @@ class Overlap:
     file_groups: tuple[FileGroup, ...]
 
 
-Resolution = Callable[[Operation, Sequence[Operation]], Overlap | None]
+Resolution = Callable[[ConcurrentOperation, Sequence[ConcurrentOperation]], Overlap | None]
 
 
 def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
@@ -88,7 +88,7 @@ def archived_since(mine: Timeline, now: Timeline) -> bool:
     return passed or any(begin < first and begin not in known for begin in mine.unfinished)
 
 
-def by_file_group(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+def by_file_group(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
     """The first of the others that touches a file group of mine, if it is completed or a planned table service.
 
     New file groups have fresh ids, so inserts never conflict: two writers that insert the same new key are not told.
@@ -96,14 +96,14 @@ def by_file_group(mine: Operation, others: Sequence[Operation]) -> Overlap | Non
     return _first_overlap(mine.file_groups, (o for o in others if o.instant.is_completed or o.is_table_service))
 
 
-def prefer_writer(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+def prefer_writer(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
     """As `by_file_group`, but a table service gives way to every pending write, and no write to a pending service."""
     if mine.is_table_service:
         return _first_overlap(mine.file_groups, others)
     return _first_overlap(mine.file_groups, (other for other in others if other.instant.is_completed))
 
 
-def by_partition(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+def by_partition(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
     """The first of the others that touches a partition of mine, if it is completed or a planned table service."""
     partitions = {partition for partition, _ in mine.file_groups}
     for other in others:
@@ -116,7 +116,7 @@ def by_partition(mine: Operation, others: Sequence[Operation]) -> Overlap | None
 def by_bucket(resolution: Resolution) -> Resolution:
     """The same resolution, over buckets in place of file groups; the file groups of the other write are named."""
 
-    def resolve(mine: Operation, others: Sequence[Operation]) -> Overlap | None:
+    def resolve(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
         overlap = resolution(_bucketed(mine), [_bucketed(other) for other in others])
         if overlap is None:
             return None
@@ -128,7 +128,7 @@ def by_bucket(resolution: Resolution) -> Resolution:
     return resolve
 
 
-def _bucketed(operation: Operation) -> Operation:
+def _bucketed(operation: ConcurrentOperation) -> ConcurrentOperation:
     return replace(operation, file_groups=frozenset(map(_bucket, operation.file_groups)))
 
 
@@ -139,7 +139,7 @@ def _bucket(group: FileGroup) -> FileGroup:
     return group if bucket is None else (partition, prefix(bucket))
 
 
-def _first_overlap(mine: frozenset[FileGroup], others: Iterable[Operation]) -> Overlap | None:
+def _first_overlap(mine: frozenset[FileGroup], others: Iterable[ConcurrentOperation]) -> Overlap | None:
     for other in others:
         both = mine & other.file_groups
         if both:

@@ -61,7 +61,7 @@ class Window:
     then: Timeline
 
 
-def latest(timeline: Timeline, order: Order) -> str:
+def latest_checkpoint(timeline: Timeline, order: Order) -> str:
     """The checkpoint of a consumer that has seen all completed writes; empty if there are none."""
     return max(map(order.time_of, timeline.writes), default="")
 

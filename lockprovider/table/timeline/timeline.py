@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from lockprovider.table.format.instant import Action, Instant, State, after, format_ms, parse
+from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 
 _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 _SERVICES = frozenset({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
@@ -22,7 +22,7 @@ class Timeline:
     @classmethod
     def of(cls, names: Iterable[str]) -> Timeline:
         """Read the file names below the timeline folder; names that are not instants are passed over."""
-        return cls(tuple(found for name in sorted(names) if (found := parse(name)) is not None))
+        return cls(tuple(found for name in sorted(names) if (found := parse_instant(name)) is not None))
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
         """The same timeline with these instants, too."""
@@ -135,7 +135,7 @@ class Timeline:
     def is_pending(self, begin: str) -> bool:
         """Whether the write `begin` is inflight and not completed: without that its writer must not commit."""
         states = {i.state for i in self.instants if i.begin == begin and i.changes_rows}
-        return State.INFLIGHT in states and State.COMPLETED not in states
+        return InstantState.INFLIGHT in states and InstantState.COMPLETED not in states
 
     @property
     def pending_writes(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class Timeline:
     def pending_files(self, begin: str) -> tuple[str, ...]:
         """File names of the requested and inflight states of one write, inflight last."""
         pending = (i for i in self.instants if i.begin == begin and i.changes_rows and not i.is_completed)
-        return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is State.INFLIGHT))
+        return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is InstantState.INFLIGHT))
 
 
 def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timeline:

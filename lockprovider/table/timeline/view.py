@@ -19,7 +19,7 @@ from typing import Literal
 
 from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import Action, Instant, State, format_ms, to_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
 from lockprovider.table.format.layout import META, FileGroup, parse_base_file
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.timeline import Timeline
@@ -88,7 +88,7 @@ def _stays(instant: Instant, keep: Callable[[Instant], bool]) -> bool:
 
 
 def _pending_again(instant: Instant) -> Instant:
-    return replace(instant, state=State.INFLIGHT, completion=None)
+    return replace(instant, state=InstantState.INFLIGHT, completion=None)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -132,7 +132,7 @@ class Snapshot:
         return next((s for s in self.slices if (s.partition, s.file_id) == (partition, file_id)), None)
 
 
-def snapshot(timeline: Timeline, files: Iterable[Entry], replaced: Container[FileGroup] = frozenset()) -> Snapshot:
+def snapshot_of(timeline: Timeline, files: Iterable[Entry], replaced: Container[FileGroup] = frozenset()) -> Snapshot:
     """The latest slices among `files`, as of `timeline`.
 
     `replaced` are the file groups that completed replacecommits retired.

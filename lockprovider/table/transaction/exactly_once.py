@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.streams import SINK_KEY, batches
+from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
 from lockprovider.table.state import archive_index
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -49,7 +49,7 @@ def committed_in(table: TableContext, timeline: Timeline, batch_id: BatchId) -> 
     archive's files say of their streams.
     """
     for instant in reversed(timeline.writes):
-        last = batches(table.metadata_of(instant).extra).get(batch_id.stream)
+        last = batches_by_stream(table.metadata_of(instant).extra).get(batch_id.stream)
         if last is not None:
             return instant if last >= batch_id.batch else None
     return archive_index.with_batch(table.archived, batch_id.stream, batch_id.batch)

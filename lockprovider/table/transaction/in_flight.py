@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, FileGroup, markers_dir, parse_base_file, parse_marker
 from lockprovider.table.format.metadata import decode_clustering_plan, decode_commit
-from lockprovider.table.timeline.conflict import Operation
+from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -22,26 +22,30 @@ if TYPE_CHECKING:
 _CLUSTER = "CLUSTER"
 
 
-def planned_services(table: TableContext, now: Timeline) -> tuple[Operation, ...]:
+def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOperation, ...]:
     """The clusterings that are planned and not completed, with the file groups they are going to replace.
 
     A pending overwrite, of the JVM's too, does not say what it will replace; it is checked when it commits.
     """
-    requested = [Instant(begin, Action.CLUSTERING, State.REQUESTED) for begin in now.pending(Action.CLUSTERING)]
-    return tuple(Operation(i, _CLUSTER, decode_clustering_plan(_content(table, i), i.file_name)) for i in requested)
+    requested = [Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in now.pending(Action.CLUSTERING)]
+    return tuple(
+        ConcurrentOperation(i, _CLUSTER, decode_clustering_plan(_content(table, i), i.file_name)) for i in requested
+    )
 
 
-def pending_writes(table: TableContext, now: Timeline, me: str) -> tuple[Operation, ...]:
+def pending_writes(table: TableContext, now: Timeline, me: str) -> tuple[ConcurrentOperation, ...]:
     """The other writers that are not completed, with what they have written or announced so far."""
     return tuple(_pending_write(table, now, begin) for begin in now.pending_writes if begin != me)
 
 
-def _pending_write(table: TableContext, now: Timeline, begin: str) -> Operation:
-    inflight = Instant(begin, now.pending_action(begin) or Action.COMMIT, State.INFLIGHT)
+def _pending_write(table: TableContext, now: Timeline, begin: str) -> ConcurrentOperation:
+    inflight = Instant(begin, now.pending_action(begin) or Action.COMMIT, InstantState.INFLIGHT)
     content = _content(table, inflight)
     profile = decode_commit(content, inflight.file_name) if content else None
     announced = frozenset() if profile is None else profile.file_groups
-    return Operation(inflight, "UNKNOWN" if profile is None else profile.operation, announced | _marked(table, begin))
+    return ConcurrentOperation(
+        inflight, "UNKNOWN" if profile is None else profile.operation, announced | _marked(table, begin)
+    )
 
 
 def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:

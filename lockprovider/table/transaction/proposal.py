@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
 from lockprovider.table.timeline.conflict import (
     TABLE_SERVICES,
-    Operation,
+    ConcurrentOperation,
     Overlap,
     Resolution,
     by_bucket,
@@ -69,16 +69,16 @@ class Proposal:
     @property
     def inflight(self) -> Instant:
         """The instant, until it is completed."""
-        return Instant(self.begin, self.action, State.INFLIGHT)
+        return Instant(self.begin, self.action, InstantState.INFLIGHT)
 
     def completed(self, completion: str) -> Instant:
         """The instant, once it is."""
-        return Instant(self.begin, self.action, State.COMPLETED, completion)
+        return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> ConcurrentOperation:
         """As the check of conflicts sees it."""
-        return Operation.of(self.inflight, self.metadata)
+        return ConcurrentOperation.of(self.inflight, self.metadata)
 
     @property
     def is_table_service(self) -> bool:
@@ -95,7 +95,7 @@ class Proposal:
         fresh = not self.metadata.replaced and all(stat.prev_commit is None for stat in self._stats)
         return not (fresh and resolution in (by_file_group, prefer_writer))
 
-    def overlap(self, others: Sequence[Operation], resolution: Resolution) -> Overlap | None:
+    def overlap(self, others: Sequence[ConcurrentOperation], resolution: Resolution) -> Overlap | None:
         """Which of the others it loses to, by buckets where the table has them."""
         return (resolution if self.config.bucket_index is None else by_bucket(resolution))(self.operation, others)
 

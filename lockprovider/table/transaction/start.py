@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError, Won
 from lockprovider import NotAcquired
 from lockprovider.table.errors import Aborted, PropertiesChanged
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path
 from lockprovider.table.format.metadata import encode_replace_pending
 from lockprovider.table.services import recover, rollback
@@ -124,7 +124,7 @@ def _take(table: TableContext, intent: Intent, begin: str) -> Started | Timeline
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not heartbeat.start():
         return table.timeline()
-    requested = Instant(begin, intent.action, State.REQUESTED)
+    requested = Instant(begin, intent.action, InstantState.REQUESTED)
     plan, profile = intent.contents
     try:
         # One that comes so late may find itself before what was archived meanwhile.
@@ -143,7 +143,7 @@ def _verify(
 ) -> Started | Timeline:
     """Whether that time, which is requested now, will do; the timeline as it was seen after, if not."""
     begin = requested.begin
-    inflight = Instant(begin, intent.action, State.INFLIGHT)
+    inflight = Instant(begin, intent.action, InstantState.INFLIGHT)
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
     looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
     seen = table.now(listed=looks_for_dead)

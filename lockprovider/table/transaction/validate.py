@@ -24,7 +24,7 @@ from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
-from lockprovider.table.timeline.conflict import Operation, archived_since, completed_since, undone_since
+from lockprovider.table.timeline.conflict import ConcurrentOperation, archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import lost
 from lockprovider.table.transaction.exactly_once import committed_in
@@ -122,7 +122,7 @@ def _check_columns(table: TableContext, proposal: Proposal, done: tuple[Instant,
 def _check_overlap(
     table: TableContext, proposal: Proposal, now: Timeline, later: list[tuple[Instant, CommitMetadata]]
 ) -> None:
-    others = [Operation.of(i, metadata) for i, metadata in later]
+    others = [ConcurrentOperation.of(i, metadata) for i, metadata in later]
     others += planned_services(table, now)
     if proposal.is_table_service:
         others += pending_writes(table, now, proposal.begin)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.timeline.archival import ArchivalFacts, KeepActive, archival_plan
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -121,11 +121,11 @@ def test_no_file_becomes_visible_that_is_of_no_completed_write(
 ) -> None:
     """By the rule of all readers: what began before the first write that stays counts as committed."""
     instants = [
-        Instant(at(n), kind, State.COMPLETED, at(n)) if done else Instant(at(n), kind, State.INFLIGHT)
+        Instant(at(n), kind, InstantState.COMPLETED, at(n)) if done else Instant(at(n), kind, InstantState.INFLIGHT)
         for n, kind, done in made
     ]
     writes = {int(n) for n, kind, done in made if done and kind in (Action.COMMIT, Action.REPLACECOMMIT)}
-    saves = [Instant(at(n), Action.SAVEPOINT, State.COMPLETED, at(n)) for n in saved & writes]
+    saves = [Instant(at(n), Action.SAVEPOINT, InstantState.COMPLETED, at(n)) for n in saved & writes]
     now = Timeline.of(i.file_name for i in [*instants, *saves])
     lost = orphans - {n for n, kind, _ in made if kind in (Action.COMMIT, Action.REPLACECOMMIT)}
     hidden = [at(n) for n in lost if now.first_active and at(n) >= now.first_active]

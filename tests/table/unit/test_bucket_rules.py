@@ -9,9 +9,21 @@ import pytest
 from lockprovider.table import Corrupt, UnsupportedTable
 from lockprovider.table.files.bucket_groups import groups, look_like_buckets
 from lockprovider.table.format.bucket import BucketIndex, file_id
-from lockprovider.table.format.instant import Action, Instant, State, format_ms
-from lockprovider.table.format.properties import TableConfig, check_readable, check_writable, encode, parse
-from lockprovider.table.timeline.conflict import Operation, by_bucket, by_file_group, by_partition, prefer_writer
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
+from lockprovider.table.format.properties import (
+    TableConfig,
+    check_readable,
+    check_writable,
+    encode_properties,
+    parse_properties,
+)
+from lockprovider.table.timeline.conflict import (
+    ConcurrentOperation,
+    by_bucket,
+    by_file_group,
+    by_partition,
+    prefer_writer,
+)
 from lockprovider.table.timeline.view import FileSlice
 
 A, B = format_ms(1_000), format_ms(2_000)
@@ -20,27 +32,32 @@ MINE, THEIRS = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6-0", "a81d4fae-0000-11d0-a76
 
 
 def reworded(old: str, new: str) -> TableConfig:
-    text = encode(CONFIG).decode()
+    text = encode_properties(CONFIG).decode()
     assert old in text
-    return parse(text.replace(old, new).encode())
+    return parse_properties(text.replace(old, new).encode())
 
 
-def operation(*ids: str, state: State = State.COMPLETED, name: str = "UPSERT", part: str = "p") -> Operation:
-    instant = Instant(A, Action.COMMIT, state, B if state is State.COMPLETED else None)
-    return Operation(instant, name, frozenset((part, one) for one in ids))
+def operation(
+    *ids: str, state: InstantState = InstantState.COMPLETED, name: str = "UPSERT", part: str = "p"
+) -> ConcurrentOperation:
+    instant = Instant(A, Action.COMMIT, state, B if state is InstantState.COMPLETED else None)
+    return ConcurrentOperation(instant, name, frozenset((part, one) for one in ids))
 
 
 def test_an_index_is_written_as_jvm_writers_read_it_and_read_back() -> None:
-    lines = encode(CONFIG).decode().splitlines()
+    lines = encode_properties(CONFIG).decode().splitlines()
     assert [line for line in lines if "index" in line] == [
         "hoodie.bucket.index.hash.field=id",
         "hoodie.bucket.index.num.buckets=8",
         "hoodie.index.bucket.engine=SIMPLE",
         "hoodie.index.type=BUCKET",
     ]
-    found = parse(encode(CONFIG))
+    found = parse_properties(encode_properties(CONFIG))
     assert found.bucket_index == CONFIG.bucket_index
-    assert parse(encode(replace(found, metadata_partitions=("files",)))).bucket_index == CONFIG.bucket_index
+    assert (
+        parse_properties(encode_properties(replace(found, metadata_partitions=("files",)))).bucket_index
+        == CONFIG.bucket_index
+    )
     check_writable(found)
 
 
@@ -74,7 +91,7 @@ def test_an_impossible_number_of_buckets_is_a_damaged_file(count: str) -> None:
 @pytest.mark.parametrize("resolution", [by_file_group, prefer_writer])
 def test_two_file_groups_of_one_bucket_overlap_and_of_two_do_not(resolution: object) -> None:
     resolve = by_bucket(resolution)  # type: ignore[arg-type]
-    mine = operation(file_id(3, MINE), state=State.INFLIGHT)
+    mine = operation(file_id(3, MINE), state=InstantState.INFLIGHT)
     theirs = operation(file_id(3, THEIRS), file_id(4, THEIRS))
     overlap = resolve(mine, [operation(file_id(4, MINE)), theirs])
     assert overlap is not None
@@ -85,15 +102,15 @@ def test_two_file_groups_of_one_bucket_overlap_and_of_two_do_not(resolution: obj
 
 def test_a_partition_that_is_enough_is_enough_with_buckets_too() -> None:
     theirs = operation(file_id(1, THEIRS), file_id(2, THEIRS))
-    overlap = by_bucket(by_partition)(operation(file_id(3, MINE), state=State.INFLIGHT), [theirs])
+    overlap = by_bucket(by_partition)(operation(file_id(3, MINE), state=InstantState.INFLIGHT), [theirs])
     assert overlap is not None
     assert overlap.file_groups == (("p", file_id(1, THEIRS)), ("p", file_id(2, THEIRS)))
 
 
 def test_a_planned_service_of_no_bucket_stands_for_itself() -> None:
-    planned = operation(MINE, state=State.REQUESTED, name="CLUSTER")
-    assert by_bucket(by_file_group)(operation(file_id(3, MINE), state=State.INFLIGHT), [planned]) is None
-    assert by_bucket(by_file_group)(operation(MINE, state=State.INFLIGHT), [planned]) is not None
+    planned = operation(MINE, state=InstantState.REQUESTED, name="CLUSTER")
+    assert by_bucket(by_file_group)(operation(file_id(3, MINE), state=InstantState.INFLIGHT), [planned]) is None
+    assert by_bucket(by_file_group)(operation(MINE, state=InstantState.INFLIGHT), [planned]) is not None
 
 
 def test_file_groups_are_told_apart_by_their_bucket() -> None:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from lockprovider import InvalidSettings
 from lockprovider.table import FailedWrites, Mode, TableSettings, WriteConflict
-from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline.conflict import (
-    Operation,
+    ConcurrentOperation,
     archived_since,
     by_file_group,
     by_partition,
@@ -32,16 +32,20 @@ def wrote(*groups: tuple[str, str], retired: dict[str, tuple[str, ...]] | None =
     return CommitMetadata(stats, "UPSERT", replaced=retired or {})
 
 
-def mine(*groups: tuple[str, str], name: str = "UPSERT") -> Operation:
-    return Operation(Instant(D, Action.COMMIT, State.INFLIGHT), name, frozenset(groups))
+def mine(*groups: tuple[str, str], name: str = "UPSERT") -> ConcurrentOperation:
+    return ConcurrentOperation(Instant(D, Action.COMMIT, InstantState.INFLIGHT), name, frozenset(groups))
 
 
-def pending(*groups: tuple[str, str], name: str = "UNKNOWN") -> Operation:
-    return Operation(Instant(A, Action.CLUSTERING, State.REQUESTED), name, frozenset(groups))
+def pending(*groups: tuple[str, str], name: str = "UNKNOWN") -> ConcurrentOperation:
+    return ConcurrentOperation(Instant(A, Action.CLUSTERING, InstantState.REQUESTED), name, frozenset(groups))
 
 
-def completed(*groups: tuple[str, str], begin: str = A, retired: dict[str, tuple[str, ...]] | None = None) -> Operation:
-    return Operation.of(Instant(begin, Action.COMMIT, State.COMPLETED, D), wrote(*groups, retired=retired))
+def completed(
+    *groups: tuple[str, str], begin: str = A, retired: dict[str, tuple[str, ...]] | None = None
+) -> ConcurrentOperation:
+    return ConcurrentOperation.of(
+        Instant(begin, Action.COMMIT, InstantState.COMPLETED, D), wrote(*groups, retired=retired)
+    )
 
 
 def test_what_completed_since_is_a_difference_of_sets_not_of_times() -> None:
@@ -112,7 +116,9 @@ def test_by_partition_two_new_groups_of_one_partition_conflict() -> None:
         (prefer_writer, mine(("p", "f"), name="CLUSTER"), completed(("p", "f")), True),
     ],
 )
-def test_who_gives_way_to_what_is_pending(resolution: object, me: Operation, other: Operation, conflicts: bool) -> None:
+def test_who_gives_way_to_what_is_pending(
+    resolution: object, me: ConcurrentOperation, other: ConcurrentOperation, conflicts: bool
+) -> None:
     assert (resolution(me, [other]) is not None) is conflicts
 
 

@@ -58,35 +58,37 @@ def test_filters_are_the_jvms_byte_for_byte(table: str, path: str) -> None:
     theirs = pq.ParquetFile(io.BytesIO(data)).metadata.metadata[b"org.apache.hudi.bloomfilter"].decode()
     keys = base_file.read_keys(data)
     assert len(keys) >= 1
-    assert bloom.encode(keys, room=ROOM) == theirs
-    assert bloom.encode(keys.to_pylist(), room=ROOM) == theirs
-    assert len(bloom.encode(keys)) < max(500, 17 * len(keys))
+    assert bloom.encode_filter(keys, room=ROOM) == theirs
+    assert bloom.encode_filter(keys.to_pylist(), room=ROOM) == theirs
+    assert len(bloom.encode_filter(keys)) < max(500, 17 * len(keys))
 
 
 @settings(max_examples=30)
 @given(st.text(min_size=1, max_size=30))
 def test_any_key_sets_the_bits_of_the_plain_algorithm(key: str) -> None:
-    assert found_bits(bloom.encode([key], room=ROOM)) == expected_bits(key)
-    assert found_bits(bloom.encode([key])) == expected_bits(key, FEW_BITS)
+    assert found_bits(bloom.encode_filter([key], room=ROOM)) == expected_bits(key)
+    assert found_bits(bloom.encode_filter([key])) == expected_bits(key, FEW_BITS)
 
 
 def test_the_common_murmur_tail_would_be_found_out() -> None:
     assert expected_bits("ab") != expected_bits("ab", canonical=True)
-    assert found_bits(bloom.encode(["ab"], room=ROOM)) == expected_bits("ab")
+    assert found_bits(bloom.encode_filter(["ab"], room=ROOM)) == expected_bits("ab")
 
 
 @settings(max_examples=10)
 @given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20))
 def test_keys_of_mixed_lengths_do_not_disturb_each_other(keys: list[str]) -> None:
-    assert found_bits(bloom.encode(keys, room=ROOM)) == set().union(*map(expected_bits, keys))
-    assert found_bits(bloom.encode(keys[:LEAST])) == set().union(*(expected_bits(k, FEW_BITS) for k in keys[:LEAST]))
-    assert bloom.encode(pa.chunked_array([keys, keys[:1]])) == bloom.encode([*keys, keys[0]])
-    assert bloom.encode(pa.array(["x", *keys])[1:]) == bloom.encode(keys)
+    assert found_bits(bloom.encode_filter(keys, room=ROOM)) == set().union(*map(expected_bits, keys))
+    assert found_bits(bloom.encode_filter(keys[:LEAST])) == set().union(
+        *(expected_bits(k, FEW_BITS) for k in keys[:LEAST])
+    )
+    assert bloom.encode_filter(pa.chunked_array([keys, keys[:1]])) == bloom.encode_filter([*keys, keys[0]])
+    assert bloom.encode_filter(pa.array(["x", *keys])[1:]) == bloom.encode_filter(keys)
 
 
 def test_a_key_put_in_is_found_and_others_hardly_ever() -> None:
     keys = [f"2013-01-01:UA:{number}" for number in range(2_000)]
-    found = bloom.BloomFilter.parse(bloom.encode(keys))
+    found = bloom.BloomFilter.parse(bloom.encode_filter(keys))
     assert all(found.might_contain(key) for key in keys[::50])
     assert not any(found.might_contain(f"{key}x") for key in keys[::50])
 
@@ -94,7 +96,7 @@ def test_a_key_put_in_is_found_and_others_hardly_ever() -> None:
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 1000, 1025, 32_768, 40_000])
 def test_a_filter_fits_its_keys_and_keeps_its_rate(count: int) -> None:
     keys, others = (pa.array([f"{prefix}{n}" for n in range(max(1, count))]) for prefix in ("key-", "other-"))
-    text = bloom.encode(keys[:count])
+    text = bloom.encode_filter(keys[:count])
     found = bloom.BloomFilter.parse(text)
     assert len(text) < 17 * max(count, 16) < 431_000 * 2
     assert found.might_contain_each(keys).all() == (count > 0)
@@ -103,8 +105,8 @@ def test_a_filter_fits_its_keys_and_keeps_its_rate(count: int) -> None:
 
 
 def test_no_keys_make_an_empty_filter() -> None:
-    assert found_bits(bloom.encode([])) == set()
-    assert bloom.encode(pa.array([], pa.string())) == bloom.encode([])
+    assert found_bits(bloom.encode_filter([])) == set()
+    assert bloom.encode_filter(pa.array([], pa.string())) == bloom.encode_filter([])
 
 
 def rows_by_the_book(count: int) -> list[int]:
@@ -133,7 +135,7 @@ def test_many_keys_are_spread_over_rows_as_hudi_does() -> None:
 
 @pytest.mark.parametrize(("count", "rows", "recorded"), [(60_000, 1, 60_000), (60_001, 2, 1), (120_003, 2, 60_003)])
 def test_the_counts_in_the_header_are_hudis(count: int, rows: int, recorded: int) -> None:
-    text = bloom.encode(pa.array(np.arange(count)).cast(pa.string()))
+    text = bloom.encode_filter(pa.array(np.arange(count)).cast(pa.string()))
     head = base64.b64decode(text[:40])
     assert int.from_bytes(head[17:21], "big") == recorded
     found = bloom.BloomFilter.parse(text)
@@ -147,17 +149,17 @@ def test_the_counts_in_the_header_are_hudis(count: int, rows: int, recorded: int
 )
 def test_a_filter_that_grows_is_the_filter_of_all_its_keys(first: int, count: int) -> None:
     keys = pa.array(np.arange(count)).cast(pa.string())
-    known = bloom.KnownFilter(bloom.encode(keys[:first]), first)
-    assert bloom.encode(keys, known) == bloom.encode(keys)
+    known = bloom.KnownFilter(bloom.encode_filter(keys[:first]), first)
+    assert bloom.encode_filter(keys, known) == bloom.encode_filter(keys)
 
 
 def test_a_filter_of_other_keys_would_be_found_out_and_one_of_another_form_is_not_used() -> None:
     keys = pa.array(["a", "b", "c"])
-    of_one = bloom.encode(keys[:1])
-    assert bloom.encode(keys, bloom.KnownFilter(bloom.encode(["z"]), 1)) != bloom.encode(keys)
-    assert bloom.encode(keys, bloom.KnownFilter(of_one, 1)) == bloom.encode(keys)
+    of_one = bloom.encode_filter(keys[:1])
+    assert bloom.encode_filter(keys, bloom.KnownFilter(bloom.encode_filter(["z"]), 1)) != bloom.encode_filter(keys)
+    assert bloom.encode_filter(keys, bloom.KnownFilter(of_one, 1)) == bloom.encode_filter(keys)
     other_bits = base64.b64encode(base64.b64decode(of_one)[:9] + b"\0\0\0\x08" + base64.b64decode(of_one)[13:]).decode()
-    too_large = bloom.KnownFilter(bloom.encode(keys[:1], room=ROOM), 1)
+    too_large = bloom.KnownFilter(bloom.encode_filter(keys[:1], room=ROOM), 1)
     for known in (
         too_large,
         bloom.KnownFilter(of_one, 2),
@@ -165,10 +167,10 @@ def test_a_filter_of_other_keys_would_be_found_out_and_one_of_another_form_is_no
         bloom.KnownFilter("AAAA", 1),
         bloom.KnownFilter(other_bits, 1),
     ):
-        assert bloom.encode(keys, known) == bloom.encode(keys)
+        assert bloom.encode_filter(keys, known) == bloom.encode_filter(keys)
 
 
-@pytest.mark.parametrize("text", ["", "AAAA", "%%%", bloom.encode(["a"])[:-8]])
+@pytest.mark.parametrize("text", ["", "AAAA", "%%%", bloom.encode_filter(["a"])[:-8]])
 def test_a_broken_filter_is_named_corrupt(text: str) -> None:
     with pytest.raises(Corrupt, match="bloom filter"):
         bloom.BloomFilter.parse(text)

@@ -16,7 +16,7 @@ from lockprovider.table.files import base_file, write_base_file
 from lockprovider.table.files import merge as merging
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.layout import BaseFile, PartitionStyle, record_key
-from lockprovider.table.format.properties import parse
+from lockprovider.table.format.properties import parse_properties
 
 BASE = BaseFile("f-0", "3-0-0", "20250713010535797")
 NEXT = BaseFile("f-0", "0-0-0", "20250713010536861")
@@ -48,7 +48,7 @@ def test_a_base_file_has_hudis_columns_and_footer() -> None:
     assert footer[b"hoodie_min_record_key"] == b"a"
     assert footer[b"hoodie_max_record_key"] == b"b"
     assert footer[b"hoodie_bloom_filter_type_code"] == b"DYNAMIC_V0"
-    assert footer[b"org.apache.hudi.bloomfilter"].decode() == bloom.encode(["a", "b"])
+    assert footer[b"org.apache.hudi.bloomfilter"].decode() == bloom.encode_filter(["a", "b"])
     assert schema.from_avro(footer[b"parquet.avro.schema"].decode()) == schema.with_meta(ROWS.schema)
 
 
@@ -67,7 +67,7 @@ def test_our_footer_has_every_hudi_key_of_the_jvms(table: str) -> None:
 
 @pytest.mark.parametrize(("table", "path"), base_files())
 def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
-    config = parse(contents(table)[".hoodie/hoodie.properties"])
+    config = parse_properties(contents(table)[".hoodie/hoodie.properties"])
     old = base_file.read_base_file(contents(table)[path])
     target = schema.from_avro(config.schema_json or "")
     rows = base_file.conform(old.select(target.names), target)
@@ -282,7 +282,7 @@ def test_a_merge_is_what_a_dict_would_do(
     assert done.plan.keys.to_pylist() == done.file["id"].to_pylist() == done.file["_hoodie_record_key"].to_pylist()
     footer = pq.ParquetFile(io.BytesIO(done.data)).metadata.metadata
     keys = done.plan.keys.to_pylist()
-    assert footer[b"org.apache.hudi.bloomfilter"].decode() == bloom.encode(keys)
+    assert footer[b"org.apache.hudi.bloomfilter"].decode() == bloom.encode_filter(keys)
     assert [footer.get(b"hoodie_min_record_key"), footer.get(b"hoodie_max_record_key")] == (
         [min(keys).encode(), max(keys).encode()] if keys else [None, None]
     )

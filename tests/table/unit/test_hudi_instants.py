@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from jvm_written import TABLES, timeline
 
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.instant import Action, Instant, State, after, format_ms, parse, to_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant, to_ms
 
 LAST_MS_OF_9999 = 253_402_300_799_999
 times = st.integers(0, LAST_MS_OF_9999 - 1).map(format_ms)
@@ -17,16 +17,16 @@ def test_every_name_the_jvm_wrote_is_read_and_written_back(table: str) -> None:
     names = [name for name in timeline(table) if not name.startswith("history")]
     assert len(names) >= 6
     for name in names:
-        instant = parse(name)
+        instant = parse_instant(name)
         assert instant is not None, name
         assert instant.file_name == name
         assert instant.is_completed == ("_" in name)
 
 
 def test_a_commit_in_flight_has_no_action_in_its_name() -> None:
-    assert Instant("20250713010535797", Action.COMMIT, State.INFLIGHT).file_name == "20250713010535797.inflight"
-    assert parse("20250713010535797.commit.inflight") is None
-    assert parse("20250713010535797.requested") is None
+    assert Instant("20250713010535797", Action.COMMIT, InstantState.INFLIGHT).file_name == "20250713010535797.inflight"
+    assert parse_instant("20250713010535797.commit.inflight") is None
+    assert parse_instant("20250713010535797.requested") is None
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_a_commit_in_flight_has_no_action_in_its_name() -> None:
     ],
 )
 def test_a_completed_service_is_filed_under_its_effect(action: Action, kept: Action) -> None:
-    name = Instant("20250713010535797", action, State.COMPLETED, "20250713010535799").file_name
+    name = Instant("20250713010535797", action, InstantState.COMPLETED, "20250713010535799").file_name
     assert name == f"20250713010535797_20250713010535799.{kept.value}"
-    assert parse(name) == Instant("20250713010535797", kept, State.COMPLETED, "20250713010535799")
+    assert parse_instant(name) == Instant("20250713010535797", kept, InstantState.COMPLETED, "20250713010535799")
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_a_completed_service_is_filed_under_its_effect(action: Action, kept: Act
     ],
 )  # fmt: skip
 def test_other_names_are_no_instants(name: str) -> None:
-    assert parse(name) is None
+    assert parse_instant(name) is None
 
 
-@given(times, times, st.sampled_from(Action), st.sampled_from(State))
-def test_what_is_written_is_read(begin: str, completion: str, action: Action, state: State) -> None:
-    instant = Instant(begin, action, state, completion if state is State.COMPLETED else None)
-    found = parse(instant.file_name)
+@given(times, times, st.sampled_from(Action), st.sampled_from(InstantState))
+def test_what_is_written_is_read(begin: str, completion: str, action: Action, state: InstantState) -> None:
+    instant = Instant(begin, action, state, completion if state is InstantState.COMPLETED else None)
+    found = parse_instant(instant.file_name)
     assert found is not None
     assert (found.begin, found.state, found.completion) == (begin, state, instant.completion)
     assert found.file_name == instant.file_name

@@ -10,7 +10,7 @@ from jvm_written import TABLES, contents, timeline
 
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format import metadata
-from lockprovider.table.format.instant import Action, parse
+from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import (
     CommitMetadata,
     RollbackMetadata,
@@ -24,7 +24,7 @@ COMMITS = [
     (table, name)
     for table in TABLES
     for name in timeline(table)
-    if (found := parse(name)) and found.is_completed and found.changes_rows
+    if (found := parse_instant(name)) and found.is_completed and found.changes_rows
 ]
 words = st.text(min_size=1, max_size=10)
 counts = st.integers(0, 2**63 - 1)
@@ -125,7 +125,7 @@ def test_different_commits_have_different_sync_markers() -> None:
 def test_the_jvms_rollback_is_read_and_written_back() -> None:
     seen = 0
     for name, theirs in timeline("mor_avro_v9_nonpartitioned_rollback").items():
-        found = parse(name)
+        found = parse_instant(name)
         if found is None or found.action is not Action.ROLLBACK or not theirs:
             continue
         seen += 1

@@ -12,7 +12,14 @@ from jvm_written import TABLES, contents
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
 from lockprovider.table.format.java_properties import escape_key, escape_value, pairs
-from lockprovider.table.format.properties import TableConfig, check_readable, check_writable, checksum, encode, parse
+from lockprovider.table.format.properties import (
+    TableConfig,
+    check_readable,
+    check_writable,
+    checksum,
+    encode_properties,
+    parse_properties,
+)
 
 GOOD = TableConfig("t", ("id",), ("city",), ("ts",))
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
@@ -24,14 +31,14 @@ def jvm_file(table: str) -> bytes:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_checksum_is_the_jvms(table: str) -> None:
-    config = parse(jvm_file(table))
+    config = parse_properties(jvm_file(table))
     assert str(checksum(config.name, config.database)) == config.raw["hoodie.table.checksum"]
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_what_the_jvm_said_survives_a_rewrite(table: str) -> None:
-    before = dict(parse(jvm_file(table)).raw)
-    after = dict(parse(encode(parse(jvm_file(table)))).raw)
+    before = dict(parse_properties(jvm_file(table)).raw)
+    after = dict(parse_properties(encode_properties(parse_properties(jvm_file(table)))).raw)
     before.pop("hoodie.table.metadata.partitions.inflight", None)  # empty, and dropped with the metadata table
     stated_now = {"hoodie.populate.meta.fields": "true", "hoodie.table.base.file.format": "PARQUET"}
     assert after == stated_now | before
@@ -40,39 +47,39 @@ def test_what_the_jvm_said_survives_a_rewrite(table: str) -> None:
 @pytest.mark.parametrize("table", TABLES)
 def test_values_are_escaped_as_the_jvm_escapes_them(table: str) -> None:
     lines = {line for line in jvm_file(table).decode("ascii").splitlines() if line and not line.startswith("#")}
-    ours = {f"{escape_key(key)}={escape_value(value)}" for key, value in parse(jvm_file(table)).raw.items()}
+    ours = {f"{escape_key(key)}={escape_value(value)}" for key, value in parse_properties(jvm_file(table)).raw.items()}
     assert ours == lines
 
 
 def test_a_wrong_checksum_is_corrupt() -> None:
-    broken = encode(GOOD).replace(b"hoodie.table.name=t", b"hoodie.table.name=u")
+    broken = encode_properties(GOOD).replace(b"hoodie.table.name=t", b"hoodie.table.name=u")
     with pytest.raises(Corrupt, match=r"hoodie\.table\.checksum"):
-        parse(broken)
+        parse_properties(broken)
 
 
 @pytest.mark.parametrize("data", [b"", b"hoodie.table.type=COPY_ON_WRITE\n", b"hoodie.table.name=t\n"])
 def test_half_a_file_is_corrupt(data: bytes) -> None:
     with pytest.raises(Corrupt, match=r"hoodie\.properties has"):
-        parse(data)
+        parse_properties(data)
 
 
 def test_a_new_table_is_written_and_read() -> None:
-    found = parse(encode(GOOD))
+    found = parse_properties(encode_properties(GOOD))
     assert replace(found, raw={}, merge_mode=None, keygenerator="") == GOOD
-    assert encode(found) == encode(GOOD)
+    assert encode_properties(found) == encode_properties(GOOD)
     assert found.raw["hoodie.record.merge.strategy.id"] == "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
     assert found.raw["hoodie.table.precombine.field"] == "ts"
     check_writable(found)
 
 
 def test_a_new_table_of_version_8_says_all_that_the_jvm_says() -> None:
-    jvm = parse(jvm_file("cow_v8_simplekeygen_nonhivestyle")).raw
+    jvm = parse_properties(jvm_file("cow_v8_simplekeygen_nonhivestyle")).raw
     config = TableConfig("t", ("id",), ("city",), ("ts",), schema_json="{}", database="d")
-    assert set(jvm) <= set(parse(encode(config)).raw)
+    assert set(jvm) <= set(parse_properties(encode_properties(config)).raw)
 
 
 def test_a_new_table_of_version_9_uses_its_own_names() -> None:
-    found = parse(encode(replace(GOOD, version=9))).raw
+    found = parse_properties(encode_properties(replace(GOOD, version=9))).raw
     assert found["hoodie.table.ordering.fields"] == "ts"
     assert found["hoodie.table.format"] == "native"
     assert "hoodie.table.precombine.field" not in found
@@ -80,15 +87,17 @@ def test_a_new_table_of_version_9_uses_its_own_names() -> None:
 
 
 def test_retiring_the_metadata_table_takes_its_properties_away() -> None:
-    mor = replace(parse(jvm_file("mor_avro_v9_nonpartitioned_rollback")), metadata_partitions=("files",))
-    assert "hoodie.table.metadata.partitions" in parse(encode(mor)).raw
-    retired = parse(encode(replace(parse(encode(mor)), metadata_partitions=())))
+    mor = replace(parse_properties(jvm_file("mor_avro_v9_nonpartitioned_rollback")), metadata_partitions=("files",))
+    assert "hoodie.table.metadata.partitions" in parse_properties(encode_properties(mor)).raw
+    retired = parse_properties(
+        encode_properties(replace(parse_properties(encode_properties(mor)), metadata_partitions=()))
+    )
     assert not [key for key in retired.raw if key.startswith("hoodie.table.metadata.partitions")]
 
 
 @pytest.mark.parametrize("table", ["cow_v8_nonpartitioned", "cow_v9_txns_simple_nometa"])
 def test_plain_jvm_tables_can_be_written(table: str) -> None:
-    check_writable(parse(jvm_file(table)))
+    check_writable(parse_properties(jvm_file(table)))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from lockprovider.table.files import base_file, merge, write_base_file
 from lockprovider.table.format import layout, metadata, properties, schema
-from lockprovider.table.format.instant import Action, Instant, State
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import BaseFile
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
@@ -49,7 +49,7 @@ class Handmade:
 
     def __init__(self, folder: Path, config: TableConfig) -> None:
         self.folder, self.config = folder, config
-        self.put(layout.PROPERTIES, properties.encode(config))
+        self.put(layout.PROPERTIES, properties.encode_properties(config))
 
     def put(self, path: str, data: bytes) -> None:
         target = self.folder / path
@@ -77,10 +77,10 @@ class Handmade:
     def commit(self, begin: str, done: str, stats: list[WriteStat]) -> None:
         text = schema.to_avro(COLUMNS, self.config.name)
         record = CommitMetadata({stat.partition: (stat,) for stat in stats}, "UPSERT", text)
-        requested = Instant(begin, Action.COMMIT, State.REQUESTED)
+        requested = Instant(begin, Action.COMMIT, InstantState.REQUESTED)
         self.put(f"{layout.TIMELINE}/{requested.file_name}", b"")
-        self.put(f"{layout.TIMELINE}/{replace(requested, state=State.INFLIGHT).file_name}", b"")
-        completed = replace(requested, state=State.COMPLETED, completion=done)
+        self.put(f"{layout.TIMELINE}/{replace(requested, state=InstantState.INFLIGHT).file_name}", b"")
+        completed = replace(requested, state=InstantState.COMPLETED, completion=done)
         self.put(f"{layout.TIMELINE}/{completed.file_name}", metadata.encode_commit(record))
 
     def read(self, **options: str) -> list[dict[str, object]]:

@@ -13,7 +13,7 @@ from jvm_written import TABLES, base_files, contents
 
 from lockprovider.table.errors import Corrupt, UnsupportedSchema
 from lockprovider.table.format import schema
-from lockprovider.table.format.properties import parse
+from lockprovider.table.format.properties import parse_properties
 
 UTC_US, LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
@@ -45,7 +45,7 @@ schemas = structs(st.recursive(flat, nested, max_leaves=4)).map(
 
 
 def stored_schema(table: str) -> str:
-    text = parse(contents(table)[".hoodie/hoodie.properties"]).schema_json
+    text = parse_properties(contents(table)[".hoodie/hoodie.properties"]).schema_json
     assert text is not None
     return text
 
@@ -68,7 +68,7 @@ def test_the_jvms_schemas_are_read_and_are_ours_but_for_the_order_in_unions(tabl
     theirs = stored_schema(table)
     found = schema.from_avro(theirs)
     assert len(found) >= 5
-    ours = json.loads(schema.to_avro(found, parse(contents(table)[".hoodie/hoodie.properties"]).name))
+    ours = json.loads(schema.to_avro(found, parse_properties(contents(table)[".hoodie/hoodie.properties"]).name))
     assert null_first(json.loads(theirs)) == null_first(ours)
 
 

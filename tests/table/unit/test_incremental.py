@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
-from lockprovider.table.timeline.incremental import OPERATION, Order, changed_rows, latest, touched, window
+from lockprovider.table.timeline.incremental import OPERATION, Order, changed_rows, latest_checkpoint, touched, window
 from lockprovider.table.timeline.timeline import Timeline
 
 A, B, C, D, E, F = (format_ms(1_000 * number) for number in range(1, 7))
@@ -50,7 +50,7 @@ def test_by_begin_a_late_finisher_is_missed() -> None:
 
 @pytest.mark.parametrize("action", [Action.CLUSTERING, Action.REPLACECOMMIT])
 def test_whatever_may_still_change_rows_holds_the_fence_and_a_clean_does_not(action: Action) -> None:
-    names = [Instant(A, action, State.REQUESTED).file_name, f"{B}_{C}.commit"]
+    names = [Instant(A, action, InstantState.REQUESTED).file_name, f"{B}_{C}.commit"]
     assert window(Timeline.of(names), "", F, Order.FENCED).commits == ()
     assert begins(window(Timeline.of([f"{A}.clean.requested", f"{B}_{C}.commit"]), "", F, Order.FENCED).commits) == [B]
 
@@ -60,9 +60,9 @@ def test_a_window_is_open_below_and_closed_above_and_its_checkpoint_is_a_commits
     found = window(timeline, B, E, Order.COMPLETION)
     assert (begins(found.commits), found.checkpoint) == ([C], D)
     assert begins(found.then.writes) == [A, C]
-    assert latest(timeline, Order.COMPLETION) == F
-    assert latest(timeline, Order.FENCED) == E
-    assert latest(Timeline(), Order.BEGIN) == ""
+    assert latest_checkpoint(timeline, Order.COMPLETION) == F
+    assert latest_checkpoint(timeline, Order.FENCED) == E
+    assert latest_checkpoint(Timeline(), Order.BEGIN) == ""
     assert window(Timeline(), B, F, Order.COMPLETION).checkpoint == B
 
 
@@ -80,7 +80,7 @@ def test_whenever_a_consumer_looks_it_is_given_every_commit_once(
         done = [(format_ms(begin), format_ms(end)) for begin, end in pairs if end <= now]
         pending = tuple(format_ms(begin) for begin, end in pairs if begin <= now < end)
         timeline = commits(*done, pending=pending)
-        found = window(timeline, checkpoint, latest(timeline, order), order)
+        found = window(timeline, checkpoint, latest_checkpoint(timeline, order), order)
         assert {i.begin for i in found.before.writes} == set(given_)
         given_ += begins(found.commits)
         assert {i.begin for i in found.then.writes} == set(given_)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from lockprovider.table.format.bucket import BucketIndex, file_id
-from lockprovider.table.format.instant import Action, Instant, State, format_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.timeline.conflict import Operation, by_file_group, by_partition, prefer_writer
+from lockprovider.table.timeline.conflict import ConcurrentOperation, by_file_group, by_partition, prefer_writer
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.proposal import Proposal, operation_name, stats_by_partition
@@ -55,8 +55,8 @@ def test_a_resolution_that_looks_at_more_than_file_groups_is_asked_of_new_files_
 
 def test_two_first_file_groups_of_one_bucket_overlap_where_there_are_buckets_only() -> None:
     mine, theirs = (WriteStat(file_id(2, f"{n}" * 24), "p/x", "p") for n in (1, 2))
-    done = Instant(A, Action.COMMIT, State.COMPLETED, A)
-    others = [Operation.of(done, CommitMetadata({"p": (theirs,)}, "UPSERT"))]
+    done = Instant(A, Action.COMMIT, InstantState.COMPLETED, A)
+    others = [ConcurrentOperation.of(done, CommitMetadata({"p": (theirs,)}, "UPSERT"))]
     found = proposal(mine, config=BUCKETED).overlap(others, by_file_group)
     assert found is not None
     assert (found.lost_to, found.file_groups) == (done, (("p", theirs.file_id),))

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsspec_cas import Entry
-from lockprovider.table.format.instant import Action, Instant, State, format_ms, to_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy, Removable, removable
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, FileSlice, rewound, snapshot
+from lockprovider.table.timeline.view import AsOf, FileSlice, rewound, snapshot_of
 
 HOUR_MS = 3_600_000
 
@@ -175,7 +175,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Instant], set[str], dict[tuple[str,
             continue
         ends = known and draw(st.integers(0, 4)) == 0
         action = Action.REPLACECOMMIT if ends else Action.COMMIT
-        instants.append(Instant(format_ms(begin_ms), action, State.COMPLETED, format_ms(done_ms)))
+        instants.append(Instant(format_ms(begin_ms), action, InstantState.COMPLETED, format_ms(done_ms)))
         if ends:
             replaced["p", group] = format_ms(begin_ms)
         else:
@@ -187,7 +187,7 @@ def seen(now: Timeline, paths: set[str], replaced: dict[tuple[str, str], str], m
     then = rewound(now, moment.includes)
     done = {instant.begin for instant in then.writes}
     ended = {group for group, by in replaced.items() if by in done}
-    return snapshot(then, entries(paths), ended).slices
+    return snapshot_of(then, entries(paths), ended).slices
 
 
 @settings(max_examples=300)
@@ -228,7 +228,9 @@ def test_files_that_no_reader_sees_change_nothing_for_those_that_are_seen(
     first_ms = to_ms(min(instant.begin for instant in instants))
     after_ms = st.integers(1, 40).map(lambda n: first_ms + n * 50 + 25)  # numbers that no begin or completion ends with
     begins = data.draw(st.dictionaries(after_ms.map(format_ms), st.booleans(), min_size=1, max_size=4))
-    pending = [Instant(begin, Action.COMMIT, State.INFLIGHT) for begin, is_pending in begins.items() if is_pending]
+    pending = [
+        Instant(begin, Action.COMMIT, InstantState.INFLIGHT) for begin, is_pending in begins.items() if is_pending
+    ]
     unseen = {base(data.draw(st.sampled_from("fgh")), begin) for begin in begins}
     now = Timeline.of(instant.file_name for instant in (*instants, *pending))
     for policy in (KeepCommits(number), KeepHours(0), KeepVersions(number)):
@@ -241,7 +243,7 @@ def test_files_that_no_reader_sees_change_nothing_for_those_that_are_seen(
 
 def test_the_check_of_random_histories_can_fail() -> None:
     """The wrong twin: a clean that also takes the slice before the oldest retained commit."""
-    instants = [Instant(at(n), Action.COMMIT, State.COMPLETED, at(n + 0.5)) for n in (1, 2)]
+    instants = [Instant(at(n), Action.COMMIT, InstantState.COMPLETED, at(n + 0.5)) for n in (1, 2)]
     now, paths = Timeline(tuple(instants)), {base("f", at(1)), base("g", at(2))}
     moment = AsOf(instants[-1].completion or "")
     assert seen(now, paths - {base("f", at(1))}, {}, moment) != seen(now, paths, {}, moment)

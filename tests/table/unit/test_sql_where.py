@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.sql_where import parse
+from lockprovider.table.engines.sql_where import parse_where
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
 TABLE = pa.table(
@@ -48,7 +48,7 @@ TABLE = pa.table(
     ],
 )
 def test_the_rows_kept_are_those_of_sql(text: str, kept: list[Any]) -> None:
-    assert TABLE.filter(parse(text, TABLE.schema))["n"].to_pylist() == kept
+    assert TABLE.filter(parse_where(text, TABLE.schema))["n"].to_pylist() == kept
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_the_rows_kept_are_those_of_sql(text: str, kept: list[Any]) -> None:
 )
 def test_what_is_not_understood_is_refused(text: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
-        parse(text, TABLE.schema)
+        parse_where(text, TABLE.schema)

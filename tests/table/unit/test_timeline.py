@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.format.instant import Action, Instant, State, after, format_ms, parse
+from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 from lockprovider.table.timeline.conflict import archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -104,7 +104,7 @@ def test_the_next_time_exceeds_all_times(times: list[int], now_ms: int) -> None:
     timeline = Timeline.of(f"{format_ms(ms)}.commit.requested" for ms in times)
     assert timeline.next_time(now_ms) > max(format_ms(ms) for ms in times)
     assert timeline.next_time(now_ms) >= format_ms(now_ms)
-    assert parse(f"{timeline.next_time(now_ms)}.inflight") is not None
+    assert parse_instant(f"{timeline.next_time(now_ms)}.inflight") is not None
 
 
 def test_comparing_two_long_timelines_looks_at_each_instant_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_what_is_added_is_as_if_it_had_been_listed(
     instants = [
         parsed
         for begin, more, action, done in made
-        if (parsed := parse(_name(begin, begin + more, action, done=done))) is not None
+        if (parsed := parse_instant(_name(begin, begin + more, action, done=done))) is not None
     ]
     instants = list(dict.fromkeys(instants))
     cut = data.draw(st.integers(0, len(instants)))
@@ -165,4 +165,6 @@ def test_what_is_added_is_as_if_it_had_been_listed(
 
 def _name(begin: int, completion: int, action: Action, *, done: bool) -> str:
     first, last = f"2026112100000{begin:04d}", f"2026112100000{completion:04d}"
-    return Instant(first, action, State.COMPLETED, last).file_name if done else f"{first}.{action.value}.requested"
+    return (
+        Instant(first, action, InstantState.COMPLETED, last).file_name if done else f"{first}.{action.value}.requested"
+    )

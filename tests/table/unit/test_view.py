@@ -8,7 +8,7 @@ from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.format.instant import Instant, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, lost, rewound, snapshot
+from lockprovider.table.timeline.view import AsOf, lost, rewound, snapshot_of
 
 A, B, C, D = (format_ms(1_000 * number) for number in range(1, 5))
 
@@ -19,19 +19,21 @@ def files(*paths: str) -> list[Entry]:
 
 def test_the_latest_completed_slice_of_a_group_counts() -> None:
     timeline = Timeline.of([f"{A}_{B}.commit", f"{C}_{D}.commit"])
-    seen = snapshot(timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"p/f-0_0-0-0_{C}.parquet"))
+    seen = snapshot_of(timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"p/f-0_0-0-0_{C}.parquet"))
     assert [s.begin for s in seen.slices] == [C]
 
 
 def test_a_slice_whose_instant_is_pending_is_not_seen() -> None:
     timeline = Timeline.of([f"{A}_{B}.commit", f"{C}.commit.requested", f"{C}.inflight"])
-    seen = snapshot(timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"p/f-0_0-0-0_{C}.parquet", f"q/g-0_0-0-0_{C}.parquet"))
+    seen = snapshot_of(
+        timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"p/f-0_0-0-0_{C}.parquet", f"q/g-0_0-0-0_{C}.parquet")
+    )
     assert [(s.partition, s.begin) for s in seen.slices] == [("p", A)]
 
 
 def test_a_pending_first_instant_is_not_taken_for_an_archived_one() -> None:
     timeline = Timeline.of([f"{A}.commit.requested", f"{A}.inflight", f"{B}_{C}.commit"])
-    assert snapshot(timeline, files(f"p/f-0_0-0-0_{A}.parquet")).slices == ()
+    assert snapshot_of(timeline, files(f"p/f-0_0-0-0_{A}.parquet")).slices == ()
 
 
 @pytest.mark.parametrize("action", ["compaction", "logcompaction", "clustering", "replacecommit", "deltacommit"])
@@ -39,14 +41,14 @@ def test_a_pending_first_instant_is_not_taken_for_an_archived_one() -> None:
 def test_nothing_that_is_pending_is_taken_for_archived_a_table_service_neither(action: str, state: str) -> None:
     timeline = Timeline.of([f"{B}.{action}.{state}", f"{C}_{D}.commit"])
     paths = files(f"p/old-0_0-0-0_{A}.parquet", f"p/new-0_0-0-0_{B}.parquet")
-    assert [s.file_id for s in snapshot(timeline, paths).slices] == ["old-0"]
+    assert [s.file_id for s in snapshot_of(timeline, paths).slices] == ["old-0"]
     done = {"clustering": "replacecommit", "compaction": "commit", "logcompaction": "deltacommit"}.get(action, action)
-    assert len(snapshot(timeline.plus(Timeline.of([f"{B}_{D}.{done}"]).instants), paths).slices) == 2
+    assert len(snapshot_of(timeline.plus(Timeline.of([f"{B}_{D}.{done}"]).instants), paths).slices) == 2
 
 
 def test_a_slice_older_than_the_timeline_is_an_archived_commits() -> None:
     timeline = Timeline.of([f"{B}_{C}.commit"])
-    assert [s.begin for s in snapshot(timeline, files(f"p/f-0_0-0-0_{A}.parquet")).slices] == [A]
+    assert [s.begin for s in snapshot_of(timeline, files(f"p/f-0_0-0-0_{A}.parquet")).slices] == [A]
 
 
 def test_retired_groups_and_bookkeeping_are_not_seen() -> None:
@@ -54,13 +56,15 @@ def test_retired_groups_and_bookkeeping_are_not_seen() -> None:
     paths = files(
         f"p/f-0_0-0-0_{A}.parquet", f".hoodie/x/f-1_0-0-0_{A}.parquet", f"p/g-0_0-0-0_{A}.parquet", "p/readme"
     )
-    seen = snapshot(timeline, paths, {("p", "g-0")})
+    seen = snapshot_of(timeline, paths, {("p", "g-0")})
     assert [s.file_id for s in seen.slices] == ["f-0"]
 
 
 def test_a_view_can_be_narrowed_to_partitions() -> None:
     timeline = Timeline.of([f"{A}_{B}.commit"])
-    seen = snapshot(timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"q/r/g-0_0-0-0_{A}.parquet", f"h-0_0-0-0_{A}.parquet"))
+    seen = snapshot_of(
+        timeline, files(f"p/f-0_0-0-0_{A}.parquet", f"q/r/g-0_0-0-0_{A}.parquet", f"h-0_0-0-0_{A}.parquet")
+    )
     assert seen.partitions == ("", "p", "q/r")
     assert [s.file_id for s in seen.within(["q/r", "none"])] == ["g-0"]
     assert len(seen.within(None)) == 3
@@ -78,8 +82,8 @@ def test_rewound_a_write_that_was_not_done_is_pending_and_its_files_are_not_seen
     assert [i.begin for i in then.writes] == [B]
     assert [i.file_name for i in then.instants if i.action.value == "clean"] == [f"{C}_{D}.clean"]
     files_ = files(f"p/f-0_0-0-0_{A}.parquet", f"p/g-0_0-0-0_{B}.parquet")
-    assert [s.begin for s in snapshot(then, files_).slices] == [B], "the file of A is not an archived one's"
-    assert [s.begin for s in snapshot(rewound(now, AsOf(A, "begin").includes), files_).slices] == [A]
+    assert [s.begin for s in snapshot_of(then, files_).slices] == [B], "the file of A is not an archived one's"
+    assert [s.begin for s in snapshot_of(rewound(now, AsOf(A, "begin").includes), files_).slices] == [A]
 
 
 def test_a_time_is_17_digits_or_a_datetime_and_the_last_moment_of_a_second_is_part_of_it() -> None:
@@ -98,13 +102,13 @@ def wrote(begin: str, *stats: tuple[str, str | None], replaced: tuple[str, ...] 
 
 
 def test_what_a_later_write_replaced_must_be_there() -> None:
-    seen = snapshot(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
+    seen = snapshot_of(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
     assert lost(seen, [wrote(C, ("f-0", B)), wrote(B, ("f-0", A), ("new-0", None))]) == frozenset()
     assert lost(seen, [wrote(B, ("g-0", A))]) == {("p", "g-0")}
     assert lost(seen, [wrote(C, ("f-0", B))]) == {("p", "f-0")}, "the slice there is older than the one replaced"
 
 
 def test_a_group_that_was_ended_later_must_be_there_unless_it_was_made_later_too() -> None:
-    seen = snapshot(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
+    seen = snapshot_of(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
     assert lost(seen, [wrote(C, replaced=("f-0", "new-0")), wrote(B, ("new-0", None))]) == frozenset()
     assert lost(seen, [wrote(C, replaced=("g-0",))]) == {("p", "g-0")}

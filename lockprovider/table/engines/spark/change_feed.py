@@ -56,5 +56,5 @@ def changes(
     """
     found = history.changes(table, after, until, order=order, columns=columns, partitions=partitions)
     place = table.place
-    rows = jobs.over(spark, found.parts, tasks.comparer(place), found.schema)
+    rows = jobs.run_over(spark, found.parts, tasks.comparer(place), found.schema)
     return Feed(rows, found.checkpoint, tuple(commit.begin for commit in found.commits))

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, checked_times, latest
+from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, checked_times, latest_completion
 from lockprovider.table.engines.spark.writer import BatchWriter, Shipment, StreamWriter
 from lockprovider.table.engines.writer import plain_columns
 from lockprovider.table.errors import TableNotFound
@@ -76,7 +76,7 @@ class HudiCas(DataSource):
         checked_times(options)
         table = options.open()
         timeline = table.timeline()
-        self._pinned = options.as_of or latest(timeline) or None
+        self._pinned = options.as_of or latest_completion(timeline) or None
         columns = None if options.columns is None else list(options.columns)
         schema = plain_columns(table.schema(timeline), columns)
         return from_arrow_schema(pa.schema([(OPERATION, pa.string()), *schema]) if options.changes else schema)

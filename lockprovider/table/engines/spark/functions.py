@@ -182,8 +182,8 @@ def read(
     if isinstance(filter, str):
         seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
         sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
-    scan = reading.plan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
-    rows = jobs.over(spark, scan.slices, tasks.scanner(table.place, scan), scan.schema)
+    scan = reading.plan_scan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
+    rows = jobs.run_over(spark, scan.slices, tasks.scanner(table.place, scan), scan.schema)
     return rows if sql is None else rows.where(sql).select(*names)
 
 
@@ -242,7 +242,7 @@ def insert(txn: Transaction, rows: DataFrame) -> None:
     if txn.config.bucket_index is not None:
         _change(txn, writer, jobs.keyed(writer, rows, None, whole=False))
         return
-    jobs.add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
+    jobs.run_and_add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
 
 
 def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
@@ -265,7 +265,9 @@ def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | Non
         within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
         txn.overwrite(within)
         writer = for_tasks(txn, schema)
-        jobs.add(txn, held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS)))
+        jobs.run_and_add(
+            txn, held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
+        )
     finally:
         if partitions is None:
             held.unpersist()
@@ -296,11 +298,11 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
     txn.operation = "DELETE"
     schema = txn.table.schema(txn.timeline)
     seen = jobs.mentioned(where, schema)
-    slices = reading.plan(
+    slices = reading.plan_scan(
         txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
     ).slices  # without those of partitions that cannot have such rows
     numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
     locate = tasks.locator(txn.table.place, seen)
-    located = jobs.over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
+    located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
     jobs.put(txn, for_tasks(txn, schema), gone, numbered)

@@ -27,12 +27,12 @@ _NO_COLUMNS = pa.schema([])
 _ALIKE = frozenset({pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.date32()})  # compare alike in Spark and Arrow
 
 
-def over(
+def run_over(
     spark: SparkSession, work: Sequence[tasks.T], each: Callable[[tasks.T], pa.Table], schema: pa.Schema
 ) -> DataFrame:
     """A DataFrame of what `each` makes of every piece of work (a file slice, say), one Spark partition a piece."""
     numbers = spark.range(0, len(work), 1, max(1, len(work)))
-    return numbers.mapInArrow(tasks.over(work, each, schema), from_arrow_schema(schema))
+    return numbers.mapInArrow(tasks.map_over(work, each, schema), from_arrow_schema(schema))
 
 
 def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter) -> DataFrame:
@@ -47,7 +47,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter)
     # With a sketch the other keys of the table, of which there are many more, are not sent to Spark.
     sketch = _sketch(keyed) if numbered.changes <= SKETCHED_KEYS else None
     locate = tasks.locator(writer.place, _NO_COLUMNS, sketch)
-    index = over(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
+    index = run_over(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
     tagged = keyed.join(index, on, "left")
     return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))
 
@@ -64,10 +64,10 @@ def put(txn: Transaction, writer: GroupWriter, changes: DataFrame, numbered: tas
     # Told by number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
     apart = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
-    add(txn, grouped.applyInArrow(tasks.rewriter(writer, numbered), from_arrow_schema(tasks.STATS)))
+    run_and_add(txn, grouped.applyInArrow(tasks.rewriter(writer, numbered), from_arrow_schema(tasks.STATS)))
 
 
-def add(txn: Transaction, stats: DataFrame) -> None:
+def run_and_add(txn: Transaction, stats: DataFrame) -> None:
     """Run the job that writes, exactly once, and hand its statistics to the transaction."""
     with typed_errors():
         found = stats.collect()
@@ -101,7 +101,7 @@ def pushable(where: str, schema: pa.Schema) -> Any:
     if "\\" in where or "''" in where:
         return None  # Spark's settings say what these mean
     try:
-        return sql_where.parse(where, pa.schema([column for column in schema if column.type in _ALIKE]))
+        return sql_where.parse_where(where, pa.schema([column for column in schema if column.type in _ALIKE]))
     except InvalidInput:
         return None
 

@@ -137,7 +137,7 @@ def _touched(grouped: DataFrame, numbered: tasks.Numbered) -> list[tuple[str, Fi
 
 def _joined(grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter) -> DataFrame:
     """Each source row, with the table's row of its key if there is one."""
-    located = jobs.over(
+    located = jobs.run_over(
         grouped.sparkSession,
         touched,
         tasks.locator(writer.place, writer.schema),

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.sql_where import parse
+from lockprovider.table.engines.sql_where import parse_where
 from lockprovider.table.files.base_file import conform
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
@@ -81,7 +81,7 @@ def snapshot_scan(
     schema = table.schema(seen.timeline)
     asked = _where(options, schema)
     where = among if asked is None else asked if among is None else asked & among
-    return reading.plan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
+    return reading.plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
 
 
 def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
@@ -108,13 +108,13 @@ def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], 
     return pieces(table, replace(scan, slices=tuple(one for one in scan.slices if one.begin in written)))
 
 
-def latest(timeline: Timeline) -> str:
+def latest_completion(timeline: Timeline) -> str:
     """The completion time of the last write; before every time if there is none."""
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
 def _where(options: SparkOptions, schema: pa.Schema) -> Any:
-    return None if options.filter is None else parse(options.filter, hudi_schema.with_meta(schema))
+    return None if options.filter is None else parse_where(options.filter, hudi_schema.with_meta(schema))
 
 
 class BatchReader(DataSourceReader):
@@ -132,7 +132,7 @@ class BatchReader(DataSourceReader):
         if options.begin is None and options.end is None and not options.changes:
             return pieces(table, snapshot_scan(table, options, columns, self._pinned))
         begin = _START if options.begin is None else time_text(options.begin)
-        end = latest(table.timeline()) if options.end is None else time_text(options.end)
+        end = latest_completion(table.timeline()) if options.end is None else time_text(options.end)
         return changed(table, options, columns, begin, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case "earliest":
                 return {_OFFSET: _START}
             case "latest":
-                return {_OFFSET: latest(self._opened().timeline())}
+                return {_OFFSET: latest_completion(self._opened().timeline())}
             case time:
                 return {_OFFSET: time_text(time)}
 
@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Go no further than to what is there now."""
-        self._target = latest(self._opened().timeline())
+        self._target = latest_completion(self._opened().timeline())
 
     @in_one_sentence()
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
@@ -201,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _completed_after(self, start: str) -> list[Instant]:
         table = self._opened()
-        until = latest(table.timeline())
+        until = latest_completion(table.timeline())
         if until <= start:
             return []
         # A listing of several pages is not one moment: of two commits the earlier may be missing. What had completed

@@ -71,7 +71,7 @@ def grouped_schema(schema: pa.Schema) -> pa.Schema:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
+def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema) -> Callable[[Batches], Batches]:
     """What `each` makes of those pieces of work whose numbers come in."""
 
     def run(batches: Batches) -> Batches:

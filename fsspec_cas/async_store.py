@@ -263,9 +263,8 @@ class AsyncStore:
         raise Unavailable(f"{path!r} was changed by others at each of {failures} tries", path=path)
 
     async def _update_once(self, path: str, fn: Callable[[bytes | None], bytes], timeout: float) -> Outcome:
-        try:
-            content = await self.read(path, timeout=timeout)
-        except ObjectNotFound:
+        content = await self.read_or_none(path, timeout=timeout)
+        if content is None:
             return await self.put_if_absent(path, fn(None), timeout=timeout)
         return await self.put_if_match(path, fn(content.data), content.version, timeout=timeout)
 

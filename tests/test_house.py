@@ -173,6 +173,28 @@ def test_what_stands_below_knows_nothing_of_the_packages_above() -> None:
     assert wrong == []
 
 
+# What one package knows of the inside of another below it, and why; all else goes by the other's public names.
+INNER = {
+    "fsspec_cas.command": "commands of both packages end, complain and take storage options alike",
+    "fsspec_cas.bridge.background": "threads that cannot be started any more at the end of the interpreter",
+    "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
+    "fsspec_cas.send.retry": "a transaction that lost waits as a request does",
+}
+
+
+def test_packages_know_each_other_by_public_names() -> None:
+    above = {"fsspec_cas": "lockprovider", "lockprovider": "lockprovider.table"}
+    found = {
+        name
+        for below, other in above.items()
+        for module in MODULES
+        if module == other or module.startswith(f"{other}.")
+        for name in modules_imported(module)
+        if name.startswith(f"{below}.") and not name.startswith(f"{other}")
+    }
+    assert found == set(INNER)
+
+
 def test_no_circle_is_longer_than_three() -> None:
     graph = {module: modules_imported(module) for module in MODULES if not _is_package(module)}
     assert [circle for circle in circles(graph) if len(circle) > 3] == []

@@ -15,7 +15,7 @@ from typing import Literal
 from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, NoAnswer, NotNow, Upload, WriteAnswer
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.errors import NotSupported, ObjectNotFound, Unavailable
+from fsspec_cas.errors import NotSupported, Unavailable
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Won
 from fsspec_cas.version import Condition, Version
 
@@ -70,8 +70,7 @@ class Bench:
 
     async def reach(self) -> None:
         """Raise what keeps the store from being used at all: no such bucket, no access, no answer."""
-        with suppress(ObjectNotFound):
-            await self.store.read("reach", timeout=self.timeout)
+        await self.store.read_or_none("reach", timeout=self.timeout)
         with suppress(NotSupported):
             await self.create("reach")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from fsspec_cas import CasError, InvalidInput, Machine, ObjectNotFound, Unavailable
+from fsspec_cas import CasError, InvalidInput, Machine, Unavailable
 from fsspec_cas.command import OPTIONS_HELP, complain
 from lockprovider import Lease, LeaseLost, Lock, LockError, LockSettings, NotAcquired
 from lockprovider.client.inspect import look
@@ -128,9 +128,7 @@ def _look(at: LockPlace, settings: LockSettings) -> None:
         CasError: there is no such bucket, no access, and whatever else waiting does not mend.
     """
     try:
-        at.store.read(at.path, timeout=_FIRST_LOOK_S)
-    except ObjectNotFound:
-        return
+        at.store.read_or_none(at.path, timeout=_FIRST_LOOK_S)
     except Unavailable as error:
         complain("lockprovider", f"{error}; trying on, for the {settings.timeout_s:g} s of --timeout")
 

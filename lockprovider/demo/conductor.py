@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsspec_cas.clock import Machine
+from fsspec_cas import Machine
 from lockprovider.demo import flights, picture, proof
 from lockprovider.demo.attempts import attempts
 from lockprovider.demo.children import Children, Ended

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fsspec_cas.clock import Machine
+from fsspec_cas import Machine
 from lockprovider.demo import agenda, flights
 from lockprovider.demo.lines import SPARK_IS_UP, Job, Line, encode
 from lockprovider.demo.settings import table_settings, table_spec

@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsspec_cas.clock import Machine
+from fsspec_cas import Machine
 from lockprovider.demo.errors import CannotStart
 
 if TYPE_CHECKING:

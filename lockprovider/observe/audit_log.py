@@ -19,7 +19,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from fsspec_cas import CasError, Machine, ObjectNotFound, Store, Version, Won, World
+from fsspec_cas import CasError, Machine, Store, Version, Won, World
 from lockprovider.observe.audit import AuditRecord, AuditStep, Places, decode_switch, encode_switch, places
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 
@@ -230,10 +230,8 @@ def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:
     Raises:
         CasError: the store failed.
     """
-    try:
-        return decode_switch(store.read(switch, timeout=timeout_s).data)
-    except ObjectNotFound:
-        return False
+    found = store.read_or_none(switch, timeout=timeout_s)
+    return found is not None and decode_switch(found.data)
 
 
 def set_enabled(store: Store, switch: str, *, enabled: bool, timeout_s: float) -> None:
@@ -255,12 +253,6 @@ def read_files(store: Store, folder: str, last: int | None = None, *, timeout_s:
     entries.sort(key=lambda entry: (entry.modified_ms or 0, entry.path))
     chosen = [entry.path for entry in (entries if last is None else entries[-last:])]
     with ThreadPoolExecutor(_READERS) as pool:
-        found = pool.map(lambda path: _read(store, path, timeout_s), chosen)
-        return {path.rpartition("/")[2]: data for path, data in zip(chosen, found, strict=True) if data is not None}
-
-
-def _read(store: Store, path: str, timeout_s: float) -> bytes | None:
-    try:
-        return store.read(path, timeout=timeout_s).data
-    except ObjectNotFound:
-        return None  # cleaned up since it was listed
+        read = pool.map(lambda path: store.read_or_none(path, timeout=timeout_s), chosen)
+        # None: cleaned up since it was listed
+        return {path.rpartition("/")[2]: one.data for path, one in zip(chosen, read, strict=True) if one is not None}

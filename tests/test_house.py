@@ -309,7 +309,6 @@ def test_a_folder_says_what_it_is_for(package: str) -> None:
 SAME_WORDS = {
     **dict.fromkeys(("append", "delete", "insert", "merge", "upsert", "write"), "a verb of every engine"),
     "read": "a verb of every engine, and the command that shows rows",
-    "changes": "a verb of the table, and Spark's",
     "savepoints": "what the table has, and the command that lists it",
     "add": "registers a command, in each module of them",
     "main": "two commands have an entry point",

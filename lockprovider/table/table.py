@@ -31,11 +31,10 @@ from lockprovider.table.errors import InvalidRecords, TableExists
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.properties import encode_properties
 from lockprovider.table.format.service_metadata import Savepoint
-from lockprovider.table.read import changes as history
 from lockprovider.table.read import consistent
-from lockprovider.table.read import scan as reading
-from lockprovider.table.read.changes import Changes
+from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import Commit, PointInTime
+from lockprovider.table.read.scan import Where, to_reader
 from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, recover, restore, savepoint
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
@@ -116,7 +115,7 @@ class Table(TableContext):
     def to_arrow(
         self,
         columns: Sequence[str] | None = None,
-        filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
     ) -> pa.Table:
@@ -137,12 +136,12 @@ class Table(TableContext):
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
     ) -> pa.RecordBatchReader:
         """As `to_arrow`, batch by batch: the memory of one row group of one file, whatever the table's size."""
-        return reading.to_reader(self.place, consistent.plan(self, columns, filter, partitions, as_of))
+        return to_reader(self.place, consistent.plan(self, columns, filter, partitions, as_of))
 
     def changes(
         self,
@@ -169,7 +168,7 @@ class Table(TableContext):
             HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
             InvalidInput: a time or column that does not exist.
         """
-        return history.changes(self, after, until, order=order, columns=columns, partitions=partitions)
+        return changes_since(self, after, until, order=order, columns=columns, partitions=partitions)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from lockprovider.table import Table, TableSpec
 from lockprovider.table.files import write_base_file
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.layout import BaseFile
-from lockprovider.table.read import scan as reading
+from lockprovider.table.read.scan import Scan, plan_scan, to_reader, to_table
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
@@ -125,8 +125,8 @@ def test_a_filter_has_the_rows_that_it_has_of_the_whole_table(
     home.store.put_if_absent(f"p/{BASE.name}", data).unwrap()
     snapshot = Snapshot(Timeline(), (FileSlice("p", "f-0", BASE.begin, f"p/{BASE.name}", len(data)),))
     for columns in (["id"], ["x", "id"]):
-        scan = reading.plan_scan(snapshot, SCHEMA, CONFIG, columns=columns, where=where)
-        for found in (reading.to_table(home, scan), reading.to_reader(home, scan).read_all()):
+        scan = plan_scan(snapshot, SCHEMA, CONFIG, columns=columns, where=where)
+        for found in (to_table(home, scan), to_reader(home, scan).read_all()):
             assert found.column_names == columns
             assert found["id"].to_pylist() == expected, str(where)
 
@@ -174,7 +174,7 @@ def test_no_read_loses_a_row_of_nan_or_of_zero(table: Table, where: pc.Expressio
 
 
 def test_statistics_of_floats_would_lose_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_has_floats", lambda _: False)
+    monkeypatch.setattr("lockprovider.table.read.scan._has_floats", lambda _: False)
     whole = table.to_arrow()
     lost = [where for where in NAN_AND_ZERO if ids(table.to_arrow(filter=where)) != ids(whole.filter(where))]
     assert len(lost) >= 4
@@ -186,8 +186,8 @@ def test_a_column_by_its_number_is_refused(table: Table) -> None:
 
 
 def test_a_filter_of_no_float_still_leaves_out_row_groups_and_one_of_floats_reads_no_other_column(table: Table) -> None:
-    def plan(where: pc.Expression) -> reading.Scan:
-        return reading.plan_scan(table.snapshot(), table.schema(), table.config(), columns=["id"], where=where)
+    def plan(where: pc.Expression) -> Scan:
+        return plan_scan(table.snapshot(), table.schema(), table.config(), columns=["id"], where=where)
 
     assert plan(pc.field("s") == "a").by_statistics
     assert not plan((pc.field("s") == "a") & (pc.field("x") > 1)).by_statistics

@@ -22,7 +22,7 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import AsOf, Corrupt, HistoryGone, KeepVersions, Table, TableSpec
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PartitionStyle
-from lockprovider.table.read import scan as reading
+from lockprovider.table.read.scan import plan_scan, read_slice
 
 Triples = set[tuple[int, str, int]]
 
@@ -307,9 +307,9 @@ def test_a_read_during_commits_is_always_of_one_moment(table: Table) -> None:
 def test_a_planned_scan_can_be_sent_to_another_process(table: Table) -> None:
     upsert(table, (1, "a", 10), (2, "b", 20))
     seen = table.snapshot()
-    scan = reading.plan_scan(seen, table.schema(), table.config(), columns=["id"], where=pc.field("value") > 10)
+    scan = plan_scan(seen, table.schema(), table.config(), columns=["id"], where=pc.field("value") > 10)
     sent = pickle.loads(pickle.dumps(scan))
-    assert [reading.read_slice(table.place, sent, one).to_pylist() for one in sent.slices] == [[], [{"id": 2}]]
+    assert [read_slice(table.place, sent, one).to_pylist() for one in sent.slices] == [[], [{"id": 2}]]
 
 
 def test_a_table_in_memory_is_read_the_same_way() -> None:

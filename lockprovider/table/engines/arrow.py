@@ -30,7 +30,7 @@ from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import consistent
-from lockprovider.table.read import scan as reading
+from lockprovider.table.read.scan import Where, plan_scan, to_table
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.prefetch import in_order
 from lockprovider.table.timeline.view import FileSlice
@@ -119,17 +119,15 @@ def read(
     source: TableContext | Transaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
-    filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+    filter: Where = None,  # noqa: A002 - as pyarrow calls it
 ) -> pa.Table:
     """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
     if isinstance(source, TableContext):
         return consistent.rows(source, columns, filter, partitions)
     table = source.table
     schema = table.schema(source.timeline)
-    scan = reading.plan_scan(
-        source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions
-    )
-    return reading.to_table(table.place, scan)
+    scan = plan_scan(source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions)
+    return to_table(table.place, scan)
 
 
 def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:

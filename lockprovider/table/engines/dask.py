@@ -41,7 +41,7 @@ from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import consistent
-from lockprovider.table.read import scan as reading
+from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import AsOf, FileSlice
 from lockprovider.table.transaction.retry import transact
@@ -110,7 +110,7 @@ def read(
     source: TableContext | Transaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
-    filter: reading.Where = None,  # noqa: A002 - as pyarrow calls it
+    filter: Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: str | datetime | AsOf | None = None,
 ) -> Frame:
     """The rows, one Dask partition a file; see `Table.to_arrow`. The files are fixed now: later commits do not show.
@@ -121,7 +121,7 @@ def read(
     table = source.table if isinstance(source, Transaction) else source
     seen = source.snapshot if isinstance(source, Transaction) else consistent.snapshot(source, as_of)
     schema = table.schema(seen.timeline)
-    scan = reading.plan_scan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
+    scan = plan_scan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
     empty = to_frame(scan.schema.empty_table())
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)
@@ -185,8 +185,8 @@ def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> lis
 # -- what runs on the workers ------------------------------------------------------------------------------------------
 
 
-def _read(one: FileSlice, place: TablePlace, scan: reading.Scan) -> pd.DataFrame:
-    found: pd.DataFrame = to_frame(reading.read_slice(place, scan, one))
+def _read(one: FileSlice, place: TablePlace, scan: Scan) -> pd.DataFrame:
+    found: pd.DataFrame = to_frame(read_slice(place, scan, one))
     return found
 
 

@@ -20,7 +20,7 @@ from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
-from lockprovider.table.read import scan as reading
+from lockprovider.table.read.scan import SCAN_BATCH_ROWS, Scan, plan_scan, read_slice
 from lockprovider.table.state.as_of import refuse_archived, refuse_gone
 from lockprovider.table.state.look_again import look_again
 from lockprovider.table.state.stale import unless_stale
@@ -48,8 +48,8 @@ _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
 class Part:
     """The changes of one partition: its touched file groups before and after. Picklable, and read on its own."""
 
-    before: reading.Scan
-    then: reading.Scan
+    before: Scan
+    then: Scan
     schema: pa.Schema
 
     def read(self, place: TablePlace) -> pa.Table:
@@ -59,9 +59,7 @@ class Part:
             HistoryGone: a file was cleaned meanwhile.
         """
         old, new = (
-            pa.concat_tables(
-                [scan.schema.empty_table(), *(reading.read_slice(place, scan, one) for one in scan.slices)]
-            )
+            pa.concat_tables([scan.schema.empty_table(), *(read_slice(place, scan, one) for one in scan.slices)])
             for scan in (self.before, self.then)
         )
         return changed_rows(old, new).select(self.schema.names).cast(self.schema)
@@ -95,11 +93,11 @@ class Changes:
     def scan(self) -> pa.RecordBatchReader:
         """The changes batch by batch; in memory are the touched files of one partition, before and after."""
         read = (part.read(self._place) for part in self.parts)
-        batches = (batch for rows in read for batch in rows.to_batches(reading.SCAN_BATCH_ROWS))
+        batches = (batch for rows in read for batch in rows.to_batches(SCAN_BATCH_ROWS))
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
 
-def changes(
+def changes_since(
     table: TableContext,
     after: str | datetime | None = None,
     until: str | datetime | None = None,
@@ -158,7 +156,7 @@ def _changes(
     if continues:
         refuse_gone(table, now, before, groups, "before these changes")
     names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
-    old, new = (reading.plan_scan(seen, schema, table.config(), columns=names) for seen in (before, then))
+    old, new = (plan_scan(seen, schema, table.config(), columns=names) for seen in (before, then))
     # One partition after the other: a row may have moved between its file groups.
     parts = (Part(_only(old, *group), _only(new, *group), wanted) for group in groups.items())
     return Changes(given.checkpoint, given.commits, wanted, tuple(parts), table.place)
@@ -175,7 +173,7 @@ def check_since(table: TableContext, now: Timeline, start: str, order: Order) ->
         _refuse_restored(now, start, order)
 
 
-def _only(scan: reading.Scan, partition: str, file_ids: frozenset[str]) -> reading.Scan:
+def _only(scan: Scan, partition: str, file_ids: frozenset[str]) -> Scan:
     return replace(scan, slices=tuple(s for s in scan.slices if s.partition == partition and s.file_id in file_ids))
 
 

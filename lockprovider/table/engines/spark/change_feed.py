@@ -16,7 +16,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from lockprovider.table.engines.spark import jobs, tasks
-from lockprovider.table.read import changes as history
+from lockprovider.table.read.changes import changes_since
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.incremental import Order
 
@@ -54,7 +54,7 @@ def changes(
     Raises:
         HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
     """
-    found = history.changes(table, after, until, order=order, columns=columns, partitions=partitions)
+    found = changes_since(table, after, until, order=order, columns=columns, partitions=partitions)
     place = table.place
     rows = jobs.run_over(spark, found.parts, tasks.comparer(place), found.schema)
     return Feed(rows, found.checkpoint, tuple(commit.begin for commit in found.commits))

@@ -44,7 +44,7 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.read import consistent
-from lockprovider.table.read import scan as reading
+from lockprovider.table.read.scan import Where, plan_scan
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import AsOf, Snapshot
 from lockprovider.table.transaction.retry import transact
@@ -155,7 +155,7 @@ def read(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     *,
-    filter: str | reading.Where = None,  # noqa: A002 - as pyarrow calls it
+    filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: str | datetime | AsOf | None = None,
 ) -> DataFrame:
     """The rows of the latest snapshot, of a moment before it, or of a transaction's own.
@@ -182,7 +182,7 @@ def read(
     if isinstance(filter, str):
         seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
         sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
-    scan = reading.plan_scan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
+    scan = plan_scan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
     rows = jobs.run_over(spark, scan.slices, tasks.scanner(table.place, scan), scan.schema)
     return rows if sql is None else rows.where(sql).select(*names)
 
@@ -298,7 +298,7 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
     txn.operation = "DELETE"
     schema = txn.table.schema(txn.timeline)
     seen = jobs.mentioned(where, schema)
-    slices = reading.plan_scan(
+    slices = plan_scan(
         txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
     ).slices  # without those of partitions that cannot have such rows
     numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)

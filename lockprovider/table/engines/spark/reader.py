@@ -30,8 +30,8 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
-from lockprovider.table.read import scan as reading
-from lockprovider.table.read.changes import Part, changes, check_since
+from lockprovider.table.read.changes import Part, changes_since, check_since
+from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.incremental import OPERATION, Order
 from lockprovider.table.timeline.timeline import Timeline
@@ -46,11 +46,11 @@ _ROWS_PER_BATCH = 1 << 14
 class FileRows:
     """The rows of a scan that are in its one slice."""
 
-    scan: reading.Scan
+    scan: Scan
 
     def read(self, place: TablePlace) -> pa.Table:
         """The rows."""
-        return reading.read_slice(place, self.scan, self.scan.slices[0])
+        return read_slice(place, self.scan, self.scan.slices[0])
 
 
 @dataclass
@@ -67,21 +67,21 @@ class Piece(InputPartition):
             yield from conform(self.part.read(self.place), target).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def pieces(table: TableContext, scan: reading.Scan | None) -> list[Piece]:
+def pieces(table: TableContext, scan: Scan | None) -> list[Piece]:
     """A scan, cut into tasks."""
     place = table.place
     return [Piece(place, FileRows(replace(scan, slices=(one,)))) for one in scan.slices] if scan is not None else []
 
 
 def snapshot_scan(
-    table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: reading.Where = None
-) -> reading.Scan:
+    table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Where = None
+) -> Scan:
     """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
     seen = consistent.snapshot(table, as_of)
     schema = table.schema(seen.timeline)
     asked = _where(options, schema)
     where = among if asked is None else asked if among is None else asked & among
-    return reading.plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
+    return plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
 
 
 def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str) -> list[Piece]:
@@ -92,7 +92,7 @@ def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], 
     """
     if options.changes:
         wanted = [name for name in columns if name != OPERATION]
-        found = changes(table, begin or None, end or None, columns=wanted, partitions=options.partitions)
+        found = changes_since(table, begin or None, end or None, columns=wanted, partitions=options.partitions)
         place = table.place
         return [Piece(place, part) for part in found.parts]
     now = table.timeline()

@@ -28,8 +28,8 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.read import scan as reading
 from lockprovider.table.read.changes import Part
+from lockprovider.table.read.scan import Scan, read_slice
 from lockprovider.table.timeline.view import FileSlice
 
 ROWS_PER_BATCH = 1 << 16  # handed to Spark at once
@@ -82,11 +82,11 @@ def map_over(work: Sequence[T], each: Callable[[T], pa.Table], schema: pa.Schema
     return run
 
 
-def scanner(place: TablePlace, scan: reading.Scan) -> Callable[[FileSlice], pa.Table]:
+def scanner(place: TablePlace, scan: Scan) -> Callable[[FileSlice], pa.Table]:
     """The rows of a scan that are in a file slice."""
 
     def rows(file_slice: FileSlice) -> pa.Table:
-        return reading.read_slice(place, scan, file_slice)
+        return read_slice(place, scan, file_slice)
 
     return rows
 

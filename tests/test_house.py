@@ -73,7 +73,7 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.answer": set(),
     "fsspec_cas.capability": set(),
     "fsspec_cas.send.resolve": set(),
-    "fsspec_cas.cached.desk": set(),
+    "fsspec_cas.cached.read_state": set(),
     "fsspec_cas.send.retry": set(),
     "lockprovider.errors": set(),
     "lockprovider.hudi_keys": set(),

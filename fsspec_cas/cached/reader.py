@@ -26,7 +26,7 @@ from typing import Any
 from fsspec_cas.answer import Content
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
 from fsspec_cas.bridge.drive import refuse_on_fsspecs_loop
-from fsspec_cas.cached.desk import Desk, Failed, LookResult, SharedLook
+from fsspec_cas.cached.read_state import Failed, LookResult, ReadState, SharedLook
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import InvalidInput, ObjectNotFound
@@ -48,7 +48,7 @@ class _Shared:
         self._path = check_path(path)
         self._timeout_s = seconds(timeout)
         self._world = world or Machine()
-        self._desk: Desk[Content] = Desk()
+        self._state: ReadState[Content] = ReadState()
         self._guard = threading.Condition()
         _ALL.add(self)
 
@@ -59,35 +59,35 @@ class _Shared:
 
     def _leave(self, me: object, number: int) -> None:
         """Of a call, however it ends: nobody may wait for one that has gone."""
-        if self._desk.look is not None and self._desk.look.asker is me:
-            self._desk = self._desk.interrupted()
+        if self._state.look is not None and self._state.look.asker is me:
+            self._state = self._state.interrupted()
             self._wake()
         if number:
-            self._desk = self._desk.left()
+            self._state = self._state.left()
 
     def _wake(self) -> None:
-        """Let all who wait look at the desk."""
+        """Let all who wait look at it."""
         self._guard.notify_all()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Writing]:
         """Around a write, however it ends."""
         with self._guard:
-            after, began_s = self._desk.over, self._world.monotonic_s()
+            after, began_s = self._state.over, self._world.monotonic_s()
         write = _Writing(self._path)
         try:
             yield write
         finally:
             with self._guard:
                 if write.won:
-                    self._desk = self._desk.wrote(after, began_s, write.left)
+                    self._state = self._state.wrote(after, began_s, write.left)
                 else:
-                    self._desk = self._desk.wrote_in_vain()
+                    self._state = self._state.wrote_in_vain()
 
     def _after_fork(self) -> None:
         """The guard may have been held, and a look be under way, in a thread that this process does not have."""
         self._guard = threading.Condition()
-        self._desk = self._desk.forked()
+        self._state = self._state.forked()
 
 
 class _Writing:
@@ -145,14 +145,14 @@ class Cached(_Shared):
         me, number = object(), 0
         try:
             with self._guard:
-                if self._desk.recent(self._world.monotonic_s(), max_age_s):
-                    return self._desk.known
-                self._desk, number = self._desk.called()
-                while self._desk.must_wait(number):
+                if self._state.recent(self._world.monotonic_s(), max_age_s):
+                    return self._state.known
+                self._state, number = self._state.called()
+                while self._state.must_wait(number):
                     self._guard.wait(_SLICE_S)
-                if (answer := self._desk.answer(number)) is not None:
+                if (answer := self._state.answer(number)) is not None:
                     return _given(answer)
-                self._desk, look = self._desk.began(me, self._world.monotonic_s())
+                self._state, look = self._state.began(me, self._world.monotonic_s())
             return self._ask(look)
         finally:
             with self._guard:
@@ -184,11 +184,11 @@ class Cached(_Shared):
             content = self._look(look.known)
         except Exception as error:
             with self._guard:
-                self._desk = self._desk.failed_with(look, error)
+                self._state = self._state.failed_with(look, error)
                 self._wake()
             raise
         with self._guard:
-            self._desk = self._desk.saw(look, content)
+            self._state = self._state.saw(look, content)
             self._wake()
         return content
 
@@ -219,16 +219,16 @@ class AsyncCached(_Shared):
     async def get(self, *, max_age_s: float = 0.0) -> Content | None:
         """See `Cached.get`."""
         max_age_s = seconds(max_age_s, "max_age_s")
-        if self._desk.recent(self._world.monotonic_s(), max_age_s):
-            return self._desk.known
+        if self._state.recent(self._world.monotonic_s(), max_age_s):
+            return self._state.known
         me = object()
-        self._desk, number = self._desk.called()
+        self._state, number = self._state.called()
         try:
-            while self._desk.must_wait(number):
+            while self._state.must_wait(number):
                 await self._woken.wait()
-            if (answer := self._desk.answer(number)) is not None:
+            if (answer := self._state.answer(number)) is not None:
                 return _given(answer)
-            self._desk, look = self._desk.began(me, self._world.monotonic_s())
+            self._state, look = self._state.began(me, self._world.monotonic_s())
             return await self._ask(look)
         finally:
             self._leave(me, number)
@@ -267,10 +267,10 @@ class AsyncCached(_Shared):
         try:
             content = await self._look(look.known)
         except Exception as error:
-            self._desk = self._desk.failed_with(look, error)
+            self._state = self._state.failed_with(look, error)
             self._wake()
             raise
-        self._desk = self._desk.saw(look, content)
+        self._state = self._state.saw(look, content)
         self._wake()
         return content
 

@@ -138,7 +138,7 @@ async def finish_upload(bench: Bench, opened: Upload | Denied, body: bytes) -> F
 async def check_refused(bench: Bench, path: str, body: bytes, version: Version, outcome: Outcome) -> Said:
     """Whether a write was refused, and left there what was there."""
     if not isinstance(outcome, Lost):
-        return "no", f"it was not refused: {told(outcome)}"
+        return "no", f"it was not refused: {describe_outcome(outcome)}"
     held = await bench.holds(path, body, version)
     return ("yes", "refused, and nothing has changed") if held else ("no", "refused, but it was changed all the same")
 
@@ -158,7 +158,7 @@ def current(answer: WriteAnswer, before: Version) -> Version:
     return answer.version if isinstance(answer, Applied) and answer.version else before
 
 
-def told(outcome: Outcome) -> str:
+def describe_outcome(outcome: Outcome) -> str:
     """An outcome in words."""
     match outcome:
         case Won():

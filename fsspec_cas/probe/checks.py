@@ -15,10 +15,10 @@ from fsspec_cas.probe.bench import (
     begun,
     check_refused,
     current,
+    describe_outcome,
     finish_upload,
     flaw,
     patiently,
-    told,
 )
 from fsspec_cas.version import ABSENT, Version
 
@@ -64,7 +64,7 @@ async def _match(bench: Bench) -> Said:
     first = await bench.made("match")
     outcome = await bench.match("match", first, body)
     if not isinstance(outcome, Won):
-        return "no", f"the right version was not accepted: {told(outcome)}"
+        return "no", f"the right version was not accepted: {describe_outcome(outcome)}"
     held = await bench.holds("match", body, outcome.version)
     return ("yes", "replaced") if held else ("no", "accepted, but something else is read back")
 
@@ -99,7 +99,7 @@ async def _match_absent(bench: Bench) -> Said:
     foreign = await bench.made("not-absent")
     outcome = await bench.match("absent", foreign)
     if not isinstance(outcome, Lost):
-        return "no", f"an object was made that should have been replaced: {told(outcome)}"
+        return "no", f"an object was made that should have been replaced: {describe_outcome(outcome)}"
     try:
         await bench.store.head("absent", timeout=bench.timeout)
     except ObjectNotFound:
@@ -182,7 +182,7 @@ async def _delete_match(bench: Bench) -> Said:
     version = await bench.made("gone")
     outcome = await bench.store.delete_if_match("gone", version, timeout=bench.timeout)
     if not isinstance(outcome, Won):
-        return "no", f"the right version was not accepted: {told(outcome)}"
+        return "no", f"the right version was not accepted: {describe_outcome(outcome)}"
     try:
         await bench.store.head("gone", timeout=bench.timeout)
     except ObjectNotFound:

@@ -56,12 +56,12 @@ class FailedWrites(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """What a writer was told of the table's index; a table keeps to its own, so this can only agree with it.
+    """What a writer was given about the table's index; a table keeps to its own, so this can only agree with it.
 
     Attributes:
         kind: `hoodie.index.type`, upper case; all but BUCKET look keys up, which is done here in one way.
-        buckets: `hoodie.bucket.index.num.buckets`; None if not told.
-        fields: `hoodie.bucket.index.hash.field`; empty if not told.
+        buckets: `hoodie.bucket.index.num.buckets`; None if not given.
+        fields: `hoodie.bucket.index.hash.field`; empty if not given.
     """
 
     kind: str
@@ -105,8 +105,8 @@ class TableSettings:
         mode: `hoodie.write.concurrency.mode`.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: which others a write loses to (see `conflict`).
-        retention: what a clean keeps, unless it is told otherwise.
-        archival: how many commits an archival leaves on the timeline, unless it is told otherwise.
+        retention: what a clean keeps, unless it is given another.
+        archival: how many commits an archival leaves on the timeline, unless it is given another.
         archive_automatically: whether a commit by `Table.transact`, and what is built on it, is followed by an archival
             once there is something to archive (`hoodie.archive.automatic`; not by default here: it lists all files).
         index: what is known of the table's index; None: whatever it has.

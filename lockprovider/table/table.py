@@ -6,8 +6,8 @@
 Promised: transactions on disjoint file groups all succeed; of two that touch the same one the later gets
 `WriteConflict`, and nothing of it is ever visible. A commit is one atomic create. A writer that dies leaves nothing
 visible, and the others clean up after it. NOT promised: anything for writers that bypass the table's lock; and that two
-writers that insert the same new key at once are told: they write different file groups, both succeed, and the key is
-there twice. A bucket index (`TableSpec.buckets`) promises it, and `check_keys` if all writers have it.
+writers that insert the same new key at once are detected: they write different file groups, both succeed, and the key
+is there twice. A bucket index (`TableSpec.buckets`) promises it, and `check_keys` if all writers have it.
 
 This is the face, and no more. Behind it: what is there now (`state.current`), consistent reads and changes
 (`read`), one transaction (`transaction`), and again (`transaction.retry`), and a module for each service.
@@ -263,8 +263,8 @@ class Table(TableContext):
         """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
 
         `fn` may run `retries` + 1 times and must get all it reads from its transaction. `extra` goes into the commit's
-        extra metadata. `check_keys` is in place of the settings' (see `key_check`): a key that another has inserted
-        meanwhile is a conflict, too. `pinned`: see `transaction`.
+        extra metadata. `check_keys` is in place of the settings' (see `transaction.key_check`): a key that another has
+        inserted meanwhile is a conflict, too. `pinned`: see `transaction`.
 
         Raises:
             WriteConflict: others were faster at each try.
@@ -295,7 +295,11 @@ class Table(TableContext):
         return archive.would_archive(self, keep) if dry_run else archive.archive(self, keep)
 
     def sweep(self) -> tuple[str, ...]:
-        """Roll back what dead writers left, and finish what dead services planned; the begin times of all that."""
+        """Roll back what dead writers left, and finish what dead services planned; the begin times of all that.
+
+        Raises:
+            NotAcquired, CasError: the lock or the store; may be repeated.
+        """
         return (*recover.sweep(self), *(done.instant for done in clean.finish_dead(self)))
 
     def roll_back(self, instant: str, *, force: bool = False) -> None:
@@ -304,29 +308,67 @@ class Table(TableContext):
         Raises:
             HistoryGone: there is no such pending write.
             Aborted: its writer is alive.
+            NotAcquired, CasError: the lock or the store; may be repeated.
         """
         recover.roll_back_dead(self, instant, force=force)
 
     def savepoint(self, instant: str | None = None, *, user: str = "", comment: str = "") -> str:
-        """Keep the files of a commit (default: the last) from being cleaned; its begin time. See `savepoint.save`."""
+        """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`; its begin time.
+
+        Raises:
+            HistoryGone: there is no such commit, or files that it needs were cleaned or are about to be.
+            UnsupportedTable: the table cannot be written here.
+            NotAcquired, CasError: the lock or the store; may be repeated.
+        """
         return savepoint.save(self, instant, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:
-        """All savepoints by the begin time of their commit."""
+        """All savepoints by the begin time of their commit, oldest first.
+
+        Raises:
+            Corrupt: one cannot be understood.
+        """
         return savepoint.savepoints(self, self.timeline())
 
     def delete_savepoint(self, instant: str) -> bool:
-        """Give a savepoint's files free to be cleaned; False if there is no such savepoint."""
+        """Let a savepoint's files be cleaned again; False if there is no such savepoint.
+
+        Raises:
+            NotAcquired, CasError: the lock or the store; may be repeated.
+        """
         return savepoint.delete_savepoint(self, instant)
 
     def restore(self, instant: str) -> RestoreResult:
-        """Take back every commit that completed after the one that began at `instant`; see `restore`."""
+        """Take back every commit that completed after the one that began at `instant`.
+
+        NOT promised: anything for JVM writers that run meanwhile; stop them first.
+
+        Raises:
+            HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
+                savepoint or was archived.
+            UnsupportedTable: the table cannot be written here.
+            NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+        """
         return restore.restore(self, instant)
 
     def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
-        """Say in the properties that a JVM writer made buckets, or that an empty table is to have them; see `adopt`."""
+        """Say in the properties that a JVM writer made buckets, or that an empty table is to have them.
+
+        Reads all keys of the table first. Safe to repeat.
+
+        Raises:
+            UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
+            InvalidRecords: `bucket_by` is no part of the record key, or the number of buckets is impossible.
+            Aborted: others committed each time while the keys were read; nothing was changed.
+        """
         adopt_buckets.adopt_bucket_index(self, buckets, bucket_by)
 
     def retire_metadata_table(self) -> int:
-        """Remove a metadata table of JVM Hudi's; how many files it had. See `retire`."""
+        """Stop using a metadata table of JVM Hudi's, and remove it; how many files it had. Safe to repeat.
+
+        A JVM writer that may have one builds it anew: set `hoodie.metadata.enable=false` on all of them first.
+
+        Raises:
+            NotAcquired, CasError: the lock or the store; may be repeated.
+        """
         return metadata_table.retire_metadata_table(self)

@@ -1,4 +1,4 @@
-"""Every order of reads, writes, failures and interrupts around one `Desk`; and wrong twins that must break a promise.
+"""Every order of reads, writes, failures and interrupts around one `ReadState`; and wrong twins that must break a promise.
 
 What the object was is a list, so each promise is about places in it: a `get` gives one that was current since its call;
 what is served by age is no older than anything that was told here before.
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fsspec_cas.cached.desk import Desk, Failed, LookResult, SharedLook
+from fsspec_cas.cached.read_state import Failed, LookResult, ReadState, SharedLook
 from model.search import BrokenPromise, explore
 
 BROKEN = OSError("the store did not answer")
@@ -41,7 +41,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class World:
-    desk: Desk[Any]
+    state: ReadState[Any]
     readers: tuple[Reader, ...]
     writers: tuple[Writer, ...]
     rivals: tuple[Any, ...]  # what others write, one after the other
@@ -61,8 +61,8 @@ def place(world: World, content: Any, since: int, doing: str) -> int:
 
 
 def steps(world: World) -> Iterator[tuple[str, World]]:
-    if world.desk.recent(0, FOREVER):
-        place(world, world.desk.known, world.told, f"a read by age gives {world.desk.known}")
+    if world.state.recent(0, FOREVER):
+        place(world, world.state.known, world.told, f"a read by age gives {world.state.known}")
     before = len(world.history) - 1
     taken = 0
     for label, after in moves(world):
@@ -83,27 +83,27 @@ def moves(world: World) -> Iterator[tuple[str, World]]:
 
 
 def reading(world: World, n: int, reader: Reader) -> Iterator[tuple[str, World]]:
-    desk = world.desk
+    state = world.state
     if reader.since is None:
         if reader.calls:
-            called, number = desk.called()
+            called, number = state.called()
             yield f"{n} calls", read(world, n, called, Reader(reader.calls - 1, len(world.history) - 1, number))
         return
     idle = Reader(reader.calls)
     if world.interrupts:
-        gone = (desk.interrupted() if reader.look is not None else desk).left()
+        gone = (state.interrupted() if reader.look is not None else state).left()
         yield f"{n} is interrupted", replace(read(world, n, gone, idle), interrupts=world.interrupts - 1)
     if reader.look is None:
-        if not desk.must_wait(reader.number):
-            yield from served(world, n, reader, desk.answer(reader.number))
+        if not state.must_wait(reader.number):
+            yield from served(world, n, reader, state.answer(reader.number))
     elif reader.answered:
-        saw = desk.saw(reader.look, reader.content)
-        yield from served(replace(world, desk=saw), n, reader, LookResult(reader.look.number, reader.content))
+        saw = state.saw(reader.look, reader.content)
+        yield from served(replace(world, state=saw), n, reader, LookResult(reader.look.number, reader.content))
     else:
         content = world.history[-1]
-        yield f"the store tells {n} {content}", read(world, n, desk, replace(reader, answered=True, content=content))
+        yield f"the store tells {n} {content}", read(world, n, state, replace(reader, answered=True, content=content))
         if world.failures:
-            failed = read(world, n, desk.failed_with(reader.look, BROKEN).left(), idle)
+            failed = read(world, n, state.failed_with(reader.look, BROKEN).left(), idle)
             yield f"{n} gets no answer", replace(failed, failures=world.failures - 1)
 
 
@@ -111,14 +111,14 @@ def served(
     world: World, n: int, reader: Reader, answer: LookResult[Any] | Failed | None
 ) -> Iterator[tuple[str, World]]:
     if answer is None:
-        desk, look = world.desk.began(n, 0)
+        state, look = world.state.began(n, 0)
         if world.own == len(world.history) - 1 and look.known != world.history[-1]:
             raise BrokenPromise(f"{n} asks", f"{world.history[-1]} was written here, and its body is moved")
         if any(other.look is not None for other in world.readers):
             raise BrokenPromise(f"{n} asks", "two requests are under way")
-        yield f"{n} asks whether it is still {look.known}", read(world, n, desk, replace(reader, look=look))
+        yield f"{n} asks whether it is still {look.known}", read(world, n, state, replace(reader, look=look))
         return
-    after = read(world, n, world.desk.left(), Reader(reader.calls))
+    after = read(world, n, world.state.left(), Reader(reader.calls))
     if isinstance(answer, Failed):
         yield f"{n} shares the failure", after
     else:
@@ -127,8 +127,8 @@ def served(
         yield f"{n} returns {answer.content}", replace(after, told=max(world.told, at))
 
 
-def read(world: World, n: int, desk: Desk[Any], reader: Reader) -> World:
-    return replace(world, desk=desk, readers=(*world.readers[:n], reader, *world.readers[n + 1 :]))
+def read(world: World, n: int, state: ReadState[Any], reader: Reader) -> World:
+    return replace(world, state=state, readers=(*world.readers[:n], reader, *world.readers[n + 1 :]))
 
 
 def writing(world: World, n: int, writer: Writer) -> Iterator[tuple[str, World]]:
@@ -137,7 +137,7 @@ def writing(world: World, n: int, writer: Writer) -> Iterator[tuple[str, World]]
 
     if writer.after is None:
         if writer.writes:
-            begun = replace(writer, after=world.desk.over, expects=world.history[-1])
+            begun = replace(writer, after=world.state.over, expects=world.history[-1])
             yield f"writer {n} means to replace {begun.expects}", then(begun)
         return
     idle, written = Writer(writer.writes[1:]), writer.writes[0]
@@ -150,21 +150,21 @@ def writing(world: World, n: int, writer: Writer) -> Iterator[tuple[str, World]]
             yield f"the store refuses writer {n}", then(replace(writer, sent=True, current=place_now))
         return
     if world.lost_answers:
-        desk = world.desk.wrote_in_vain()
-        yield f"writer {n} gets no answer", then(idle, desk=desk, lost_answers=world.lost_answers - 1)
+        state = world.state.wrote_in_vain()
+        yield f"writer {n} gets no answer", then(idle, state=state, lost_answers=world.lost_answers - 1)
     if writer.won is None:
         told = max(world.told, writer.current)
-        yield f"writer {n} has lost", then(idle, desk=world.desk.wrote_in_vain(), told=told)
+        yield f"writer {n} has lost", then(idle, state=world.state.wrote_in_vain(), told=told)
     else:
-        desk = world.desk.wrote(writer.after, 0, written)
-        yield f"writer {n} has won", then(idle, desk=desk, told=max(world.told, writer.won), own=writer.won)
+        state = world.state.wrote(writer.after, 0, written)
+        yield f"writer {n} has won", then(idle, state=state, told=max(world.told, writer.won), own=writer.won)
 
 
 def world(
-    desk: Desk[Any] | None = None, calls: tuple[int, ...] = (1, 1), writes: tuple[Any, ...] = (), **more: Any
+    state: ReadState[Any] | None = None, calls: tuple[int, ...] = (1, 1), writes: tuple[Any, ...] = (), **more: Any
 ) -> World:
     given: dict[str, Any] = {"rivals": ("a", "b")} | more
-    return World(desk or Desk(), tuple(map(Reader, calls)), tuple(map(Writer, writes)), **given)
+    return World(state or ReadState(), tuple(map(Reader, calls)), tuple(map(Writer, writes)), **given)
 
 
 WORLDS: dict[str, dict[str, Any]] = {
@@ -188,58 +188,58 @@ def test_a_read_was_current_since_its_call_and_nobody_waits_for_ever(name: str) 
     assert found.states > 300
 
 
-class JoinsTheLookUnderWay(Desk[Any]):
-    def called(self) -> tuple[Desk[Any], int]:
-        after, number = Desk.called(self)
+class JoinsTheLookUnderWay(ReadState[Any]):
+    def called(self) -> tuple[ReadState[Any], int]:
+        after, number = ReadState.called(self)
         return after, number if self.look is None else self.look.number
 
 
-class ForgetsOwnWrites(Desk[Any]):
-    def wrote(self, after: int, began_s: float, content: Any) -> Desk[Any]:
+class ForgetsOwnWrites(ReadState[Any]):
+    def wrote(self, after: int, began_s: float, content: Any) -> ReadState[Any]:
         del after, began_s, content
         return self
 
 
-class ServesWhatItHadOnAnError(Desk[Any]):
-    def failed_with(self, look: SharedLook[Any], error: Exception) -> Desk[Any]:
+class ServesWhatItHadOnAnError(ReadState[Any]):
+    def failed_with(self, look: SharedLook[Any], error: Exception) -> ReadState[Any]:
         del error
         return replace(self, look=None, seen=LookResult(look.number, self.known))
 
 
-class LeavesAnInterruptedLookUnderWay(Desk[Any]):
-    def interrupted(self) -> Desk[Any]:
+class LeavesAnInterruptedLookUnderWay(ReadState[Any]):
+    def interrupted(self) -> ReadState[Any]:
         return self
 
 
-class AsksSeveralTimesAtOnce(Desk[Any]):
+class AsksSeveralTimesAtOnce(ReadState[Any]):
     def must_wait(self, number: int) -> bool:
         del number
         return False
 
 
-class GivesAnyCallerTheLastAnswer(Desk[Any]):
+class GivesAnyCallerTheLastAnswer(ReadState[Any]):
     def answer(self, number: int) -> LookResult[Any] | Failed | None:
         del number
         return self.seen
 
 
-class TakesTheAnswerThatCameLastForTheNewest(Desk[Any]):
-    def saw(self, look: SharedLook[Any], content: Any) -> Desk[Any]:
-        return Desk.saw(self, replace(look, after=self.over), content)
+class TakesTheAnswerThatCameLastForTheNewest(ReadState[Any]):
+    def saw(self, look: SharedLook[Any], content: Any) -> ReadState[Any]:
+        return ReadState.saw(self, replace(look, after=self.over), content)
 
 
-class TakesTheWriteThatEndedLastForTheNewest(Desk[Any]):
-    def wrote(self, after: int, began_s: float, content: Any) -> Desk[Any]:
+class TakesTheWriteThatEndedLastForTheNewest(ReadState[Any]):
+    def wrote(self, after: int, began_s: float, content: Any) -> ReadState[Any]:
         del after
-        return Desk.wrote(self, self.over, began_s, content)
+        return ReadState.wrote(self, self.over, began_s, content)
 
 
-class KeepsItsAgeAfterARefusal(Desk[Any]):
-    def wrote_in_vain(self) -> Desk[Any]:
+class KeepsItsAgeAfterARefusal(ReadState[Any]):
+    def wrote_in_vain(self) -> ReadState[Any]:
         return self
 
 
-TWINS: dict[type[Desk[Any]], dict[str, Any]] = {
+TWINS: dict[type[ReadState[Any]], dict[str, Any]] = {
     JoinsTheLookUnderWay: {},
     ForgetsOwnWrites: {"writes": (("x",),), "rivals": ()},
     ServesWhatItHadOnAnError: {"calls": (1, 1, 1), "failures": 1},
@@ -253,7 +253,7 @@ TWINS: dict[type[Desk[Any]], dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
-def test_a_wrong_twin_is_caught(twin: type[Desk[Any]]) -> None:
+def test_a_wrong_twin_is_caught(twin: type[ReadState[Any]]) -> None:
     found = explore(world(twin(), **TWINS[twin]), steps)
     print(found)
     assert found.story

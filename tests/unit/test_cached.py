@@ -118,7 +118,7 @@ def written(store: Store, data: bytes) -> Content:
 
 def waiting(cached: Cached | AsyncCached) -> int:
     """How many callers have no answer yet, the one that asks among them."""
-    return cached._desk.waiting
+    return cached._state.waiting
 
 
 class Callers:
@@ -170,7 +170,7 @@ def test_who_comes_while_a_request_is_under_way_shares_the_next_one(
         assert early.result() == old
         assert [one.result() for one in late] == [new] * CALLERS
     assert backend.reads == [b"old", b"new"]
-    assert (cached._desk.waiting, cached._desk.seen) == (0, None)
+    assert (cached._state.waiting, cached._state.seen) == (0, None)
 
 
 def test_an_error_goes_to_all_who_share_the_request_and_nothing_older_is_given(
@@ -187,7 +187,7 @@ def test_an_error_goes_to_all_who_share_the_request_and_nothing_older_is_given(
         assert early.result() == old
         assert {str(one.exception()) for one in late} == {"down"}
     assert backend.reads == [b"old", "unchanged", "unchanged"]
-    assert (cached._desk.waiting, cached._desk.failed) == (0, None)
+    assert (cached._state.waiting, cached._state.failed) == (0, None)
     assert cached.get() == old
 
 
@@ -418,7 +418,7 @@ def test_tasks_that_come_while_a_request_is_under_way_share_the_next_one(root: s
         assert await early == old
         assert await asyncio.gather(*late) == [new] * CALLERS
         assert tasks.backend.reads == [b"old", b"new"]
-        assert (waiting(tasks.cached), tasks.cached._desk.seen) == (0, None)
+        assert (waiting(tasks.cached), tasks.cached._state.seen) == (0, None)
 
     asyncio.run(run())
 

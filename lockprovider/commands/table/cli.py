@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from lockprovider.commands.place import Commands
-from lockprovider.commands.table import create, looking, services
-from lockprovider.commands.table.asked import TABLE_CODES
+from lockprovider.commands.table import create, queries, services
+from lockprovider.commands.table.options import TABLE_CODES
 
 _EXAMPLES = """examples:
   lockprovider table create s3://bucket/trips --column id:int64 --column city:string --key id --partition-by city
@@ -31,6 +31,6 @@ def add(commands: Commands) -> None:
     )
     table = parent.add_subparsers(required=True, metavar="COMMAND")
     create.add(table)
-    looking.add(table)
+    queries.add(table)
     services.add(table)
-    looking.add_doctor(table)
+    queries.add_doctor(table)

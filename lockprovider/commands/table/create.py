@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import storage_options
 from lockprovider.commands.place import Commands
-from lockprovider.commands.table.asked import add_table_command, say_answer, settings
+from lockprovider.commands.table.options import add_table_command, say_answer, settings
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.table import Table

@@ -11,7 +11,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table import answers
-from lockprovider.commands.table.asked import INSTANT, add_table_command, opened, say_answer
+from lockprovider.commands.table.options import INSTANT, add_table_command, opened, say_answer
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive

@@ -40,7 +40,7 @@ class Facts:
         dead: begin times of pending instants whose writer or executor is dead.
         lock: what is wrong with the lock record, or who holds it; empty if it is free.
         bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
-        slices: the latest snapshot, if it could be told.
+        slices: the latest snapshot, if it could be read.
         archive_fault: what is wrong with the archive's own files.
         archive_left: instants that are in the archive, and on the timeline still.
         archive_hidden: archived writes that are younger than one of those, and so count as never committed.

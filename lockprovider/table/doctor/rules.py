@@ -1,7 +1,7 @@
 """The seven rules that writers of a shared table must keep, checked on what is there; nothing is touched.
 
     R1  what failed writers left is announced by markers, and rolled back before archival could make it visible
-    R2  no metadata table, which would hide commits that it was not told of
+    R2  no metadata table, which would hide commits that are not in it
     R3  all times are UTC
     R4  the table's version and properties are ones that all its writers share
     R5  one base file of a file group and instant

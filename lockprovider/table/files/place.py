@@ -88,7 +88,7 @@ class TablePlace:
         return self._opened(path, size, base_file.open_base_file)
 
     def open_encoded(self, path: str) -> pq.ParquetFile:
-        """The same, to be merged with changes; see `files.open_encoded`."""
+        """The same, to be merged with changes; see `base_file.open_encoded`."""
         return self._opened(path, None, base_file.open_encoded)
 
     def _opened(self, path: str, size: int | None, way: Callable[..., pq.ParquetFile]) -> pq.ParquetFile:

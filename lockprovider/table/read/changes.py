@@ -166,7 +166,7 @@ def check_since(table: TableContext, now: Timeline, start: str, order: Order) ->
     """Refuse to continue from a checkpoint that commits were archived or taken back after; empty is the beginning.
 
     Raises:
-        HistoryGone: what happened since cannot be told.
+        HistoryGone: what happened since is not known any more.
     """
     if start:
         refuse_archived(table, start, order)

@@ -1,4 +1,4 @@
-"""Reads of one moment, whatever others do meanwhile: a read that they have overtaken begins again.
+"""Reads of one moment, whatever others do meanwhile: a read whose snapshot became stale begins again.
 
 A read takes several looks: the timeline is listed, then the files, then commits or rows are read by them. In between
 others clean files, archive commits, or take commits back. Whoever finds that they did looks from the start.
@@ -75,7 +75,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
 def snapshot_by(
     table: TableContext, now: Timeline, as_of: PointInTime, files: Iterable[Entry] | None = None
 ) -> Snapshot:
-    """The same by one listing, without looking whether others have overtaken it.
+    """The same by one listing, without looking whether it is stale.
 
     Raises:
         HistoryGone: the moment cannot be read (any more).

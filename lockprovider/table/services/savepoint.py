@@ -61,7 +61,7 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
 
 
 def delete_savepoint(table: TableContext, instant: str) -> bool:
-    """Give the files of a savepoint free to be cleaned; False if there is no such savepoint.
+    """Let the files of a savepoint be cleaned again; False if there is no such savepoint.
 
     Raises:
         NotAcquired, CasError: the lock or the store; may be repeated.

@@ -1,4 +1,4 @@
-"""What the table was at a moment of the past, and when that cannot be told any more.
+"""What the table was at a moment of the past, and when that cannot be known any more.
 
 Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 """

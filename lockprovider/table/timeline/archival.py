@@ -13,7 +13,7 @@ before
     orphans        the write before the first file of no instant: it would become visible
 
 Kept are at least so many writes, and what the cleaner's retention still needs, with one more before it. Restores and
-savepoints stay for ever: readers are told by them that something was taken back.
+savepoints stay for ever: readers see by them that something was taken back.
 
 Source: Hudi `TimelineArchiverV2`, `ArchivalUtils`, `ClusteringUtils.getEarliestInstantToRetainForClustering`.
 """
@@ -44,7 +44,7 @@ class KeepActive:
 
     @classmethod
     def of(cls, least: int | None, most: int | None) -> KeepActive:
-        """With one of them told, the other is ten away, as in the defaults."""
+        """With one of them given, the other is ten away, as in the defaults."""
         if least is None:
             return cls() if most is None else cls(max(1, most - 10), most)
         return cls(least, least + 10 if most is None else most)
@@ -101,7 +101,7 @@ class ArchivalPlan:
 
 
 def surplus(now: Timeline, earliest: str, keep: KeepActive) -> int:
-    """How many writes are to go; those that the retention needs count as if they had been told to be kept."""
+    """How many writes are to go; those that the retention needs count as if they were to be kept."""
     count = len(now.writes)
     needed = sum(write.begin > earliest for write in now.writes) + 2 if earliest else 0
     least = max(keep.least, needed)

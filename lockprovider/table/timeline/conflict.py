@@ -8,10 +8,10 @@ A resolution says which of the others my write loses to. Three come with it, and
     by_file_group   a write that completed since, or a planned clustering, of a file group of mine (Hudi's default)
     prefer_writer   the same, but rows that come in win over table services: they pass over planned clusterings, and a
                     table service gives way to writes that are still pending
-    by_partition    the same partition is enough: two writers that insert the same new key are told, too
+    by_partition    the same partition is enough: two writers that insert the same new key are detected, too
 
 In a table with a bucket index each of them compares buckets (see `by_bucket`): there two writers that insert the same
-new key are told, even if both make the bucket's first file group.
+new key are detected, even if both make the bucket's first file group.
 
 Source: Hudi RFC-22; `SimpleConcurrentFileWritesConflictResolutionStrategy`, `PreferWriterConflictResolutionStrategy`,
 `BucketIndexConcurrentFileWritesConflictResolutionStrategy`.
@@ -91,7 +91,7 @@ def archived_since(mine: Timeline, now: Timeline) -> bool:
 def by_file_group(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
     """The first of the others that touches a file group of mine, if it is completed or a planned table service.
 
-    New file groups have fresh ids, so inserts never conflict: two writers that insert the same new key are not told.
+    New file groups have fresh ids, so inserts never conflict: two that insert the same new key are not detected.
     """
     return _first_overlap(mine.file_groups, (o for o in others if o.instant.is_completed or o.is_table_service))
 

@@ -1,8 +1,8 @@
 """A function in a transaction, again and again until it commits or has lost too often.
 
-An attempt that others have overtaken is rolled back, and the next one waits a little and begins from a fresh snapshot:
-so the function must get all it reads from its transaction. Any other failure is rolled back too, and comes out as it
-is. An attempt that found the table changed before it had begun does not count.
+An attempt whose snapshot has become stale is rolled back, and the next one waits a little and begins from a fresh
+snapshot: so the function must get all it reads from its transaction. Any other failure is rolled back too, and comes
+out as it is. An attempt that found the table changed before it had begun does not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which file group a change is for, in a table with a bucket index: told by its key's hash, on the executors."""
+"""Which file group a change is for, in a table with a bucket index: by its key's hash, on the executors."""
 
 from __future__ import annotations
 

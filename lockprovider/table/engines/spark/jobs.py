@@ -61,7 +61,7 @@ def _sketch(keyed: DataFrame) -> Sketch:
 
 def put(txn: Transaction, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered) -> None:
     """Write changes that know their file group."""
-    # Told by number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
+    # Given a number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
     apart = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
     run_and_add(txn, grouped.applyInArrow(tasks.rewriter(writer, numbered), from_arrow_schema(tasks.STATS)))

@@ -5,8 +5,9 @@
 In conditions and values `t` is the table's row and `s` the source's; both are Spark SQL text. Three Spark jobs: which
 file groups the source's keys are in, then the matched rows of those groups joined with the source, then the rewrite.
 
-Not promised: that two merges which insert the same new key at once are told (as with every insert, unless the table has
-a bucket index or all writers check keys); updates of key or partition columns (they are refused: delete and insert).
+Not promised: that two merges which insert the same new key at once are detected (as with every insert, unless the table
+has a bucket index or all writers check keys); updates of key or partition columns (they are refused: delete and
+insert).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The data source's reading half: a snapshot, or what changed between two completion times, one Spark task a file.
 
 A stream's offset is a completion time: commits are seen in the order in which they became visible, so one that began
-early and finished late is not missed. Each batch has the changed rows as they were at its end; deletes are not told.
+early and finished late is not missed. Each batch has the changed rows as they were at its end; deletes are not shown.
 
 With the option `changes` they are: each row says what became of it.
 

@@ -11,8 +11,8 @@ from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider import HUDI_LOCK_PATH
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table import answers
-from lockprovider.commands.table.asked import add_table_command, opened, say_answer, settings
 from lockprovider.commands.table.bars import bars
+from lockprovider.commands.table.options import add_table_command, opened, say_answer, settings
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.commands.table.picture import draw_timeline
 from lockprovider.observe.audit import Tenure, analyse, places

@@ -49,7 +49,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk(Generic[T]):
+class ReadState(Generic[T]):
     """All that is known; each event gives the next one.
 
     Attributes:
@@ -76,7 +76,7 @@ class Desk(Generic[T]):
         """Whether `known` was current less than so long ago, and nobody here was told anything newer since."""
         return self.as_of_s is not None and now_s - self.as_of_s < max_age_s
 
-    def called(self) -> tuple[Desk[T], int]:
+    def called(self) -> tuple[ReadState[T], int]:
         """Somebody calls: the number of the look that serves it, or any later one."""
         return replace(self, waiting=self.waiting + 1), self.begun + 1
 
@@ -90,18 +90,18 @@ class Desk(Generic[T]):
         """Whether there is no answer for it yet, and a look under way."""
         return self.answer(number) is None and self.look is not None
 
-    def left(self) -> Desk[T]:
+    def left(self) -> ReadState[T]:
         """A caller has its answer, or waits no more."""
         if self.waiting > 1:
             return replace(self, waiting=self.waiting - 1)
         return replace(self, waiting=0, seen=None, failed=None)
 
-    def began(self, asker: object, now_s: float) -> tuple[Desk[T], SharedLook[T]]:
+    def began(self, asker: object, now_s: float) -> tuple[ReadState[T], SharedLook[T]]:
         """A look begins."""
         look = SharedLook(self.begun + 1, asker, self.known, self.over, now_s)
         return replace(self, begun=look.number, look=look), look
 
-    def saw(self, look: SharedLook[T], content: T | None) -> Desk[T]:
+    def saw(self, look: SharedLook[T], content: T | None) -> ReadState[T]:
         """The look's answer. What was written here meanwhile stays what the next look is compared with."""
         return replace(
             self,
@@ -112,23 +112,23 @@ class Desk(Generic[T]):
             seen=LookResult(look.number, content),
         )
 
-    def failed_with(self, look: SharedLook[T], error: Exception) -> Desk[T]:
+    def failed_with(self, look: SharedLook[T], error: Exception) -> ReadState[T]:
         """There was no answer. What is known stays what it was."""
         return replace(self, look=None, failed=Failed(look.number, error))
 
-    def interrupted(self) -> Desk[T]:
+    def interrupted(self) -> ReadState[T]:
         """Whoever asked has gone; the others go on without it."""
         return replace(self, look=None)
 
-    def wrote(self, after: int, began_s: float, content: T | None) -> Desk[T]:
+    def wrote(self, after: int, began_s: float, content: T | None) -> ReadState[T]:
         """A write (a delete: None) made here was won; it began when `after` looks and writes were over."""
         as_of_s = began_s if self.over == after else None
         return replace(self, over=self.over + 1, written=self.over + 1, known=content, as_of_s=as_of_s)
 
-    def wrote_in_vain(self) -> Desk[T]:
+    def wrote_in_vain(self) -> ReadState[T]:
         """A write made here was refused, or nobody knows: what is known is not current any more, or may be not."""
         return replace(self, over=self.over + 1, as_of_s=None)
 
-    def forked(self) -> Desk[T]:
+    def forked(self) -> ReadState[T]:
         """In a child process: whoever asked or waited is in the parent."""
         return replace(self, look=None, waiting=0, seen=None, failed=None)

@@ -81,7 +81,7 @@ def test_their_bloom_index_goes_by_our_filters(
 ) -> None:
     """The test above would notice filters that say too little."""
     of_others = bloom.encode_filter(["another"])
-    monkeypatch.setattr(bloom, "encode", lambda *_, **__: of_others)
+    monkeypatch.setattr(bloom, "encode_filter", lambda *_, **__: of_others)
     found, expected = found_by_their_bloom_index(hudi, seaweedfs)
     assert len(found) == len(expected) + len(SIZES)
 

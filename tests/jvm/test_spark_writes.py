@@ -158,11 +158,16 @@ def test_we_roll_back_what_a_killed_writer_of_theirs_has_left(
     assert content(table) == theirs(hudi, table) == expected - {(1, "a", 1)} | {(1, "a", 10)}
 
 
-def test_they_roll_back_what_a_dead_writer_of_ours_has_left(hudi: HudiSpark, table: Table) -> None:
+@pytest.mark.parametrize("parts", ["z", "wxyz"], ids=["markers", "markers in one object"])
+def test_they_roll_back_what_a_dead_writer_of_ours_has_left(hudi: HudiSpark, table: Table, parts: str) -> None:
     dead = table.transaction()
-    engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
+    if len(parts) == 1:
+        engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
+    else:
+        engine.insert(dead, rows(*((90 + n, part, -1) for n, part in enumerate(parts))))
     dead.leave()
-    assert len(_data_of(table, dead.begin)) == 2
+    assert len(_data_of(table, dead.begin)) == max(2, len(parts))
+    assert any(path.endswith("/MARKERS.type") for path in _traces_of(table, dead.begin)) == (len(parts) > 1)
     turns = _write_until_gone(hudi, table, dead.begin)
     assert _traces_of(table, dead.begin) == []
     expected = {(1, "a", 1), (2, "b", turns)}

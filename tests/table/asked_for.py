@@ -18,6 +18,7 @@ _NAMES = {
     r".*/timeline/\d+\.(\w+\.)?inflight": "inflight",
     r".*/\.heartbeat/.*": "heartbeat",
     r".*\.marker\.\w+": "marker",
+    r".*/\.temp/\d+/MARKERS.*": "marker",
     r".*/\.hoodie_partition_metadata": "metafile",
     r".*\.parquet": "data",
     r".*/table_lock\.json": "lock",

@@ -11,9 +11,10 @@ import pytest
 from table.asked_for import Asked, counted
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
-from lockprovider.table import InvalidRecords, Table, WriteConflict
+from lockprovider.table import Corrupt, InvalidRecords, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_here, for_tasks
+from lockprovider.table.files.group_writer import group_id
 
 BEGIN = ["put heartbeat", "put requested", "get lock", "put inflight"]
 COMMIT = [
@@ -55,17 +56,18 @@ def test_a_small_append_asks_eleven_times(opened: tuple[Table, Asked]) -> None:
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
 
 
-def test_an_append_into_many_partitions_is_three_writes_a_file_and_no_larger_than_its_rows(tmp_path: Path) -> None:
+def test_an_append_into_many_partitions_is_two_writes_a_file_and_no_larger_than_its_rows(tmp_path: Path) -> None:
     table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
     many = [(20 * part + n, f"p{part:02d}", n) for part in range(30) for n in range(20)]
     table.append(rows(*many))
     assert {name: asked.names.count(name) for name in ("put marker", "put metafile", "put data")} == {
-        "put marker": 30,
+        "put marker": 2,
         "put metafile": 30,
         "put data": 30,
     }
-    assert sum(name.startswith("put") for name in asked.names) == 3 * 30 + 6
+    assert sum(name.startswith("put") for name in asked.names) == 2 * 30 + 2 + 6
     assert content(table) == set(many) == by_hudi_rs(table.url)
+    assert not [path for path in (tmp_path / "t" / ".hoodie" / ".temp").rglob("*") if path.is_file()]
     assert sum((tmp_path / "t" / path).stat().st_size for path in data_files(tmp_path / "t")) < 30 * 6_000
 
 
@@ -156,6 +158,34 @@ def test_what_the_process_itself_wrote_twice_is_not_part_of_the_commit(tmp_path:
     assert len(data_files(tmp_path / "t")) == 1
     assert orphans(tmp_path / "t") == set()
     assert not list((tmp_path / "t" / ".hoodie" / ".temp").rglob("*.marker.*"))
+
+
+def test_what_an_append_has_announced_in_one_object_and_not_committed_is_removed(tmp_path: Path) -> None:
+    """A function that swallows that its first write failed halfway, and writes other rows."""
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    markers = tmp_path / "t" / ".hoodie" / ".temp"
+
+    def work(txn: Any) -> None:
+        begin = txn.start()
+        for part in ("c", "d"):
+            (tmp_path / "t" / part).mkdir()
+        name = f"{group_id(begin, 'd', '0-0-0', 0, 0)}_0-0-0_{begin}.parquet"
+        (tmp_path / "t" / "d" / name).write_bytes(b"of another attempt")
+        with pytest.raises(Corrupt):
+            engine.insert(txn, rows(*((n, part, n) for n, part in enumerate("abcd"))))
+        assert {path.name for path in (markers / begin).iterdir()} == {"MARKERS.type", "MARKERS0"}
+        assert (markers / begin / "MARKERS.type").read_text() == "TIMELINE_SERVER_BASED"
+        announced = (markers / begin / "MARKERS0").read_text().split()
+        assert sorted(line.partition("/")[0] for line in announced) == [*"abcd"]
+        assert f"d/{name}.marker.CREATE" in announced
+        engine.insert(txn, rows((9, "e", 9)))
+        assert len((markers / begin / "MARKERS2").read_text().split()) == 1  # the JVM reads markers of one kind only
+
+    table.transact(work)
+    assert by_hudi_rs(table.url) == {(9, "e", 9)}
+    assert len(data_files(tmp_path / "t")) == 1
+    assert orphans(tmp_path / "t") == set()
+    assert not [path for path in markers.rglob("*") if path.is_file()]
 
 
 def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from lockprovider.table.engines.rows import Rows, as_stream, as_table, check_col
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
-from lockprovider.table.files.group_writer import GroupWriter, group_id
+from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import consistent
@@ -187,12 +187,11 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     parts = [found] if found is not None else (changes_by_partition(writer, part, None) for part in _in_parts(rows))
     for number, part in enumerate(parts):
         _open(writer, part)
-        jobs: list[Callable[[], WriteStat]] = []
+        groups: list[NewGroup] = []
         for partition, changes in part.items():
             seen.setdefault(partition, []).append(changes.keys)
-            jobs += insertions(writer, partition, changes.rows, changes.keys, (_TASK, number))
-        are_small = all(len(changes.keys) <= SMALL_ROWS for changes in part.values())
-        stats += in_order(jobs, SMALL_AT_ONCE if are_small else AT_ONCE)
+            groups += new_groups(writer, partition, changes.rows, changes.keys, (_TASK, number))
+        stats += _written(writer, groups)
     for partition, keys in seen.items():
         check_unique(pa.chunked_array(keys), partition)
     txn.add(stats)
@@ -232,17 +231,25 @@ def insert_partition(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[WriteStat]:
     """Write new file groups, of about equal size, for rows of one partition; `task` is the write token and a number."""
-    return in_order(insertions(writer, partition, rows, keys, task), 1)
+    return (writer.put(writer.encode(group)) for group in new_groups(writer, partition, rows, keys, task))
 
 
-def insertions(
+def new_groups(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
-) -> Iterator[Callable[[], WriteStat]]:
-    """What `insert_partition` has to do, a call a file group."""
+) -> Iterator[NewGroup]:
+    """The file groups that `insert_partition` writes."""
     size = -(-len(keys) // max(1, len(keys) // ROWS_PER_FILE))
     for start in range(0, len(keys), max(1, size)):
         part, name = slice(start, start + size), group_id(writer.begin, partition, *task, start)
-        yield partial(writer.insert, partition, rows[part], keys[part], task[0], name)
+        yield NewGroup(partition, rows[part], keys[part], task[0], name)
+
+
+def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
+    """Write new file groups: large ones at the same time, small ones are encoded here: threads would only compete."""
+    put = partial(writer.put, announced=writer.announce(groups))
+    if all(len(group.keys) <= SMALL_ROWS for group in groups):
+        return in_order((partial(put, file) for file in writer.encode_each(groups)), SMALL_AT_ONCE)
+    return in_order([partial(lambda group: put(writer.encode(group)), group) for group in groups], AT_ONCE)
 
 
 def _in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -336,7 +343,8 @@ def rewrite_partition(
     stats = in_order([partial(rewrite, old) for old in slices], limit)
     yield from (stat for stat in stats if stat is not None)
     new = pa.array(fresh)
-    yield from in_order(insertions(writer, partition, rows.filter(new), keys.filter(new), (task, 0)), limit)
+    groups = new_groups(writer, partition, rows.filter(new), keys.filter(new), (task, 0))
+    yield from in_order([partial(writer.insert, *group) for group in groups], limit)
 
 
 def _unless_deleted(changes: PartitionChanges) -> tuple[pa.Table, pa.Array]:

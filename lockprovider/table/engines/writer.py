@@ -23,8 +23,8 @@ def for_here(txn: Transaction, schema: pa.Schema) -> GroupWriter:
     """The same, for this process only: its transaction knows what was written, and need not look for it."""
     _check_marked(txn)
     txn.write_here()
-    begin = txn.start()
-    return GroupWriter(txn.table.place, begin, txn.config, schema, WritesHere(txn.announce, txn.partitions))
+    begin, here = txn.start(), WritesHere(txn.markers, txn.announced, txn.partitions)
+    return GroupWriter(txn.table.place, begin, txn.config, schema, here)
 
 
 def _check_marked(txn: Transaction) -> None:

@@ -6,9 +6,9 @@ before it is written, so that a rollback finds it, and is created, never overwri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from lockprovider.table.files import base_file
 from lockprovider.table.files import merge as merging
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
+from lockprovider.table.format import bloom
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.layout import (
     META,
@@ -31,7 +32,10 @@ from lockprovider.table.format.layout import (
     BaseFile,
     MarkerKind,
     join,
+    marker_name,
     marker_path,
+    markers_file,
+    markers_type,
     nested,
     outer_of,
     partition_metafile,
@@ -40,14 +44,34 @@ from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.view import FileSlice
 
+_MARKED = 2  # files by as many markers; more by one object, and one that says so
 _FEW = 8  # places are looked at one by one, and more by one listing from the first to the last
 
 
 class WritesHere(NamedTuple):
     """What a transaction whose files are all written in its own process is told, and knows."""
 
-    announce: Callable[[str], None]  # a marker, before its file is written
+    markers: list[str]  # from before they are written
+    announced: list[str]  # the paths of their files
     partitions: set[str]  # those known to have a metafile; to be added to
+
+
+class NewGroup(NamedTuple):
+    """The rows of a new file group and their keys; `file_id` is the same in each attempt of a task: see `group_id`."""
+
+    partition: str
+    rows: pa.Table
+    keys: pa.Array
+    token: str
+    file_id: str
+
+
+class Encoded(NamedTuple):
+    """A file that is ready to be written; `stat` does not say how large it is."""
+
+    stat: WriteStat
+    data: bytes
+    keys: pa.Array
 
 
 @dataclass(frozen=True)
@@ -85,26 +109,54 @@ class GroupWriter:
 
         A task that may be run again gives the `file_id`, the same one in each attempt: see `group_id`.
         """
-        rows, keys = merging.dedupe(rows, keys, self.config.ordering_field)
-        base = BaseFile(file_id or f"{Machine().new_id()}-0", token, self.begin)
+        return self.put(self.encode(NewGroup(partition, rows, keys, token, file_id or f"{Machine().new_id()}-0")))
+
+    def encode(self, group: NewGroup) -> Encoded:
+        """A new file group's file; of rows with one key the latest is kept."""
+        return next(self.encode_each([group]))
+
+    def encode_each(self, groups: Iterable[NewGroup]) -> Iterator[Encoded]:
+        """The same of many, which is quicker than one by one where they are small."""
+        once = [self._deduped(group) for group in groups]
+        for group, key_filter in zip(once, bloom.encode_filters([group.keys for group in once]), strict=True):
+            yield self._encoded(group, key_filter)
+
+    def _deduped(self, group: NewGroup) -> NewGroup:
+        rows, keys = merging.dedupe(group.rows, group.keys, self.config.ordering_field)
+        return group._replace(rows=rows, keys=keys)
+
+    def _encoded(self, group: NewGroup, key_filter: str) -> Encoded:
+        base, count = BaseFile(group.file_id, group.token, self.begin), group.rows.num_rows
         data = write_base_file(
-            all_fresh(rows, base),
-            rows.schema,
-            keys=keys,
-            partition=partition,
+            all_fresh(group.rows, base),
+            group.rows.schema,
+            keys=group.keys,
+            partition=group.partition,
             base_file=base,
             table_name=self.config.name,
+            key_filter=key_filter,
         )
-        size = self._put(partition, base, data, keys, MarkerKind.CREATE)
-        count = rows.num_rows
-        return WriteStat(
-            base.file_id,
-            join(partition, base.name),
-            partition,
-            num_writes=count,
-            num_inserts=count,
-            file_size=size,
-        )
+        path = join(group.partition, base.name)
+        stat = WriteStat(base.file_id, path, group.partition, num_writes=count, num_inserts=count)
+        return Encoded(stat, data, group.keys)
+
+    def announce(self, groups: Sequence[NewGroup]) -> bool:
+        """Write the markers of many files in one object, before the files; False if each is to have one of its own.
+
+        A rollback by the JVM reads markers of one kind only, so they are of the same for all files of an instant.
+        """
+        here = self.here
+        if here is None or (not self._marks_in_one if here.markers else len(groups) <= _MARKED):
+            return False
+        names = [BaseFile(group.file_id, group.token, self.begin).name for group in groups]
+        files = [(group.partition, name) for group, name in zip(groups, names, strict=True)]
+        self._mark_in_one(here, [(*file, MarkerKind.CREATE) for file in files])
+        return True
+
+    def put(self, file: Encoded, *, announced: bool = False) -> WriteStat:
+        """Create a new group's file; `announced`: it has its marker."""
+        self.open_partitions([file.stat.partition])
+        return self._put(file, None if announced else MarkerKind.CREATE)
 
     def rewrite(
         self, old: FileSlice, upserts: pa.Table, upsert_keys: pa.Array, delete_keys: pa.Array, token: str
@@ -133,8 +185,7 @@ class GroupWriter:
             table_name=self.config.name,
             known=None if found.deletes else opened,
         )
-        size = self._put(old.partition, base, data, found.keys, MarkerKind.MERGE)
-        return WriteStat(
+        stat = WriteStat(
             file_id=base.file_id,
             path=join(old.partition, base.name),
             partition=old.partition,
@@ -144,8 +195,8 @@ class GroupWriter:
             num_inserts=found.inserts,
             num_updates=found.updates,
             num_deletes=found.deletes,
-            file_size=size,
         )
+        return self._put(Encoded(stat, data, found.keys), MarkerKind.MERGE)
 
     def withdraw_if_rolled_back(self, path: str) -> None:
         """Remove a file written just now if its instant was rolled back meanwhile: nobody would look for it again.
@@ -157,18 +208,36 @@ class GroupWriter:
             self.place.store.delete(path)
             raise Aborted(f"instant {self.begin} was rolled back while a task still wrote; its file was removed")
 
-    def _put(self, partition: str, base: BaseFile, data: bytes, keys: pa.Array, kind: MarkerKind) -> int:
-        """Create the file; its size."""
-        path = join(partition, base.name)
-        self._announce(marker_path(self.begin, partition, base.name, kind))
-        if kind is MarkerKind.CREATE:
-            self.open_partitions([partition])
-        return len(data) if self._create(path, data) else self._size_of_earlier(path, keys)
+    def _put(self, file: Encoded, marker: MarkerKind | None) -> WriteStat:
+        """Create the file, after its marker if it needs one."""
+        stat = file.stat
+        if marker is not None:
+            self._mark(stat.partition, stat.file_name, marker)
+        is_mine = self._create(stat.path, file.data)
+        return replace(stat, file_size=len(file.data) if is_mine else self._size_of_earlier(stat.path, file.keys))
 
-    def _announce(self, marker: str) -> None:
+    def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
+        if self.here is not None and self._marks_in_one:
+            self._mark_in_one(self.here, [(partition, name, kind)])
+            return
+        marker = marker_path(self.begin, partition, name, kind)
         if self.here is not None:
-            self.here.announce(marker)
+            self.here.markers.append(marker)
+            self.here.announced.append(join(partition, name))
         self._create(marker, b"")
+
+    @property
+    def _marks_in_one(self) -> bool:
+        return self.here is not None and markers_type(self.begin)[0] in self.here.markers[:1]
+
+    def _mark_in_one(self, here: WritesHere, files: Sequence[tuple[str, str, MarkerKind]]) -> None:
+        kind = markers_type(self.begin)
+        marker = markers_file(self.begin, len(here.markers), [marker_name(*file) for file in files])
+        here.markers.extend(path for path, _ in (kind, marker))
+        here.announced.extend(join(*file[:2]) for file in files)
+        created = self.place.store.in_background(partial(self._create, *kind))
+        self._create(*marker)
+        created.result()
 
     def open_partitions(self, partitions: Iterable[str], each: Callable[..., Iterable[bool]] = map) -> None:
         """Make these partitions, unless they are there; `each` calls a function with each of many, as `map` does.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 1 << 15  # few enough that memory is used again and again, not given back and taken anew
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
+_FEW_ROWS = 1000  # no smaller by zstd, whose buffers for each column cost more than the rest of such a file
 _CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all dates as of today's calendar
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 
@@ -44,21 +45,25 @@ def write_base_file(
     base_file: BaseFile,
     table_name: str,
     known: pq.ParquetFile | None = None,
+    key_filter: str | None = None,
 ) -> bytes:
     """The bytes of a base file.
 
     The parts are rows as `fresh` makes them, with commit time, sequence number and `columns` (of canonical types).
-    `keys` are those of all rows, in their order; `known` is an opened base file of the first of them, if there is one.
+    `keys` are those of all rows, in their order; `known` is an opened base file of the first of them, if there is one,
+    `key_filter` their bloom filter, if it is made already.
 
-    NOT checked: that keys are unique and filled, and that `known` is of these keys; that is the caller's promise.
+    NOT checked: that keys are unique and filled, and that `known` and the filter are of these keys; that is the
+    caller's promise.
     """
     groups, out = _row_groups(parts, keys, partition, base_file), BytesIO()
     first = next(groups)
-    settings = {"compression": COMPRESSION, "use_dictionary": _repetitive(first), "store_schema": False}
+    compression = "snappy" if len(keys) <= _FEW_ROWS else COMPRESSION
+    settings = {"compression": compression, "use_dictionary": _repetitive(first), "store_schema": False}
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
             writer.write_table(group)
-        writer.add_key_value_metadata(_footer(schema.with_meta(columns), keys, table_name, known))
+        writer.add_key_value_metadata(_footer(schema.with_meta(columns), keys, table_name, known, key_filter))
     return out.getvalue()
 
 
@@ -132,12 +137,16 @@ def _repeats(values: pa.ChunkedArray) -> bool:
     return bool(types.is_dictionary(values.type)) or len(values.unique()) < len(values)
 
 
-def _footer(full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None) -> dict[str, str]:
+def _footer(
+    full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
+) -> dict[str, str]:
+    if key_filter is None:
+        key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known))
     return {
         files.AVRO_KEY: schema.to_avro(full, table_name),
         files.SPARK_KEY: _CALENDAR,
         files.BLOOM_TYPE_KEY: bloom.TYPE_CODE,
-        files.BLOOM_KEY: bloom.encode_filter(keys, None if known is None else files.known_filter(known)),
+        files.BLOOM_KEY: key_filter,
         **_bounds(keys, known),
     }
 

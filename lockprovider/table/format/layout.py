@@ -152,7 +152,22 @@ def markers_dir(begin: str) -> str:
 
 def marker_path(begin: str, partition: str, file_name: str, kind: MarkerKind) -> str:
     """Where the (empty) direct marker of one data file goes."""
-    return f"{markers_dir(begin)}/{join(partition, file_name)}.marker.{kind.value}"
+    return f"{markers_dir(begin)}/{marker_name(partition, file_name, kind)}"
+
+
+def marker_name(partition: str, file_name: str, kind: MarkerKind) -> str:
+    """What a marker says: which data file will be there, and of what kind it is."""
+    return f"{join(partition, file_name)}.marker.{kind.value}"
+
+
+def markers_type(begin: str) -> tuple[str, bytes]:
+    """The object that says that an instant's markers are in `markers_file`s alone: where it goes, and its bytes."""
+    return f"{markers_dir(begin)}/MARKERS.type", b"TIMELINE_SERVER_BASED"
+
+
+def markers_file(begin: str, number: int, names: Iterable[str]) -> tuple[str, bytes]:
+    """An object that is many markers in one: where it goes, and its bytes."""
+    return f"{markers_dir(begin)}/MARKERS{number}", "".join(f"{name}\n" for name in names).encode()
 
 
 def parse_marker(path: str) -> Marker | None:

@@ -6,6 +6,7 @@ the lock between that look and the write: so what was read meanwhile is what wou
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -31,7 +32,12 @@ def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
         return
     with ThreadPoolExecutor(limit) as threads:
         try:
-            yield from [running.result() for running in [submit(threads, job) for job in jobs]]
+            running: deque[Future[T]] = deque()
+            for job in jobs:  # which may be made here, one after the other, and be large
+                if len(running) == 2 * limit:
+                    yield running.popleft().result()
+                running.append(submit(threads, job))
+            yield from (one.result() for one in running)
         finally:
             threads.shutdown(cancel_futures=True)
 

@@ -57,7 +57,8 @@ class Transaction:
         self._snapshot: Snapshot | None = None
         self._instant: Started | None = None
         self._stats: tuple[WriteStat, ...] | None = None
-        self._announced: list[str] = []  # the markers that this process has written
+        self.markers: list[str] = []  # that this process has written, or is about to
+        self.announced: list[str] = []  # the paths of their files
         self._writes_elsewhere: bool | None = None
         self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
@@ -146,10 +147,6 @@ class Transaction:
         """The partitions that are known to have a metafile; to be added to."""
         return self.table.memory.partitions_at(self.timeline)
 
-    def announce(self, marker: str) -> None:
-        """A marker that this process is about to write."""
-        self._announced.append(marker)
-
     def write_here(self) -> None:
         """This process writes files, and announces them."""
         self._writes_elsewhere = self._writes_elsewhere or False
@@ -222,7 +219,7 @@ class Transaction:
         self._remove_strays(mine.begin, stats)
         self.table.tell("written", mine.begin, files=len(stats))
         proposal = self._proposal(mine.begin, stats)
-        completion, waited_s = Committing(self.table, mine, proposal, self._announced).run()
+        completion, waited_s = Committing(self.table, mine, proposal, self.markers).run()
         return proposal.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
 
     def leave(self) -> None:
@@ -248,11 +245,12 @@ class Transaction:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
         store, mine = self.table.store, {stat.path for stat in stats}
         if self._writes_elsewhere is not False:
-            self._announced = [entry.path for entry in store.list(f"{markers_dir(begin)}/")]
-        for path in self._announced:
-            marker = parse_marker(path)
-            if marker is not None and marker.data_path not in mine:
-                store.delete(marker.data_path)
+            self.markers = [entry.path for entry in store.list(f"{markers_dir(begin)}/")]
+            found = filter(None, map(parse_marker, self.markers))
+            self.announced += [marker.data_path for marker in found]
+        for path in self.announced:
+            if path not in mine:
+                store.delete(path)
 
 
 def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:

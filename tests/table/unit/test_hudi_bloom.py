@@ -86,6 +86,15 @@ def test_keys_of_mixed_lengths_do_not_disturb_each_other(keys: list[str]) -> Non
     assert bloom.encode_filter(pa.array(["x", *keys])[1:]) == bloom.encode_filter(keys)
 
 
+@pytest.mark.parametrize("counts", [[], [3], [0, 1, 17, 0, 300], [5, 40_000, 20_000, 20_000, 7]])
+def test_filters_made_together_are_those_of_each(counts: list[int]) -> None:
+    groups = [
+        pa.array([f"{'long-' * (number % 3)}{number}-{n}" for n in range(count)], pa.string())
+        for number, count in enumerate(counts)
+    ]
+    assert list(bloom.encode_filters(groups)) == [bloom.encode_filter(keys) for keys in groups]
+
+
 def test_a_key_put_in_is_found_and_others_hardly_ever() -> None:
     keys = [f"2013-01-01:UA:{number}" for number in range(2_000)]
     found = bloom.BloomFilter.parse(bloom.encode_filter(keys))

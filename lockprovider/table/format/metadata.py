@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import fastavro
 
@@ -29,6 +29,7 @@ SCHEMA_KEY = "schema"
 REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", "CLUSTER"})
 _NO_COMMIT = "null"
 _SYNC_BYTES = 16
+_T = TypeVar("_T")
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -152,7 +153,7 @@ def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
     return one_record("HoodieRequestedReplaceMetadata", requested), one_record("HoodieCommitMetadata", inflight)
 
 
-def decode_clustering_plan(data: bytes, file_name: str) -> frozenset[tuple[str, str]]:
+def decode_clustering_plan(data: bytes, file_name: str) -> frozenset[FileGroup]:
     """The (partition, file id) pairs that a requested clustering is going to replace; none if its file is empty.
 
     Raises:
@@ -160,13 +161,13 @@ def decode_clustering_plan(data: bytes, file_name: str) -> frozenset[tuple[str, 
     """
     if not data:
         return frozenset()
-    record = read_one(data, file_name)
-    try:
-        groups = (record.get("clusteringPlan") or {}).get("inputGroups") or ()
-        slices = [one for group in groups for one in group.get("slices") or ()]
-        return frozenset((one.get("partitionPath") or "", one["fileId"]) for one in slices)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{file_name} is not a clustering plan ({error!r}); restore or remove the file") from error
+    return decoded(data, file_name, "a clustering plan", _clustered)
+
+
+def _clustered(record: Mapping[str, Any]) -> frozenset[FileGroup]:
+    groups = (record.get("clusteringPlan") or {}).get("inputGroups") or ()
+    slices = [one for group in groups for one in group.get("slices") or ()]
+    return frozenset((one.get("partitionPath") or "", one["fileId"]) for one in slices)
 
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
@@ -175,24 +176,22 @@ def decode_commit(data: bytes, file_name: str) -> CommitMetadata:
     Raises:
         Corrupt: not one whole Avro record; the message names the file.
     """
-    record = read_one(data, file_name)
+    return decoded(data, file_name, "commit metadata", _commit)
+
+
+def _commit(record: Mapping[str, Any]) -> CommitMetadata:
     extra = dict(record.get("extraMetadata") or {})
     schema = extra.pop(SCHEMA_KEY, None)
-    try:
-        return CommitMetadata(
-            stats={
-                partition: tuple(_stat_from_avro(stat, partition) for stat in stats)
-                for partition, stats in (record.get("partitionToWriteStats") or {}).items()
-            },
-            operation=record.get("operationType") or "UNKNOWN",
-            schema_json=sys.intern(schema) if schema else None,  # thousands of commits say the same
-            extra=extra,
-            replaced={
-                partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()
-            },
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{file_name} is not commit metadata ({error!r}); restore or remove the file") from error
+    return CommitMetadata(
+        stats={
+            partition: tuple(_stat_from_avro(stat, partition) for stat in stats)
+            for partition, stats in (record.get("partitionToWriteStats") or {}).items()
+        },
+        operation=record.get("operationType") or "UNKNOWN",
+        schema_json=sys.intern(schema) if schema else None,  # thousands of commits say the same
+        extra=extra,
+        replaced={partition: tuple(ids) for partition, ids in (record.get("partitionToReplaceFileIds") or {}).items()},
+    )
 
 
 def encode_rollback_plan(plan: RollbackPlan, sync: bytes | None = None) -> bytes:
@@ -218,25 +217,30 @@ def decode_rollback_plan(data: bytes, file_name: str) -> RollbackPlan:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    record = read_one(data, file_name)
-    try:
-        victim = record["instantToRollback"]
-        requests = tuple(
-            RollbackRequest(
-                partition=request["partitionPath"],
-                files=tuple(request["filesToBeDeleted"]),
-                file_id=request.get("fileId") or "",
-                latest_base_instant=request.get("latestBaseInstant") or "",
-            )
-            for request in record.get("RollbackRequests") or ()
+    return decoded(data, file_name, "a rollback plan", _rollback_plan)
+
+
+def _rollback_plan(record: Mapping[str, Any]) -> RollbackPlan:
+    victim = record["instantToRollback"]
+    requests = tuple(
+        RollbackRequest(
+            partition=request["partitionPath"],
+            files=tuple(request["filesToBeDeleted"]),
+            file_id=request.get("fileId") or "",
+            latest_base_instant=request.get("latestBaseInstant") or "",
         )
-        return RollbackPlan(victim["commitTime"], victim["action"], requests)
-    except (KeyError, TypeError) as error:
-        raise Corrupt(f"{file_name} is not a rollback plan ({error!r}); restore or remove the file") from error
+        for request in record.get("RollbackRequests") or ()
+    )
+    return RollbackPlan(victim["commitTime"], victim["action"], requests)
 
 
 def encode_rollback(metadata: RollbackMetadata, sync: bytes | None = None) -> bytes:
     """The content of a completed rollback."""
+    return one_record("HoodieRollbackMetadata", rollback_record(metadata), sync)
+
+
+def rollback_record(metadata: RollbackMetadata) -> dict[str, Any]:
+    """A rollback as Hudi's record of it; a restore has one for each victim."""
     partitions = {
         path: {
             "partitionPath": path,
@@ -247,7 +251,7 @@ def encode_rollback(metadata: RollbackMetadata, sync: bytes | None = None) -> by
         }
         for path, done in metadata.partitions.items()
     }
-    record = {
+    return {
         "startRollbackTime": metadata.begin,
         "timeTakenInMillis": metadata.time_taken_ms,
         "totalFilesDeleted": sum(len(done.deleted) for done in metadata.partitions.values()),
@@ -256,7 +260,6 @@ def encode_rollback(metadata: RollbackMetadata, sync: bytes | None = None) -> by
         "version": 1,
         "instantsRollback": [{"commitTime": begin, "action": action} for begin, action in metadata.victims],
     }
-    return one_record("HoodieRollbackMetadata", record, sync)
 
 
 def decode_rollback(data: bytes, file_name: str) -> RollbackMetadata:
@@ -265,19 +268,19 @@ def decode_rollback(data: bytes, file_name: str) -> RollbackMetadata:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    record = read_one(data, file_name)
-    try:
-        return RollbackMetadata(
-            begin=record["startRollbackTime"],
-            victims=tuple((victim["commitTime"], victim["action"]) for victim in record["instantsRollback"]),
-            partitions={
-                path: RolledBackPartition(tuple(done["successDeleteFiles"]), tuple(done["failedDeleteFiles"]))
-                for path, done in record["partitionMetadata"].items()
-            },
-            time_taken_ms=record["timeTakenInMillis"],
-        )
-    except (KeyError, TypeError) as error:
-        raise Corrupt(f"{file_name} is not rollback metadata ({error!r}); restore or remove the file") from error
+    return decoded(data, file_name, "rollback metadata", _rollback)
+
+
+def _rollback(record: Mapping[str, Any]) -> RollbackMetadata:
+    return RollbackMetadata(
+        begin=record["startRollbackTime"],
+        victims=tuple((victim["commitTime"], victim["action"]) for victim in record["instantsRollback"]),
+        partitions={
+            path: RolledBackPartition(tuple(done["successDeleteFiles"]), tuple(done["failedDeleteFiles"]))
+            for path, done in record["partitionMetadata"].items()
+        },
+        time_taken_ms=record["timeTakenInMillis"],
+    )
 
 
 def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
@@ -339,6 +342,19 @@ def _sync_of(schema: Any, record: Mapping[str, Any]) -> bytes:
     body = BytesIO()
     fastavro.schemaless_writer(body, schema, record)
     return sha256(body.getvalue()).digest()[:_SYNC_BYTES]
+
+
+def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
+    """What `read` makes of the one record of a container file, which is to be of this `kind`.
+
+    Raises:
+        Corrupt: it is not one whole record of that kind; the message names the file.
+    """
+    record = read_one(data, file_name)
+    try:
+        return read(record)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{file_name} is not {kind} ({error!r}); restore or remove the file") from error
 
 
 def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:

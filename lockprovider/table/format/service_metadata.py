@@ -6,16 +6,21 @@ Source: `HoodieCleanerPlan.avsc`, `HoodieCleanMetadata.avsc`, `HoodieSavePointMe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.metadata import one_record, read_one
+from lockprovider.table.format.layout import join
+from lockprovider.table.format.metadata import (
+    RollbackMetadata,
+    RolledBackPartition,
+    decoded,
+    one_record,
+    rollback_record,
+)
 
 _CLEAN_VERSION = 2
 _RESTORE_PLAN_VERSION = 2
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class CleanPlan:
     @property
     def paths(self) -> frozenset[str]:
         """All files, relative to the table."""
-        return frozenset(_path(partition, name) for partition, names in self.files.items() for name in names)
+        return frozenset(join(partition, name) for partition, names in self.files.items() for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Savepoint:
     @property
     def paths(self) -> frozenset[str]:
         """All files, relative to the table."""
-        return frozenset(_path(partition, name) for partition, names in self.files.items() for name in names)
+        return frozenset(join(partition, name) for partition, names in self.files.items() for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class RestoreMetadata:
 def encode_clean_plan(plan: CleanPlan, root: str) -> bytes:
     """The content of `<begin>.clean.requested`; paths in it begin with `root`, as in Hudi's own plans."""
     files = {
-        partition: [{"filePath": f"{root}/{_path(partition, name)}", "isBootstrapBaseFile": False} for name in names]
+        partition: [{"filePath": f"{root}/{join(partition, name)}", "isBootstrapBaseFile": False} for name in names]
         for partition, names in plan.files.items()
     }
     earliest = plan.earliest and {"timestamp": plan.earliest[0], "action": plan.earliest[1], "state": "COMPLETED"}
@@ -107,7 +112,7 @@ def decode_clean_plan(data: bytes, file_name: str) -> CleanPlan:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    return _decoded(data, file_name, "a clean plan", _clean_plan)
+    return decoded(data, file_name, "a clean plan", _clean_plan)
 
 
 def _clean_plan(record: Mapping[str, Any]) -> CleanPlan:
@@ -167,12 +172,12 @@ def decode_clean(data: bytes, file_name: str) -> tuple[str, tuple[str, ...]]:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    return _decoded(data, file_name, "clean metadata", _clean)
+    return decoded(data, file_name, "clean metadata", _clean)
 
 
 def _clean(record: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     parts = record["partitionMetadata"].items()
-    paths = tuple(_path(partition, _name(name)) for partition, done in parts for name in done["successDeleteFiles"])
+    paths = tuple(join(partition, _name(name)) for partition, done in parts for name in done["successDeleteFiles"])
     return record.get("earliestCommitToRetain") or "", paths
 
 
@@ -198,7 +203,7 @@ def decode_savepoint(data: bytes, file_name: str) -> Savepoint:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    return _decoded(data, file_name, "savepoint metadata", _savepoint)
+    return decoded(data, file_name, "savepoint metadata", _savepoint)
 
 
 def _savepoint(record: Mapping[str, Any]) -> Savepoint:
@@ -223,7 +228,7 @@ def decode_restore_plan(data: bytes, file_name: str) -> RestorePlan:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    return _decoded(data, file_name, "a restore plan", _restore_plan)
+    return decoded(data, file_name, "a restore plan", _restore_plan)
 
 
 def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
@@ -233,10 +238,7 @@ def _restore_plan(record: Mapping[str, Any]) -> RestorePlan:
 
 def encode_restore(metadata: RestoreMetadata) -> bytes:
     """The content of a completed restore: for each victim what a rollback of it would have said."""
-    rollbacks = {
-        begin: [_rollback(metadata, begin, action, metadata.deleted.get(begin, {}))]
-        for begin, action in metadata.plan.victims
-    }
+    rollbacks = {victim[0]: [rollback_record(_rolled_back(metadata, victim))] for victim in metadata.plan.victims}
     record = {
         "startRestoreTime": metadata.begin,
         "timeTakenInMillis": metadata.time_taken_ms,
@@ -254,47 +256,17 @@ def decode_restore(data: bytes, file_name: str) -> tuple[str, ...]:
     Raises:
         Corrupt: not one whole Avro record of that kind; the message names the file.
     """
-    return _decoded(data, file_name, "restore metadata", lambda record: tuple(record["instantsToRollback"]))
+    return decoded(data, file_name, "restore metadata", lambda record: tuple(record["instantsToRollback"]))
 
 
-def _rollback(
-    metadata: RestoreMetadata, begin: str, action: str, deleted: Mapping[str, tuple[str, ...]]
-) -> dict[str, Any]:
-    partitions = {
-        partition: {
-            "partitionPath": partition,
-            "successDeleteFiles": [_path(partition, name) for name in names],
-            "failedDeleteFiles": [],
-            "rollbackLogFiles": {},
-            "logFilesFromFailedCommit": {},
-        }
-        for partition, names in deleted.items()
-    }
-    return {
-        "startRollbackTime": metadata.begin,
-        "timeTakenInMillis": 0,
-        "totalFilesDeleted": sum(map(len, deleted.values())),
-        "commitsRollback": [begin],
-        "partitionMetadata": partitions,
-        "version": 1,
-        "instantsRollback": [{"commitTime": begin, "action": action}],
-    }
+def _rolled_back(metadata: RestoreMetadata, victim: tuple[str, str]) -> RollbackMetadata:
+    files = metadata.deleted.get(victim[0], {})
+    done = {path: RolledBackPartition(tuple(join(path, name) for name in names)) for path, names in files.items()}
+    return RollbackMetadata(metadata.begin, (victim,), done)
 
 
 def _infos(plan: RestorePlan) -> list[dict[str, str]]:
     return [{"commitTime": begin, "action": action} for begin, action in plan.victims]
-
-
-def _decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
-    record = read_one(data, file_name)
-    try:
-        return read(record)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{file_name} is not {kind} ({error!r}); restore or remove the file") from error
-
-
-def _path(partition: str, name: str) -> str:
-    return f"{partition}/{name}" if partition else name
 
 
 def _name(path: str) -> str:

@@ -16,7 +16,7 @@ from fsspec_cas import CasError
 from lockprovider import Lease
 from lockprovider.table.errors import TableNotFound
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, parse_base_file
+from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, markers_dir, parse_base_file
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.timeline.liveness import dead
@@ -111,6 +111,14 @@ def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
         if base is not None:
             found.setdefault(base.begin, []).append(entry.path)
     return {begin: tuple(paths) for begin, paths in found.items()}
+
+
+def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
+    """Remove these files of an instant, and its markers."""
+    for path in files:
+        table.store.delete(path)
+    for entry in table.store.list(f"{markers_dir(victim)}/"):
+        table.store.delete(entry.path)
 
 
 def dead_plans(table: TableContext, now: Timeline, action: Action) -> tuple[str, ...]:

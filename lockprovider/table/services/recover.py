@@ -68,7 +68,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 def _forget(table: TableContext) -> None:
     silent = plans.silent(table)  # before the timeline is listed: one that begins meanwhile is not among them
     for begin in {*silent} - {*table.timeline().pending(*Action)}:
-        rollback.remove_files(table, begin, ())
+        plans.remove_files(table, begin, ())
         table.store.delete(heartbeat_path(begin))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lockprovider import Lease
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import TIMELINE, heartbeat_path, markers_dir, names_by_partition
+from lockprovider.table.format.layout import TIMELINE, heartbeat_path, names_by_partition
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import (
     RestoreMetadata,
@@ -147,10 +147,7 @@ def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str
     states = [instant for instant in now.instants if instant.begin == victim and instant.changes_rows]
     for done in (instant for instant in states if instant.is_completed):
         table.store.delete(f"{TIMELINE}/{done.file_name}")
-    for path in files:
-        table.store.delete(path)
-    for entry in table.store.list(f"{markers_dir(victim)}/"):
-        table.store.delete(entry.path)
+    plans.remove_files(table, victim, files)
     for state in (InstantState.INFLIGHT, InstantState.REQUESTED):
         for instant in (instant for instant in states if instant.state is state):
             table.store.delete(f"{TIMELINE}/{instant.file_name}")

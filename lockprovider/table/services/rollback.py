@@ -17,7 +17,6 @@ from lockprovider.table.format.layout import (
     TIMELINE,
     heartbeat_path,
     join,
-    markers_dir,
     names_by_partition,
 )
 from lockprovider.table.format.metadata import (
@@ -51,13 +50,15 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
             return
         if not now.pending_files(begin):
             if own and begin > now.first_active:  # not archived, so rolled back while this writer wrote on
-                remove_files(table, begin, files_of(table, begin))
+                plans.remove_files(table, begin, files_of(table, begin))
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
         if (own or only_if_dead) and _in_good_hands(table, now, begin):
             if own:
-                remove_files(table, begin, files_of(table, begin))  # their plan has not got what was written after it
+                plans.remove_files(
+                    table, begin, files_of(table, begin)
+                )  # their plan has not got what was written after it
             return
         execute(table, lease, now, begin, fenced=not own)
     table.tell("rolled_back", begin)
@@ -86,7 +87,7 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
         else RollbackPlan(victim, _action(now, victim), _requests(table, files))
     )
     begin = planned or _plan_it(table, now, plan, lease if fenced else None)
-    remove_files(table, victim, files)
+    plans.remove_files(table, victim, files)
     # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
     for name in reversed(now.pending_files(victim)):
         table.store.delete(f"{TIMELINE}/{name}")
@@ -96,14 +97,6 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
     table.store.delete(heartbeat_path(victim))
     _complete(table, lease, begin, plan, files)
     table.store.delete(heartbeat_path(begin))
-
-
-def remove_files(table: TableContext, victim: str, files: tuple[str, ...]) -> None:
-    """Remove these files of an instant, and its markers."""
-    for path in files:
-        table.store.delete(path)
-    for entry in table.store.list(f"{markers_dir(victim)}/"):
-        table.store.delete(entry.path)
 
 
 def _action(now: Timeline, victim: str) -> str:

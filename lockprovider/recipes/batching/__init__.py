@@ -1,0 +1,9 @@
+"""Group commit: one write is under way, and what arrives meanwhile goes out with the next one.
+
+`line.py` decides what goes when (pure); `batcher.py` has the thread that writes. It imports `fsspec_cas` and the
+recipes' errors.
+"""
+
+from lockprovider.recipes.batching.batcher import Batcher
+
+__all__ = ["Batcher"]

@@ -1,0 +1,66 @@
+"""Errors of the recipes, grouped by what the caller would do. They stand beside `LockError`.
+
+CoordinationError
+├── Fenced               stop: somebody with a newer epoch has written; nothing of this was written
+├── StateLocked          an edit is being made: wait, or look at who (`owner`, `valid_until_ms`, `reason`)
+├── StateConflict        it was changed during the edit, nothing was written: edit again (`current` is its serial)
+├── NoRevision           there is none of that serial, or not any more (a LookupError)
+├── Overloaded           too much waits already, this was not taken: later, or fewer at once
+└── MalformedObject      the object is not what it should be; nothing was overwritten (a ValueError)
+
+A write whose answer is lost and cannot be settled is `fsspec_cas.OutcomeUnknown`. Each error is built from one sentence
+and can be pickled.
+"""
+
+from __future__ import annotations
+
+
+class CoordinationError(Exception):
+    """The root of the tree; built from one sentence."""
+
+
+class Fenced(CoordinationError):
+    """A newer epoch has been seen in the object; `epoch` is that one."""
+
+    def __init__(self, message: str = "", epoch: int = 0) -> None:
+        super().__init__(message, epoch)
+        self.epoch = epoch
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class StateLocked(CoordinationError):
+    """Somebody edits the state; `owner` and `valid_until_ms` (epoch ms) are of the lock, as it was seen."""
+
+    def __init__(self, message: str = "", owner: str = "", valid_until_ms: int = 0, reason: str = "") -> None:
+        super().__init__(message, owner, valid_until_ms, reason)
+        self.owner = owner
+        self.valid_until_ms = valid_until_ms
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class StateConflict(CoordinationError):
+    """The state was changed while it was edited; `current` is the serial that it has now."""
+
+    def __init__(self, message: str = "", current: int = 0) -> None:
+        super().__init__(message, current)
+        self.current = current
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NoRevision(CoordinationError, LookupError):
+    """There is no revision of this serial, or it was trimmed."""
+
+
+class Overloaded(CoordinationError):
+    """As many operations wait already as may."""
+
+
+class MalformedObject(CoordinationError, ValueError):
+    """The object at the path is of another kind, or of a newer format; it was not written over."""

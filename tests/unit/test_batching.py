@@ -1,0 +1,194 @@
+"""`Batcher`: who shares a write, who is told what, and what a cancellation, an exit and a fork do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from patience import until
+
+from fsspec_cas import Machine
+from fsspec_cas.testing import ManualClock
+from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.errors import CoordinationError, Overloaded
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+class Held:
+    """A write that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.reached = threading.Event()
+        self.go = threading.Semaphore(0)
+
+    def write(self, batch):
+        self.batches.append(list(batch))
+        self.reached.set()
+        assert self.go.acquire(timeout=240)
+        return [ValueError(f"bad {one}") if one < 0 else one * 10 for one in batch]
+
+
+def test_what_arrives_meanwhile_goes_with_the_next_and_each_has_its_own_result() -> None:
+    held = Held()
+    batcher = Batcher(held.write, world=Machine())
+    first = batcher.submit(1)
+    until(held.reached.is_set)
+    rest = [batcher.submit(n) for n in (2, -3, 4)]
+    dropped = batcher.submit(5)
+    assert dropped.cancel()
+    assert not first.cancel()
+    held.go.release(2)
+    assert [first.result(), rest[0].result(), rest[2].result()] == [10, 20, 40]
+    with pytest.raises(ValueError, match="bad -3"):
+        rest[1].result()
+    assert held.batches == [[1], [2, -3, 4]]
+
+
+def test_what_the_write_raises_all_get_and_the_next_write_is_another() -> None:
+    fails = [OSError("no store")]
+
+    def write(batch):
+        if fails:
+            raise fails.pop()
+        return batch
+
+    batcher = Batcher(write, world=Machine())
+    with pytest.raises(OSError, match="no store"):
+        batcher.do(1)
+    assert batcher.do(2) == 2
+
+
+def test_a_write_that_answers_for_too_few_is_an_error_for_all() -> None:
+    batcher = Batcher(lambda batch: batch[:-1], world=Machine())
+    with pytest.raises(ValueError, match="zip"):
+        batcher.do(1)
+
+
+def test_it_is_bounded_and_a_closed_one_writes_what_waits_and_takes_nothing_more() -> None:
+    held = Held()
+    batcher = Batcher(held.write, world=Machine(), max_waiting=2)
+    batcher.submit(1)
+    until(held.reached.is_set)
+    waiting = [batcher.submit(n) for n in (2, 3)]
+    with pytest.raises(Overloaded, match="2 operations wait"):
+        batcher.submit(4)
+    held.go.release(2)
+    batcher.close()
+    assert [one.result() for one in waiting] == [20, 30]
+    with pytest.raises(CoordinationError, match="closed"):
+        batcher.submit(5)
+
+
+def test_a_write_takes_so_many_at_most() -> None:
+    held = Held()
+    batcher = Batcher(held.write, world=Machine(), most=2)
+    answers = [batcher.submit(1)]
+    until(held.reached.is_set)
+    answers += [batcher.submit(n) for n in (2, 3, 4)]
+    held.go.release(3)
+    assert [one.result() for one in answers] == [10, 20, 30, 40]
+    assert held.batches == [[1], [2, 3], [4]]
+
+
+def test_a_pace_is_kept_from_the_answer() -> None:
+    clock = ManualClock()
+
+    def write(batch):
+        clock.advance(5)
+        return batch
+
+    batcher = Batcher(write, world=clock, pace_s=1.0)
+    for n in range(3):
+        assert batcher.do(n) == n
+        until(lambda: batcher._writer is None)
+    assert clock.sleeps == [1.0, 1.0]
+    batcher = Batcher(write, world=clock)
+    assert batcher.do(1) == 1
+    batcher.throttled()
+    assert batcher.do(2) == 2
+    assert clock.sleeps == [1.0, 1.0, 1.0]
+
+
+def test_a_crowd_shares_its_writes() -> None:
+    """Sixty-four threads that come again as soon as they are answered: few writes, not one each."""
+    batches: list[int] = []
+
+    def write(batch):
+        batches.append(len(batch))
+        threading.Event().wait(0.02)  # what a request takes
+        return batch
+
+    batcher = Batcher(write, world=Machine())
+    with ThreadPoolExecutor(64) as pool:
+        done = list(pool.map(lambda caller: [batcher.do((caller, turn)) for turn in range(10)], range(64)))
+    assert done == [[(caller, turn) for turn in range(10)] for caller in range(64)]
+    assert sum(batches) == 640
+    assert len(batches) < 200
+
+
+def test_what_waits_at_the_end_of_the_interpreter_is_written() -> None:
+    code = """
+import sys, threading
+from fsspec_cas import Machine
+from lockprovider.recipes.batching import Batcher
+def write(batch):
+    threading.Event().wait(0.2)
+    print(*batch, flush=True)
+    return batch
+batcher = Batcher(write, world=Machine())
+for n in range(3):
+    batcher.submit(n)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == ["0", "1", "2"]
+    assert done.stderr == ""
+
+
+def test_a_ctrl_c_leaves_the_line_and_the_others_go_on() -> None:
+    code = """
+import sys, threading
+from fsspec_cas import Machine
+from lockprovider.recipes.batching import Batcher
+go = threading.Event()
+def write(batch):
+    print("writing", *batch, flush=True)
+    go.wait(240)
+    return batch
+batcher = Batcher(write, world=Machine())
+other = batcher.submit("other")
+try:
+    batcher.do("mine")
+except KeyboardInterrupt:
+    print("left", flush=True)
+go.set()
+print(other.result(), batcher.do("last"), flush=True)
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=TESTS)
+    assert child.stdout.readline() == "writing other\n"
+    child.send_signal(signal.SIGINT)
+    rest, _ = child.communicate(timeout=240)
+    assert "mine" not in rest
+    assert rest.splitlines()[-1] == "other last"
+
+
+def test_a_forked_child_starts_with_nobody_waiting() -> None:
+    held = Held()
+    batcher = Batcher(held.write, world=Machine())
+    batcher.submit(1)
+    until(held.reached.is_set)
+    batcher.submit(2)
+    if (child := os.fork()) == 0:
+        batcher._write = lambda batch: [one + 1 for one in batch]
+        os._exit(0 if (batcher.waiting, batcher.do(41)) == (0, 42) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    held.go.release(2)
+    batcher.close()
+    assert held.batches == [[1], [2]]

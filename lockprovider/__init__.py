@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockprovider.aio import Acquiring, AsyncLease, AsyncLock
 from lockprovider.client.lease import Lease, OnLost
@@ -36,6 +36,9 @@ from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH, Holder, LockRecord
 from lockprovider.settings import LockSettings
+
+if TYPE_CHECKING:
+    from lockprovider import state
 
 __all__ = [
     "HUDI_LOCK_PATH",
@@ -67,7 +70,17 @@ __all__ = [
     "async_lock",
     "lock",
     "open_lock",
+    "state",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported only when it is used: the recipes."""
+    if name == "state":
+        import lockprovider.state as found  # noqa: PLC0415 - see above
+
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def lock(

@@ -47,10 +47,17 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("publish",),
         ("client",),
         ("aio",),
+        ("recipes",),
+        ("state",),
         ("table",),
         ("demo",),
         ("commands",),
         ("cli",),
+    ],
+    "lockprovider.recipes": [
+        ("errors", "place"),
+        ("batching",),
+        ("state",),
     ],
     "lockprovider.table": [
         ("errors",),
@@ -88,6 +95,12 @@ PURE: dict[str, set[str]] = {
     "lockprovider.observe.status": {"fsspec_cas"},
     "lockprovider.observe.audit": set(),
     "lockprovider.observe.audit_picture": set(),
+    "lockprovider.recipes.errors": set(),
+    "lockprovider.recipes.batching.line": set(),
+    "lockprovider.recipes.state.document": set(),
+    "lockprovider.recipes.state.turn": set(),
+    "lockprovider.recipes.state.changes": set(),
+    "lockprovider.recipes.state.difference": set(),
     "lockprovider.table.errors": set(),
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
@@ -178,6 +191,7 @@ INNER = {
     "fsspec_cas.command": "commands of both packages end, complain and take storage options alike",
     "fsspec_cas.bridge.background": "threads that cannot be started any more at the end of the interpreter",
     "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
+    "fsspec_cas.outcome": "a write of a state that is settled later is told as one of the store's",
     "fsspec_cas.send.retry": "a transaction that lost waits as a request does",
 }
 
@@ -312,9 +326,10 @@ SAME_WORDS = {
     "savepoints": "what the table has, and the command that lists it",
     "add": "registers a command, in each module of them",
     "main": "two commands have an entry point",
-    **dict.fromkeys(("A", "Ask", "P", "T"), "stands for any type"),
+    **dict.fromkeys(("A", "Ask", "P", "T", "V"), "stands for any type"),
     "Commit": "a commit of a table; an event of the lease machine",
     "Entry": "of a listing; of the commit log, which hands it on as LogEntry",
+    "State": "of the lease machine; a state file",
     "Lost": "the outcome of a write; the state of a lease",
 }
 

@@ -1,0 +1,103 @@
+"""`AsyncState`: the same state for tasks of an event loop.
+
+It is the very `State` of the threads: an update waits for its write without a thread, a read has one while it lasts. So
+every promise is the same. A cancelled update is dropped, if no write has taken it yet; else it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, TypeVar
+
+from fsspec_cas import OutcomeUnknown, Store
+from lockprovider.aio import AsyncLock
+from lockprovider.recipes.state.changes import NotChanged, StateChange
+from lockprovider.recipes.state.difference import Difference
+from lockprovider.recipes.state.document import Document
+from lockprovider.recipes.state.revision import Edit, Editor, Revision
+from lockprovider.recipes.state.state import State
+
+V = TypeVar("V")
+
+
+class AsyncState(Generic[V]):
+    """A state file, for tasks; the arguments are those of `State`."""
+
+    def __init__(self, store: Store, path: str, **options: Any) -> None:
+        self._state: State[V] = State(store, path, **options)
+
+    @classmethod
+    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> AsyncState[V]:
+        """See `State.open`; nothing is asked of the store yet."""
+        opened: State[V] = State.open(url, storage_options=storage_options, **options)
+        found = cls.__new__(cls)
+        found._state = opened  # noqa: SLF001 - its own
+        return found
+
+    async def read(self, *, max_age_s: float = 0.0) -> Revision[V]:
+        """See `State.read`."""
+        return await asyncio.to_thread(self._state.read, max_age_s=max_age_s)
+
+    async def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
+        """See `State.update`; `fn` is a plain function, called on another thread."""
+        return await self._do(self._state._updating(fn, fence, reason))  # noqa: SLF001 - its twin
+
+    async def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
+        """See `State.put`."""
+        return await self._do(self._state._putting(value, expected, fence, reason))  # noqa: SLF001
+
+    @contextlib.asynccontextmanager
+    async def edit(self, *, reason: str = "", timeout_s: float | None = None) -> AsyncIterator[Edit[V]]:
+        """See `State.edit`."""
+        state = self._state
+        lock = AsyncLock(state.store, state.lock_path, state.lock_settings, world=state.world)
+        async with lock.acquire(timeout_s) as lease:
+            edit = Edit(lease, await self._do(state._beginning(lease.epoch, reason)))  # noqa: SLF001
+            yield edit
+            lease.check()
+            edit.revision = await self._do(state._ending(edit, reason))  # noqa: SLF001
+
+    async def history(self, limit: int = 20) -> list[Revision[V]]:
+        """See `State.history`."""
+        return await asyncio.to_thread(self._state.history, limit)
+
+    async def at(self, serial: int) -> Revision[V]:
+        """See `State.at`."""
+        return await asyncio.to_thread(self._state.at, serial)
+
+    async def diff(self, before: int, after: int) -> list[Difference]:
+        """See `State.diff`."""
+        return await asyncio.to_thread(self._state.diff, before, after)
+
+    async def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
+        """See `State.rollback`."""
+        then = await self.at(serial)
+        return await self.put(then.value, fence=fence, reason=reason or f"rollback to {serial}")
+
+    async def who(self) -> Editor:
+        """See `State.who`."""
+        return await asyncio.to_thread(self._state.who)
+
+    async def unlock(self, shown: Editor) -> None:
+        """See `State.unlock`."""
+        await asyncio.to_thread(self._state.unlock, shown)
+
+    async def settle(self, error: OutcomeUnknown) -> Revision[V] | None:
+        """See `State.settle`."""
+        return await asyncio.to_thread(self._state.settle, error)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """See `State.close`."""
+        await asyncio.to_thread(self._state.close, timeout_s)
+
+    async def __aenter__(self) -> AsyncState[V]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _do(self, change: StateChange) -> Revision[V]:
+        document: Document | None = await asyncio.wrap_future(self._state._batcher.submit(change))  # noqa: SLF001
+        return self._state._revision(document)  # noqa: SLF001

@@ -1,0 +1,117 @@
+"""Values of a program as what JSON can say, and back.
+
+JSON as it is; `bytes` (in base64); a pydantic model, by its class; or anything with `encode` and `decode`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, Generic, Protocol, TypeVar
+
+from fsspec_cas import InvalidInput
+from lockprovider.recipes.errors import MalformedObject
+
+V = TypeVar("V")
+
+
+class Codec(Protocol[V]):
+    """Both directions; each gives a value of its own, that shares nothing with what it was made of."""
+
+    def encode(self, value: V) -> Any:
+        """What JSON can say.
+
+        Raises:
+            InvalidInput: this value cannot be kept.
+        """
+
+    def decode(self, stored: Any) -> V:
+        """The value.
+
+        Raises:
+            MalformedObject: what is stored is something else.
+        """
+
+
+class Json:
+    """Values as JSON has them: dicts with text as keys, lists, text, numbers, true and false. Not None alone."""
+
+    def encode(self, value: Any) -> Any:
+        """See `Codec`."""
+        if value is None:
+            raise InvalidInput("None is no state: return the new value, or UNCHANGED to write nothing")
+        _check_keys(value)
+        try:
+            return json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"a state must be what JSON can say: {error}") from error
+
+    def decode(self, stored: Any) -> Any:
+        """See `Codec`."""
+        return json.loads(json.dumps(stored))
+
+
+def _check_keys(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            if not isinstance(key, str):
+                raise InvalidInput(f"the key {key!r} would come back as text: JSON has no other keys")
+            _check_keys(below)
+    elif isinstance(value, (list, tuple)):
+        for below in value:
+            _check_keys(below)
+
+
+class Raw:
+    """Bytes."""
+
+    def encode(self, value: bytes) -> str:
+        """See `Codec`."""
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise InvalidInput(f"{type(value).__name__} is no bytes, and the state's codec is bytes")
+        return base64.b64encode(value).decode()
+
+    def decode(self, stored: Any) -> bytes:
+        """See `Codec`."""
+        try:
+            return base64.b64decode(stored, validate=True)
+        except (TypeError, ValueError, binascii.Error) as error:
+            raise MalformedObject(f"what is stored are no bytes (base64): {error}") from error
+
+
+class Model(Generic[V]):
+    """A pydantic model (version 2); its errors at reading are pydantic's own."""
+
+    def __init__(self, model: type[V]) -> None:
+        self._model: Any = model
+
+    def encode(self, value: V) -> Any:
+        """See `Codec`."""
+        if not isinstance(value, self._model):
+            raise InvalidInput(f"{type(value).__name__} is not the state's model {self._model.__name__}")
+        given: Any = value
+        return given.model_dump(mode="json")
+
+    def decode(self, stored: Any) -> V:
+        """See `Codec`."""
+        value: V = self._model.model_validate(stored)
+        return value
+
+
+def codec_of(given: Any) -> Codec[Any]:
+    """The codec that a user means by `codec=`.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if given is None:
+        return Json()
+    if given is bytes:
+        return Raw()
+    if isinstance(given, type) and hasattr(given, "model_validate") and hasattr(given, "model_dump"):
+        return Model(given)
+    if not isinstance(given, type) and hasattr(given, "encode") and hasattr(given, "decode"):
+        codec: Codec[Any] = given
+        return codec
+    raise InvalidInput(f"codec={given!r} must be bytes, a pydantic model's class, or have encode and decode")

@@ -1,0 +1,64 @@
+"""What a state's callers get: revisions, an edit, and who edits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from lockprovider.aio import AsyncLease
+from lockprovider.client.lease import Lease
+from lockprovider.observe.status import LockStatus
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Revision(Generic[V]):
+    """The state at one serial. Serial 0 is a state that is not there, with the default as its value.
+
+    Attributes:
+        by, at_ms, reason: who wrote it, when by that one's clock (epoch ms), and why, if that was said.
+        epoch: the newest that was given as `fence` until then.
+        lineage: the same for all revisions of one state, another if it was removed and made anew.
+    """
+
+    serial: int
+    value: V
+    by: str = ""
+    at_ms: int = 0
+    reason: str = ""
+    epoch: int = 0
+    lineage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """Who may edit now: what the lock of edits says, and the mark of the last edit in the state."""
+
+    state: str  # absent, released, lapsed or held
+    by: str
+    since_ms: int
+    reason: str
+    status: LockStatus
+
+
+class Edit(Generic[V]):
+    """A held edit: change `value`, or set another. It is written at the end of the `with`, if nobody came between."""
+
+    def __init__(self, lease: Lease | AsyncLease, begun: Revision[V]) -> None:
+        self.lease = lease
+        self.begun = begun
+        self.value = begun.value
+        self.revision: Revision[V] | None = None  # what it was written as, once it is
+
+    def __getitem__(self, key: Any) -> Any:
+        value: Any = self.value
+        return value[key]
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        value: Any = self.value
+        value[key] = item
+
+    def __contains__(self, key: object) -> bool:
+        value: Any = self.value
+        return key in value

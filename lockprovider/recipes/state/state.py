@@ -1,0 +1,304 @@
+"""`State`: one document that many read, change and edit, with a history.
+
+    state = lockprovider.state.open("s3://bucket/pipelines/orders.json", default=dict)
+    state.update(lambda s: {**s, "day": new} if new > s.get("day", "") else UNCHANGED)
+    with state.edit(reason="migration 12") as doc:
+        doc["schema"] = 12
+
+Promised. No update is lost: a function of `update` gets the value that its result replaces. Every revision that ever
+was current is at the path or in the history, but for those that were trimmed. Whether a write was done can be told also
+after others have written since; `OutcomeUnknown` is raised only if more than `keep` did meanwhile, or the store did not
+answer. An edit overwrites nothing that was written after it has read. An older `fence` than the newest is refused
+within the compare-and-set. What is read was current between call and return.
+
+Not promised: that an edit is let finish (a newer holder of the lock goes first); anything about objects that others
+write or remove past this library; that the history of a state that was removed is found again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+from fsspec_cas import InvalidInput, Lost, Machine, OutcomeUnknown, Store, World, check_path
+from fsspec_cas.given import seconds, whole
+from lockprovider.client.inspect import break_lock, look
+from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.errors import NoRevision, StateConflict
+from lockprovider.recipes.place import store_and_path
+from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update, epoch_of
+from lockprovider.recipes.state.codecs import Codec, codec_of
+from lockprovider.recipes.state.difference import Difference, difference
+from lockprovider.recipes.state.document import Document
+from lockprovider.recipes.state.file import StateFile
+from lockprovider.recipes.state.revision import Edit, Editor, Revision
+from lockprovider.recipes.state.writer import StateWriter
+from lockprovider.settings import LockSettings
+
+V = TypeVar("V")
+
+_TIMEOUT_S = 60.0
+_GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
+
+
+class State(Generic[V]):
+    """A state file. Thread-safe; many threads share its writes.
+
+    Args:
+        store: the store, and `path` the object below its root; `State.open` takes a URL.
+        codec: none for JSON, `bytes`, a pydantic model's class, or an object with `encode` and `decode`.
+        default: makes the value of a state that is not there yet.
+        keep: how many revisions before the current one are kept.
+        edits: "exclusive": no update while somebody edits (`StateLocked`); "advisory": an update goes through, and the
+            edit gets `StateConflict`.
+        timeout_s: for an update with all its tries.
+        pace_s: seconds between two writes; the default is 1 on GCS, else 0.
+        lock_settings: of the lock of edits.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        *,
+        codec: Any = None,
+        default: Callable[[], V] | None = None,
+        keep: int = 100,
+        edits: Literal["exclusive", "advisory"] = "exclusive",
+        timeout_s: float = _TIMEOUT_S,
+        pace_s: float | None = None,
+        lock_settings: LockSettings | None = None,
+        world: World | None = None,
+    ) -> None:
+        if not isinstance(store, Store):
+            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use State.open(url)")
+        if edits not in ("exclusive", "advisory"):
+            raise InvalidInput(f"edits={edits!r} must be 'exclusive' or 'advisory'")
+        if default is not None and not callable(default):
+            raise InvalidInput(f"default={default!r} must be a function that makes the value, e.g. default=dict")
+        self.path = check_path(path)
+        self.codec: Codec[V] = codec_of(codec)
+        self.keep = whole(keep, "keep", least=1)
+        self.world = world or Machine()
+        self._default = default
+        self._timeout_s = seconds(timeout_s, "timeout_s")
+        pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
+        self._batcher: Batcher[StateChange, Document | None] = Batcher(self._commit, world=self.world, pace_s=pace_s)
+        self._store = store.on_throttled(self._batcher.throttled)
+        self._file = StateFile(self._store, self.path, self._timeout_s, self.world)
+        self._writer = StateWriter(self._file, edits == "exclusive", self.keep, self._timeout_s, lock_settings)
+
+    @classmethod
+    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> State[V]:
+        """The state at a URL, with fsspec's storage options; nothing is asked of the store yet. `options`: see `State`.
+
+        Raises:
+            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+        """
+        store, path = store_and_path(url, storage_options)
+        return cls(store, path, **options)
+
+    @property
+    def store(self) -> Store:
+        """Where it is."""
+        return self._store
+
+    @property
+    def lock_path(self) -> str:
+        """Where the lock of edits is, below the store's root."""
+        return self._file.lock_path
+
+    @property
+    def lock_settings(self) -> LockSettings | None:
+        """Those of the lock of edits."""
+        return self._writer.lock_settings
+
+    def read(self, *, max_age_s: float = 0.0) -> Revision[V]:
+        """The state as it is; one conditional GET for all who read at once. `max_age_s`: see `Cached.get`.
+
+        Raises:
+            MalformedObject: the object there is no state.
+            StoreError: the store did not answer.
+        """
+        return self._revision(self._file.read(max_age_s=max_age_s)[0])
+
+    def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
+        """Replace the value by what `fn` makes of it, or leave it, if that is `UNCHANGED`; the revision that it is in.
+
+        Updates of many threads share a write: each sees what the one before it made, one that raises fails alone, and
+        the revision has the value after the last of them. `fn` may be called several times, on another thread; it must
+        have no side effects. `fence`: a lease, or its epoch; an older one than the newest that was given is refused.
+
+        Raises:
+            Fenced: `fence` is over.
+            StateLocked: somebody edits it.
+            OutcomeUnknown: nobody can tell whether it was written; `settle` asks again.
+            Unavailable: others were faster until the timeout, or the store failed; nothing was written.
+        """
+        return self._revision(self._batcher.do(self._updating(fn, fence, reason)))
+
+    def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
+        """Replace the value, whatever it is, or only if its serial is `expected` (0: there is none).
+
+        Raises:
+            StateConflict: it has another serial.
+            Fenced, StateLocked, OutcomeUnknown, Unavailable: as `update`.
+        """
+        return self._revision(self._batcher.do(self._putting(value, expected, fence, reason)))
+
+    @contextlib.contextmanager
+    def edit(self, *, reason: str = "", timeout_s: float | None = None) -> Iterator[Edit[V]]:
+        """Hold the lock of edits, change the value, and write it at the end; after an exception, nothing.
+
+        Two writes, and the lock's. `timeout_s`: how long to wait for the lock. `edit.lease.check()` tells of its loss.
+
+        Raises:
+            NotAcquired: others edited it until the timeout.
+            LeaseLost, Fenced: another has begun an edit since; nothing was written.
+            StateConflict: it was changed since it was read; nothing was written.
+            OutcomeUnknown, Unavailable: as `update`.
+        """
+        with self._writer.new_lock().acquire(timeout_s) as lease:
+            edit = Edit(lease, self._revision(self._batcher.do(self._beginning(lease.epoch, reason))))
+            yield edit
+            lease.check()
+            edit.revision = self._revision(self._batcher.do(self._ending(edit, reason)))
+
+    def history(self, limit: int = 20) -> list[Revision[V]]:
+        """The newest revisions, the current one first; one GET each.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        now, _ = self._file.read()
+        found: list[Revision[V]] = []
+        while now is not None and len(found) < limit:
+            found.append(self._revision(now))
+            now = self._file.at(now.lineage, now.serial - 1) if now.serial > 1 else None
+        return found
+
+    def at(self, serial: int) -> Revision[V]:
+        """The revision of that serial.
+
+        Raises:
+            NoRevision: there is none, or it was trimmed.
+        """
+        now, _ = self._file.read()
+        if now is not None and whole(serial, "serial") <= now.serial:
+            then = now if now.serial == serial else self._file.at(now.lineage, serial)
+            if then is not None:
+                return self._revision(then)
+        last = 0 if now is None else now.serial
+        raise NoRevision(
+            f"there is no serial {serial} of {self.path!r}: it is at {last}, and keeps {self.keep} before it"
+        )
+
+    def diff(self, before: int, after: int) -> list[Difference]:
+        """The places at which two revisions differ, as they are stored.
+
+        Raises:
+            NoRevision: as `at`.
+        """
+        return list(difference(*(self.codec.encode(self.at(serial).value) for serial in (before, after))))
+
+    def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
+        """Write the value of an earlier revision again, as the next one; no serial is ever used twice.
+
+        Raises:
+            NoRevision: as `at`.
+            Fenced, StateLocked, OutcomeUnknown, Unavailable: as `update`.
+        """
+        return self.put(self.at(serial).value, fence=fence, reason=reason or f"rollback to {serial}")
+
+    def who(self) -> Editor:
+        """Who edits the state, as the lock of edits shows it."""
+        status = look(self._store, self._file.lock_path, self.world)
+        document, _ = self._file.read()
+        mark = None if document is None else document.edit
+        holder = status.record and status.record.holder
+        by = f"{holder.host}, pid {holder.pid}" if holder else ""
+        of_mark = status.record is not None and mark is not None and mark.epoch == status.record.epoch
+        since_ms = holder.since_ms if holder else 0
+        return Editor(status.state, by, since_ms, mark.reason if mark is not None and of_mark else "", status)
+
+    def unlock(self, shown: Editor) -> None:
+        """Break the lock of edits, if its record still is the one that was shown; its holder's edit is refused then.
+
+        Raises:
+            StateConflict: it has changed since; nothing was broken.
+            OutcomeUnknown: look again.
+        """
+        if shown.status.record is None:
+            return
+        outcome = break_lock(self._store, self._file.lock_path, shown.status, self.world).outcome
+        if isinstance(outcome, Lost):
+            raise StateConflict(f"the lock of {self.path!r} has changed since it was shown: look again with who()")
+        outcome.unwrap()
+        self._batcher.do(StopEdits(shown.status.record.epoch))
+
+    def settle(self, error: OutcomeUnknown) -> Revision[V] | None:
+        """What a write came to that raised this, here or elsewhere; None: it never was, and never will be.
+
+        Raises:
+            OutcomeUnknown: it still cannot be told.
+            InvalidInput: it is of something else.
+        """
+        if error.outcome is None or error.outcome.data is None or error.outcome.write.path != self.path:
+            raise InvalidInput(f"this error is of no write of {self.path!r}: {error}")
+        turn = self._file.settle(error.outcome, self.world.monotonic_s() + self._timeout_s)
+        return self._revision(turn.mine) if turn.verdict == "mine" else None
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Take no more updates, and return once those that wait are written."""
+        self._batcher.close(timeout_s)
+
+    def __enter__(self) -> State[V]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _commit(self, changes: Sequence[StateChange]) -> list[Document | Exception | None]:
+        return self._writer.commit(changes)
+
+    def _updating(self, fn: Callable[[V], V | NotChanged], fence: Any, reason: str) -> Update:
+        if not callable(fn):
+            raise InvalidInput(f"fn={fn!r} must be a function of the value that returns the next one, or UNCHANGED")
+
+        def next_value(stored: Any) -> Any:
+            made = fn(self._value(stored))
+            return made if isinstance(made, NotChanged) else self.codec.encode(made)
+
+        return Update(next_value, epoch_of(fence), reason)
+
+    def _putting(self, value: V, expected: int | None, fence: Any, reason: str) -> Update:
+        if expected is not None:
+            whole(expected, "expected")
+        encoded = self.codec.encode(value)
+        return Update(lambda _: encoded, epoch_of(fence), reason, expected)
+
+    def _beginning(self, epoch: int, reason: str) -> BeginEdit:
+        value = None if self._default is None else self.codec.encode(self._default())
+        return BeginEdit(epoch, value, reason)
+
+    def _ending(self, edit: Edit[V], reason: str) -> EndEdit:
+        return EndEdit(edit.lease.epoch, edit.begun.serial, self.codec.encode(edit.value), reason)
+
+    def _value(self, stored: Any) -> Any:
+        if stored is None:
+            return None if self._default is None else self._default()
+        return self.codec.decode(stored)
+
+    def _revision(self, document: Document | None) -> Revision[V]:
+        if document is None:
+            return Revision(0, self._value(None))
+        return Revision(
+            document.serial,
+            self._value(document.value),
+            document.by,
+            document.at_ms,
+            document.reason,
+            document.epoch,
+            document.lineage,
+        )

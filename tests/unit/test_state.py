@@ -1,0 +1,543 @@
+"""`State` and `AsyncState` on memory, with a network that loses, repeats and delays; what each call promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+
+import fsspec
+import pytest
+from patience import until
+
+import lockprovider
+from fsspec_cas import InvalidInput, Machine, OutcomeUnknown, Store, Unavailable
+from fsspec_cas.answer import NoAnswer
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import (
+    DeliverLate,
+    DeliverTwice,
+    Faulty,
+    LoseAnswer,
+    LoseRequest,
+    ManualClock,
+    Pass,
+    Refuse,
+)
+from lockprovider import LeaseLost, Lock, LockSettings, NotAcquired
+from lockprovider.state import (
+    UNCHANGED,
+    AsyncState,
+    Fenced,
+    MalformedObject,
+    NoRevision,
+    State,
+    StateConflict,
+    StateLocked,
+)
+
+PATH = "orders.json"
+FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), Refuse())
+
+
+def backend() -> MemoryBackend:
+    return MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True))
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(backend(), f"/{uuid.uuid4().hex}")
+
+
+def again(store: Store, plan: dict[str, list[object]] | None = None) -> tuple[Store, Faulty]:
+    """The same place behind a faulty network, in a world of its own."""
+    clock = ManualClock()
+    faulty = Faulty(store.backend, plan or {}, world=clock)
+    return Store(faulty, store.root, world=clock), faulty
+
+
+@dataclass
+class Unaware:
+    """A lease whose holder does not know of its loss."""
+
+    epoch: int
+
+
+def added(n: int):
+    return lambda value: [*value, n]
+
+
+def test_a_state_is_read_updated_and_left_as_it_is(store) -> None:
+    state = State(store, PATH, default=dict)
+    nothing = state.read()
+    assert (nothing.serial, nothing.value) == (0, {})
+    first = state.update(lambda value: {**value, "a": 1}, reason="begin")
+    assert (first.serial, first.value, first.reason) == (1, {"a": 1}, "begin")
+    assert state.update(lambda _: UNCHANGED) == first
+    assert state.update(lambda value: {**value, "b": [True, None, 1.5, "ü"]}).serial == 2
+    assert State(store, PATH).read().value == {"a": 1, "b": [True, None, 1.5, "ü"]}
+    assert [one.serial for one in state.history()] == [2, 1]
+    assert state.at(1).value == {"a": 1}
+    assert [(one.where, one.after) for one in state.diff(1, 2)] == [("/b", [True, None, 1.5, "ü"])]
+
+
+def test_an_update_costs_two_puts_and_a_read_one_conditional_get(store) -> None:
+    through, faulty = again(store)
+    state = State(through, PATH, default=list, world=ManualClock())
+    state.put([])
+    for n in range(3):
+        faulty.calls.clear()
+        state.update(added(n))
+        assert faulty.calls == ["put", "put"]
+    faulty.calls.clear()
+    state.read()
+    assert faulty.calls == ["get"]
+
+
+def test_what_others_wrote_is_seen_before_it_is_decided_to_write_nothing(store) -> None:
+    mine, other = State(store, PATH, default=int), State(store, PATH)
+    mine.put(1)
+    other.put(7)
+    assert mine.update(lambda value: UNCHANGED if value == 1 else value + 1).value == 8
+    other.put(9)
+
+    def refuses(value: int) -> int:
+        raise ValueError(f"it is {value}")
+
+    with pytest.raises(ValueError, match="it is 9"):
+        mine.update(refuses)
+
+
+def test_threads_share_writes_and_each_sees_what_the_one_before_made(store) -> None:
+    state = State(store, PATH, default=list)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda n: state.update(added(n)), range(200)))
+    assert sorted(state.read().value) == [*range(200)]
+
+
+def test_one_that_fails_fails_alone(store) -> None:
+    state = State(store, PATH, default=list)
+    go, reached = threading.Event(), threading.Event()
+
+    def slow(value: list[int]) -> list[int]:
+        reached.set()
+        assert go.wait(240)
+        return [*value, 0]
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(state.update, slow)
+        until(reached.is_set)
+        bad = pool.submit(state.update, lambda value: value.append(9) or 1 / 0)
+        until(lambda: state._batcher.waiting == 1)
+        good = pool.submit(state.update, added(2))
+        until(lambda: state._batcher.waiting == 2)
+        go.set()
+        with pytest.raises(ZeroDivisionError):
+            bad.result()
+        assert good.result().value == [0, 2]
+        assert first.result().serial == 1
+
+
+def test_processes_that_race_lose_no_update(store) -> None:
+    states = [State(Store(store.backend, store.root), PATH, default=list) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: [states[one].update(added(one * 100 + n)) for n in range(20)], range(4)))
+    value = states[0].read().value
+    assert len(value) == 80
+    assert [sorted(n for n in value if n // 100 == one) for one in range(4)] == [
+        [one * 100 + n for n in range(20)] for one in range(4)
+    ]
+    assert states[0].read().serial == 80
+
+
+@pytest.mark.parametrize(
+    "faults", [*product(FAULTS, repeat=3)], ids=lambda faults: "-".join(type(one).__name__ for one in faults)
+)
+def test_each_triple_of_faults_of_puts_loses_and_doubles_nothing(store, faults) -> None:
+    through, faulty = again(store, {"put": [Pass(), *faults]})
+    state = State(through, PATH, default=list, world=through._world)
+    for n in range(3):
+        try:
+            state.update(added(n))
+        except OutcomeUnknown as unknown:
+            if state.settle(unknown) is None:
+                state.update(added(n))
+    asyncio.run(faulty.deliver_late())
+    now = State(store, PATH)
+    assert now.read().value == [0, 1, 2]
+    assert [one.value for one in now.history()] == [[0, 1, 2], [0, 1], [0]]
+
+
+class Meanwhile(Faulty):
+    """After the next write whose answer is lost, others write so many times."""
+
+    def __init__(self, inner, writes, clock) -> None:
+        super().__init__(inner, {}, world=clock)
+        self.writes = writes
+        self.armed = False
+
+    async def put(self, path, data, condition, write_id, *, timeout_s):
+        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+        if self.armed and path.endswith(PATH):
+            self.armed = False
+            self.writes()
+            return NoAnswer("lost")
+        return answer
+
+
+@pytest.mark.parametrize(("others", "keep"), [(0, 5), (1, 5), (10, 20)])
+def test_a_lost_answer_is_settled_also_after_others_have_written_ten_times(store, others, keep) -> None:
+    other = State(store, PATH, default=list, keep=keep)
+    clock = ManualClock()
+    way = Meanwhile(store.backend, lambda: [other.update(added(100 + n)) for n in range(others)], clock)
+    state = State(Store(way, store.root, world=clock), PATH, default=list, keep=keep, world=clock)
+    state.put([])
+    way.armed = True
+    mine = state.update(added(1))
+    assert (mine.serial, mine.value) == (2, [1])
+    assert other.read().value == [1, *(100 + n for n in range(others))]
+
+
+def test_what_was_trimmed_cannot_be_settled_and_says_so(store) -> None:
+    other = State(store, PATH, default=list, keep=1)
+    clock = ManualClock()
+    way = Meanwhile(store.backend, lambda: [other.update(added(n)) for n in range(40)], clock)
+    state = State(Store(way, store.root, world=clock), PATH, default=list, world=clock)
+    state.put([])
+    way.armed = True
+    with pytest.raises(OutcomeUnknown, match="trimmed") as caught:
+        state.update(added(-1))
+    unknown = pickle.loads(pickle.dumps(caught.value))
+    with pytest.raises(OutcomeUnknown):
+        state.settle(unknown)
+    with pytest.raises(InvalidInput, match="no write of"):
+        State(store, "another.json").settle(unknown)
+
+
+def test_a_write_that_was_killed_is_settled_by_another_process(store) -> None:
+    through, faulty = again(store, {"put": [Pass(), Pass(), *[LoseRequest()] * 500]})
+    state = State(through, PATH, default=list, timeout_s=5, world=through._world)
+    state.put([])
+    with pytest.raises(OutcomeUnknown) as caught:
+        state.update(added(1))
+    unknown = pickle.loads(pickle.dumps(caught.value))
+    elsewhere = State(store, PATH, default=list)
+    settled = elsewhere.settle(unknown)
+    assert settled is not None
+    assert settled.value == [1] == elsewhere.read().value
+    assert faulty.fired
+
+
+def test_a_store_that_refuses_is_no_doubt(store) -> None:
+    through, _ = again(store, {"put": [Refuse()] * 500})
+    state = State(through, PATH, default=list, timeout_s=2, world=through._world)
+    with pytest.raises(Unavailable):
+        state.update(added(1))
+    assert State(store, PATH, default=list).read().serial == 0
+
+
+def test_history_is_trimmed_and_says_what_is_gone(store) -> None:
+    state = State(store, PATH, keep=3)
+    for n in range(33):
+        state.put(n)
+    assert [one.value for one in state.history()] == [32, 31, 30, 29, 28]  # trimmed at 32 to 29
+    assert state.at(31).value == 30
+    for serial in (5, 34, 0):
+        with pytest.raises(NoRevision, match="keeps 3"):
+            state.at(serial)
+
+
+def test_a_rollback_is_the_next_serial(store) -> None:
+    state = State(store, PATH)
+    for n in range(3):
+        state.put(n)
+    back = state.rollback(1)
+    assert (back.serial, back.value, back.reason) == (4, 0, "rollback to 1")
+    assert [one.value for one in state.history()] == [0, 2, 1, 0]
+
+
+def test_a_state_that_was_removed_and_made_anew_is_another_lineage(store) -> None:
+    old = State(store, PATH).put("old")
+    store.delete(PATH)
+    anew = State(store, PATH)
+    first, second = anew.put("new"), anew.put("newer")
+    assert first.lineage == second.lineage != old.lineage
+    assert [(one.serial, one.value) for one in anew.history()] == [(2, "newer"), (1, "new")]
+
+
+def test_put_over_an_expected_serial(store) -> None:
+    state = State(store, PATH)
+    assert state.put("a", expected=0).serial == 1
+    with pytest.raises(StateConflict, match="at serial 1, not at 0") as caught:
+        state.put("b", expected=0)
+    assert caught.value.current == 1
+    assert state.put("b", expected=1).serial == 2
+
+
+def test_an_older_fence_is_refused(store) -> None:
+    state = State(store, PATH, default=list)
+    state.update(added(1), fence=5)
+    assert state.update(added(2)).epoch == 5
+    assert state.update(added(3), fence=7).epoch == 7
+    with pytest.raises(Fenced, match="epoch 5 is over") as caught:
+        State(store, PATH, default=list).update(added(4), fence=5)
+    assert caught.value.epoch == 7
+    with pytest.raises(Fenced):
+        state.put([], fence=6)
+    assert state.update(lambda _: UNCHANGED, fence=9).epoch == 9  # to be known as newest is a change
+    assert state.read().value == [1, 2, 3]
+    for bad in (0, -1, True, "7"):
+        with pytest.raises(TypeError, match="fence="):
+            state.put([], fence=bad)
+
+
+def test_a_lease_is_a_fence(store) -> None:
+    state = State(store, PATH, default=list)
+    with Lock(store, "jobs/nightly.json").acquire() as older:
+        state.update(added(1), fence=older)
+    with Lock(store, "jobs/nightly.json").acquire() as newer:
+        state.update(added(2), fence=newer)
+    with pytest.raises(Fenced):
+        state.update(added(3), fence=older)
+
+
+def test_an_edit_writes_at_its_end_and_nothing_after_an_exception(store) -> None:
+    state = State(store, PATH, default=dict)
+    with state.edit(reason="migration 12") as doc:
+        doc["schema"] = 12
+        assert "schema" in doc
+        assert State(store, PATH).read().value == {}
+    assert doc.revision == state.read()
+    assert (state.read().value, state.read().reason) == ({"schema": 12}, "migration 12")
+    with pytest.raises(ZeroDivisionError), state.edit() as doc:
+        doc["schema"] = 1 / 0
+    assert state.read().value == {"schema": 12}
+    assert state.update(lambda value: {**value, "a": 1}).value == {"schema": 12, "a": 1}  # nobody edits any more
+
+
+def test_while_somebody_edits_an_update_is_told_who(store) -> None:
+    state, other = State(store, PATH, default=dict), State(store, PATH, default=dict)
+    with state.edit(reason="migration 12") as doc:
+        with pytest.raises(StateLocked, match="migration 12") as caught:
+            other.update(lambda value: {**value, "a": 1})
+        assert caught.value.reason == "migration 12"
+        assert caught.value.valid_until_ms > Machine().now_ms()
+        with pytest.raises(NotAcquired), other.edit(timeout_s=0):
+            pass
+        who = other.who()
+        assert (who.state, who.reason) == ("held", "migration 12")
+        doc["b"] = 2
+    assert other.update(lambda value: {**value, "a": 1}).value == {"a": 1, "b": 2}
+    assert other.who().state == "released"
+
+
+def test_an_advisory_edit_is_told_that_it_was_overtaken(store) -> None:
+    state, other = State(store, PATH, default=dict), State(store, PATH, default=dict, edits="advisory")
+    edit = state.edit()
+    doc = edit.__enter__()
+    other.update(lambda value: {**value, "a": 1})
+    doc["b"] = 2
+    with pytest.raises(StateConflict, match="changed during the edit"):
+        edit.__exit__(None, None, None)
+    assert state.read().value == {"a": 1}
+
+
+def test_a_holder_that_was_paused_overwrites_nothing(store) -> None:
+    """The lease lapses, another edits; then the first one goes on."""
+    clock = ManualClock()
+    short = LockSettings(validity_s=10, renew_s=1)
+    frozen = Store(store.backend, store.root, world=clock)
+    state = State(frozen, PATH, default=dict, world=clock, lock_settings=short)
+    other = State(store, PATH, default=dict)
+    edit = state.edit(timeout_s=0)
+    doc = edit.__enter__()
+    doc["mine"] = 1
+    doc.lease._heartbeat.stop()
+    with other.edit() as theirs:
+        theirs["theirs"] = 1
+    with pytest.raises((LeaseLost, Fenced, StateConflict)):
+        edit.__exit__(None, None, None)
+    doc.lease = Unaware(doc.lease.epoch)
+    with pytest.raises(Fenced, match="is over"):
+        state._batcher.do(state._ending(doc, ""))
+    assert other.read().value == {"theirs": 1}
+
+
+def test_the_mark_of_an_editor_that_died_holds_nobody_up(store) -> None:
+    state, other = State(store, PATH, default=dict), State(store, PATH, default=dict)
+    edit = state.edit()
+    doc = edit.__enter__()
+    doc.lease.release()  # as if it had lapsed
+    assert other.update(lambda value: {**value, "a": 1}).value == {"a": 1}
+    with pytest.raises(LeaseLost):
+        edit.__exit__(None, None, None)
+    doc.lease = Unaware(doc.lease.epoch)
+    with pytest.raises(StateConflict):
+        state._batcher.do(state._ending(doc, ""))
+
+
+def test_a_lock_whose_answer_was_lost_is_ones_own(store) -> None:
+    """OpenTofu #4405: a lock names itself as the one that is in its way."""
+    through, faulty = again(store, {"put": [LoseAnswer(), Pass(), DeliverTwice()]})
+    state = State(through, PATH, default=dict, world=through._world)
+    with state.edit() as doc:
+        doc["a"] = 1
+    assert faulty.left == {}
+    assert State(store, PATH).read().value == {"a": 1}
+
+
+def test_unlock_breaks_what_was_shown_and_refuses_what_its_holder_edits(store) -> None:
+    state, other = State(store, PATH, default=dict), State(store, PATH, default=dict)
+    other.unlock(other.who())  # nothing to break
+    edit = state.edit(reason="stuck")
+    doc = edit.__enter__()
+    shown = other.who()
+    doc.lease.renew()
+    with pytest.raises(StateConflict, match="changed since it was shown"):
+        other.unlock(shown)
+    other.unlock(other.who())
+    assert other.update(lambda value: {**value, "a": 1}).value == {"a": 1}
+    with pytest.raises((LeaseLost, Fenced)):
+        edit.__exit__(None, None, None)
+    assert other.read().value == {"a": 1}
+    with other.edit() as again:
+        again["b"] = 2
+    assert other.read().value == {"a": 1, "b": 2}
+
+
+def test_bytes_and_models_and_codecs_of_ones_own(store) -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Orders(pydantic.BaseModel):
+        day: str = ""
+        seen: int = 0
+
+    raw = State(store, "raw", codec=bytes)
+    assert raw.put(bytes(range(256))).value == bytes(range(256)) == State(store, "raw", codec=bytes).read().value
+    model = State(store, "model", codec=Orders, default=Orders)
+    assert model.read().value == Orders()
+    model.update(lambda value: value.model_copy(update={"seen": value.seen + 1}))
+    assert State(store, "model", codec=Orders).read().value == Orders(seen=1)
+    with model.edit() as doc:
+        doc.value.day = "2026-11-22"
+    assert model.read().value == Orders(day="2026-11-22", seen=1)
+
+    class Text:
+        def encode(self, value):
+            return {"text": value}
+
+        def decode(self, stored):
+            return stored["text"]
+
+    assert State(store, "text", codec=Text()).put("x").value == "x"
+    with pytest.raises(InvalidInput, match="no bytes"):
+        raw.put("text")
+    with pytest.raises(InvalidInput, match="not the state's model"):
+        model.put({"seen": 1})
+
+
+@pytest.mark.parametrize("bad", [None, {1: 2}, {"a": {2: 3}}, float("nan"), b"raw", [object()]])
+def test_what_json_cannot_say_is_refused_before_anything_is_written(store, bad) -> None:
+    state = State(store, PATH, default=dict)
+    with pytest.raises(InvalidInput):
+        state.put(bad)
+    with pytest.raises(InvalidInput):
+        state.update(lambda _: bad)
+    assert state.read().serial == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"codec": 7}, {"codec": dict}, {"keep": 0}, {"edits": "no"}, {"default": {}}, {"timeout_s": -1}, {"pace_s": "x"}],
+    ids=str,
+)
+def test_an_option_that_does_not_fit_is_refused(store, options) -> None:
+    with pytest.raises(InvalidInput):
+        State(store, PATH, **options)
+
+
+@pytest.mark.parametrize("data", [b"", b"no JSON", b"[]", b'{"a": 1}', b'{"lineage": "x", "value": 1, "format": 2}'])
+def test_what_is_no_state_is_never_written_over(store, data) -> None:
+    store.put_if_absent(PATH, data)
+    state = State(store, PATH, default=dict)
+    for call in (state.read, lambda: state.put({}), lambda: state.update(lambda value: value)):
+        with pytest.raises(MalformedObject, match="orders.json"):
+            call()
+    assert store.read(PATH).data == data
+
+
+def test_fields_of_a_newer_version_are_kept(store) -> None:
+    State(store, PATH).put(1)
+    content = store.read(PATH)
+    more = json.dumps({**json.loads(content.data), "colour": "blue"}).encode()
+    store.put_if_match(PATH, more, content.version)
+    State(store, PATH).put(2)
+    assert json.loads(store.read(PATH).data)["colour"] == "blue"
+
+
+def test_a_closed_state_takes_nothing_more(store) -> None:
+    with State(store, PATH) as state:
+        state.put(1)
+    with pytest.raises(lockprovider.state.CoordinationError, match="closed"):
+        state.put(2)
+    assert state.read().value == 1
+
+
+def test_errors_can_be_pickled() -> None:
+    for error in (Fenced("no", 7), StateLocked("no", "me", 5, "why"), StateConflict("no", 3), NoRevision("no")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), "no", vars(error))
+
+
+def test_it_opens_a_url() -> None:
+    url = f"memory://{uuid.uuid4().hex}/pipelines/orders.json"
+    state = lockprovider.state.open(url, default=dict)
+    state.put({"a": 1})
+    assert lockprovider.state.open(url).read().value == {"a": 1}
+    for bad in ("memory://", "s3://bucket", "memory://a/", "s3:///x"):
+        with pytest.raises(InvalidInput):
+            lockprovider.state.open(bad)
+
+
+async def test_tasks_share_writes_and_an_update_that_is_cancelled_early_is_dropped(store) -> None:
+    state = AsyncState(store, PATH, default=list)
+    assert (await state.read()).value == []
+    await asyncio.gather(*(state.update(added(n)) for n in range(50)))
+    assert sorted((await state.read()).value) == [*range(50)]
+    assert (await state.put([], expected=(await state.read()).serial)).value == []
+    async with state.edit(reason="by a task") as doc:
+        doc.value.append(1)
+        with pytest.raises(StateLocked):
+            await state.update(added(2))
+        assert (await state.who()).reason == "by a task"
+    assert doc.revision.value == [1]
+    serial = doc.revision.serial
+    assert (await state.rollback(serial - 1)).value == []
+    assert [one.value for one in (await state.history(2))] == [[], [1]]
+    assert (await state.at(serial)).value == [1]
+    assert [one.where for one in await state.diff(serial, serial + 1)] == ["/0"]
+
+    go, reached = threading.Event(), threading.Event()
+
+    def slow(value):
+        reached.set()
+        assert go.wait(240)
+        return [*value, 7]
+
+    first = asyncio.create_task(state.update(slow))
+    await asyncio.to_thread(reached.wait, 240)
+    dropped = asyncio.create_task(state.update(added(8)))
+    await asyncio.sleep(0)
+    until(lambda: state._state._batcher.waiting == 1)
+    dropped.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dropped
+    go.set()
+    assert (await first).value == [7]
+    await state.close()
+    assert (await state.read()).value == [7]

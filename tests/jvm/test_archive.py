@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from table.services import overwrite
+from table.overwriting import overwrite
 from table.tables import content, rows, upsert
 
 from jvm.shared_table import DDL, OPTIONS, SETTINGS, new_table, theirs

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from hudi import HudiTableBuilder
+from table.format.test_bucket_hash import JVM
 from table.tables import SCHEMA, content, rows, upsert
-from table.unit.test_bucket_hash import JVM
 
 from jvm.shared_table import DDL, OPTIONS, SETTINGS, Triple, theirs
 from jvm.spark import HudiError, HudiSpark

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from table.services import overwrite
+from table.overwriting import overwrite
 from table.tables import SCHEMA, SPEC, content, upsert
 
 from jvm.spark import SHARED, HudiSpark

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from table.bucket_tables import SPEC, bucket, groups, in_their_buckets
-from table.services import overwritten
+from table.overwriting import overwritten
 from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, rows, upsert
 
 from lockprovider import InvalidSettings

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hudi import HudiReadOptions, HudiTableBuilder
-from table.unit.jvm_written import TABLES, contents
+from table.jvm_written import TABLES, contents
 
 from lockprovider.table import AsOf, KeepActive, KeepCommits, Table, TableSettings, UnsupportedTable
 

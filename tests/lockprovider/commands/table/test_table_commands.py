@@ -1,0 +1,341 @@
+"""`lockprovider table`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import time
+import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from patience import until
+from table.overwriting import overwrite, timeline_names
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
+
+from fsspec_cas import Store
+from lockprovider import HUDI_LOCK_PATH, AuditLog, Lock
+from lockprovider.cli import main
+from lockprovider.commands.table.bars import with_lock
+from lockprovider.commands.table.picture import Bar, draw_timeline, lanes
+from lockprovider.observe.audit import Tenure, places
+from lockprovider.observe.audit_log import set_enabled
+from lockprovider.table import Table, WriteConflict
+from lockprovider.table.engines import arrow as engine
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A table with four commits, an overwrite and a writer that gave way."""
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1), (2, "b", 2))
+    late = table.transaction()
+    engine.write(late, upserts=rows((1, "a", 100)))
+    upsert(table, (1, "a", 2))
+    with pytest.raises(WriteConflict):
+        late.commit()
+    late.rollback()
+    overwrite(table, ["b"], (3, "b", 3))
+    table.transact(lambda txn: (txn.extra.update(writer="nightly"), engine.write(txn, upserts=rows((4, "c", 4)))))
+    return tmp_path / "t"
+
+
+ROWS = {(1, "a", 2), (3, "b", 3), (4, "c", 4)}
+
+
+class Told:
+    """One run: its exit code and what it said."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def said(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    def once(*words: object) -> Told:
+        try:
+            code = main(["table", *map(str, words)])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        seen = capsys.readouterr()
+        return Told(code, seen.out, seen.err)
+
+    return once
+
+
+def commits(folder: Path) -> list[str]:
+    return [commit.instant for commit in Table.open(str(folder)).history()]
+
+
+def test_a_table_is_made_from_columns_and_from_a_parquet_file(tmp_path: Path, run: Any) -> None:
+    words = ["--column", "id:int64", "--column", "part:string", "--column", "value:int64", "--key", "id"]
+    made = run("create", tmp_path / "one", *words, "--partition-by", "part", "--url-encode", "--json")
+    assert (made.code, made.said["name"]) == (0, "one")
+    pq.write_table(rows((1, "a", 1)), tmp_path / "like.parquet")
+    assert run("create", tmp_path / "two", "--like", tmp_path / "like.parquet", "--key", "id").code == 0
+    for name in ("one", "two"):
+        table = Table.open(str(tmp_path / name), settings=SETTINGS)
+        assert table.schema().names == SCHEMA.names
+        assert table.config().url_encode == (name == "one")
+        upsert(table, (1, "a", 1))
+        assert by_hudi_rs(str(tmp_path / name)) == content(table) == {(1, "a", 1)}
+    again = run("create", tmp_path / "one", *words)
+    assert (again.code, again.out) == (1, "")
+    assert "open it" in again.err
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"), [("id", "NAME:TYPE"), ("id:integer", "is not a type"), ("other:int64", "id")]
+)
+def test_a_column_that_cannot_be_is_refused_and_nothing_is_written(
+    tmp_path: Path, run: Any, column: str, sentence: str
+) -> None:
+    told = run("create", tmp_path / "t", "--column", column, "--key", "id")
+    assert told.code == 2
+    assert sentence in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_info_says_what_the_table_is(folder: Path, run: Any) -> None:
+    said = run("info", folder, "--json").said
+    assert said["columns"] == {"id": "int64", "part": "string", "value": "int64"}
+    assert (said["files"], said["partitions"], said["commits"]) == (3, 3, 5)
+    assert said["bytes"] == sum(
+        (folder / f"{s.path}").stat().st_size for s in Table.open(str(folder)).snapshot().slices
+    )
+    assert "record keys" in run("info", folder).out
+
+
+def test_log_and_timeline_agree_with_the_folder(folder: Path, run: Any) -> None:
+    log = run("log", folder, "--json").said
+    assert [one["instant"] for one in log] == commits(folder)[::-1]
+    assert log[0]["extra"] == {"writer": "nightly"}
+    assert (log[1]["operation"], log[1]["inserted"]) == ("INSERT_OVERWRITE", 1)
+    assert len(run("log", folder, "--last", 2, "--json").said) == 2
+    told = run("timeline", folder, "--json").said
+    names = {name for name in timeline_names(folder) if "_" in name}
+    assert {f"{one['begin']}_{one['completed']}.{one['action']}" for one in told} == names
+    assert {one["state"] for one in told} == {"completed"}
+    pending = Table.open(str(folder), settings=SETTINGS).transaction()
+    begin = pending.start()
+    assert run("timeline", folder, "--last", 1, "--json").said[0] == {
+        "begin": begin,
+        "completed": None,
+        "action": "commit",
+        "state": "inflight",
+    }
+    pending.rollback()
+
+
+def test_files_and_read_show_the_present_and_the_past(folder: Path, run: Any) -> None:
+    files = run("files", folder, "--json").said
+    assert {one["path"] for one in files} < data_files(folder)
+    assert len(run("files", folder, "--partition", "b", "--json").said) == 1
+    assert {tuple(row.values()) for row in run("read", folder, "--json").said} == by_hudi_rs(str(folder)) == ROWS
+    old = Table.open(str(folder)).history()[1].completion
+    then = run("read", folder, "--as-of", old, "--columns", "id,value", "--json").said
+    assert {tuple(row.values()) for row in then} == {(1, 1), (2, 2)}
+    assert len(run("read", folder, "--limit", 1, "--json").said) == 1
+    assert len(run("read", folder, "--limit", 0, "--json").said) == 3
+    assert "3 rows" in run("read", folder).out
+    assert run("read", folder, "--as-of", "20200101000000000").code == 1
+    assert run("read", folder, "--as-of", "yesterday").code == 2
+    assert run("read", folder, "--columns", "nothing").code == 2
+
+
+def test_clean_says_first_and_then_does(folder: Path, run: Any) -> None:
+    before = data_files(folder)
+    would = run("clean", folder, "--versions", 1, "--dry-run", "--json").said
+    assert data_files(folder) == before
+    done = run("clean", folder, "--versions", 1, "--json").said
+    gone = {f"{one['partition']}/{one['file']}" for one in done}
+    assert gone == {f"{one['partition']}/{one['file']}" for one in would} == before - data_files(folder)
+    assert len(gone) == 2
+    assert run("clean", folder, "--versions", 1).out == "removed 0 files\n"
+    assert run("clean", folder, "--versions", 0).code == 2
+    assert by_hudi_rs(str(folder)) == ROWS
+
+
+def test_archive_says_first_and_then_does_and_what_keeps_it_from_more(folder: Path, run: Any) -> None:
+    few = ("--hoodie", "hoodie.clean.commits.retained=1", "--keep-min", 2, "--keep-max", 3)
+    upsert(Table.open(str(folder), settings=SETTINGS), (4, "c", 4))
+    before = timeline_names(folder)
+    told = run("archive", folder, *few, "--dry-run")
+    assert told.code == 0
+    assert told.out.startswith("would archive 3 instants\ninstant\n")
+    assert "no more, because files that 2" in told.out
+    assert "lockprovider table clean URL" in told.out
+    assert timeline_names(folder) == before
+    assert "history" not in before
+    assert run("clean", folder, "--commits", 1).code == 0
+    told = run("archive", folder, *few, "--json")
+    assert told.said["held"] == ""
+    assert len(told.said["archived"]) == 5
+    assert not set(told.said["archived"]) & timeline_names(folder)
+    assert run("info", folder, "--json").said["archived_up_to"] == told.said["archived"][-1][:17]
+    assert run("archive", folder, *few).out == "archived 0 instants\n"
+    assert run("archive", folder, "--keep-min", 5, "--keep-max", 5).code == 2
+    assert by_hudi_rs(str(folder)) == content(Table.open(str(folder))) == ROWS
+    assert run("doctor", folder).code == 0
+
+
+def test_savepoints_are_made_listed_and_deleted(folder: Path, run: Any) -> None:
+    old = commits(folder)[1]
+    assert run("savepoint", folder, old, "--comment", "before", "--json").said == {"savepoint": old}
+    (listed,) = run("savepoint", folder, "--list", "--json").said
+    assert (listed["instant"], listed["comment"]) == (old, "before")
+    run("clean", folder, "--versions", 1)
+    assert run("savepoint", folder, "--delete").code == 2
+    assert run("savepoint", folder, old, "--delete").code == 0
+    assert run("savepoint", folder, old, "--delete").code == 1
+    assert run("savepoint", folder, "20200101000000000").code == 1
+    assert by_hudi_rs(str(folder)) == ROWS
+
+
+def test_a_restore_asks_first(folder: Path, run: Any) -> None:
+    old = commits(folder)[1]
+    refused = run("restore", folder, old)
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert by_hudi_rs(str(folder)) == ROWS
+    assert len(run("restore", folder, old, "--yes", "--json").said["taken_back"]) == 3
+    assert by_hudi_rs(str(folder)) == {(1, "a", 1), (2, "b", 2)}
+
+
+def test_rollback_spares_the_living_and_takes_the_dead(folder: Path, run: Any) -> None:
+    table = Table.open(str(folder), settings=SETTINGS)
+    living, dead = table.transaction(), table.transaction()
+    engine.write(living, upserts=rows((8, "a", 8)))
+    engine.write(dead, upserts=rows((9, "a", 9)))
+    dead._instant.heartbeat.stop()
+    assert run("rollback", folder, "--json").said == {"done": [dead.begin]}
+    alive = run("rollback", folder, living.begin)
+    assert alive.code == 1
+    assert "is alive" in alive.err
+    assert table.timeline().pending_writes == (living.begin,)
+    assert run("rollback", folder, living.begin, "--force").code == 0
+    assert run("rollback", folder, commits(folder)[0]).code == 1
+    assert run("rollback", folder).out == "rolled back or finished: nothing to do\n"
+    living.rollback()
+    assert orphans(folder) == set()
+    assert by_hudi_rs(str(folder)) == ROWS
+
+
+def test_doctor_says_by_its_code_whether_anything_is_wrong(folder: Path, run: Any) -> None:
+    healthy = run("doctor", folder)
+    assert (healthy.code, "nothing is wrong" in healthy.out) == (0, True)
+    (folder / "b" / ".hoodie_partition_metadata").unlink()
+    ill = run("doctor", folder, "--json")
+    assert ill.code == 1
+    assert [(one["rule"], one["state"]) for one in ill.said] == [("R7", "wrong")]
+    assert "WRONG" in run("doctor", folder).out
+
+
+def test_the_timeline_is_drawn(folder: Path, run: Any) -> None:
+    svg = folder.parent / "t.svg"
+    Table.open(str(folder), settings=SETTINGS).savepoint()
+    assert run("timeline", folder, "--svg", svg, "--json").said["svg"] == str(svg)
+    root = ET.fromstring(svg.read_text())  # noqa: S314 - our own
+    titles = [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    for instant in commits(folder):
+        assert any(title.startswith(instant) for title in titles)
+    assert sum("was rolled back by" in title for title in titles) == 1
+    assert "savepoint" in titles
+    assert "nightly" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def titles_of(svg: Path) -> list[str]:
+    root = ET.fromstring(svg.read_text())  # noqa: S314 - our own
+    return [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]
+
+
+def test_who_waited_for_the_lock_is_drawn_from_its_audit_and_without_one_it_is_said_that_nobody_knows(
+    folder: Path, run: Any
+) -> None:
+    svg = folder.parent / "t.svg"
+    run("timeline", folder, "--svg", svg)
+    assert "waits for the lock are not known" in svg.read_text()
+    store = Store.from_url(str(folder))
+    set_enabled(store, places(HUDI_LOCK_PATH).switch, enabled=True, timeout_s=10)
+    logs = [AuditLog(store), AuditLog(store)]
+    other, table = Lock(store, audit=logs[0]), Table(store, str(folder), settings=SETTINGS, audit=logs[1])
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((1, "a", 77)))
+    with ThreadPoolExecutor(1) as pool:
+        with other.acquire():
+            done = pool.submit(txn.commit)
+            until(lambda: other._client.is_waited_for)
+            time.sleep(0.3)  # so long is the wait that is to be seen
+        commit = done.result()
+    assert all(log.flush() for log in logs)
+    run("timeline", folder, "--svg", svg)
+    mine = [title for title in titles_of(svg) if title.startswith(commit.instant)]
+    assert sum("waited for the lock for" in title and "at most" in title for title in mine) == 1
+    assert sum("held the lock for" in title and "until its commit" in title for title in mine) == 1
+    assert "the lock" in svg.read_text()
+
+
+def test_a_wait_is_drawn_only_as_far_as_the_records_agree() -> None:
+    def tenure(start_ms: int, end_ms: int) -> Tenure:
+        return Tenure("me", "", start_ms, end_ms, "released", end_ms)
+
+    bar = Bar(100, 200, "write", "")
+    assert with_lock(bar, 150, [tenure(180, 210)]) == replace(bar, ready_ms=150, held_ms=180)
+    assert with_lock(bar, 190, [tenure(180, 210)]) == replace(bar, ready_ms=180, held_ms=180), "the clocks differ"
+    assert with_lock(bar, None, [tenure(50, 210)]) == replace(bar, held_ms=100)
+    assert with_lock(bar, 150, [tenure(50, 190), tenure(201, 300)]) == bar, "no holding has the commit in it"
+    assert with_lock(bar, 150, [tenure(150, 220), tenure(180, 210)]) == bar, (
+        "it cannot be told which one was the writer's"
+    )
+
+
+def test_bars_that_overlap_are_in_different_lanes_and_names_are_escaped() -> None:
+    bars = [
+        Bar(0, 10, "write", "one"),
+        Bar(5, 15, "write", "two"),
+        Bar(15, 20, "write", "<three>"),
+        Bar(0, 9, "clean", ""),
+    ]
+    placed, names = lanes(bars)
+    assert names == ["writers", "writers", "table services"]
+    assert {bar.label: lane for bar, lane in placed} == {"one": 0, "two": 1, "<three>": 0, "": 2}
+    assert "&lt;three&gt;" in draw_timeline(bars, "a < b")
+    ET.fromstring(draw_timeline([], "nothing"))  # noqa: S314 - our own
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["info", "{}/nothing"], 2, "there is no Hudi table"),
+        (["doctor", "{}/nothing"], 2, "there is no Hudi table"),
+        (["clean", "{}/t", "--hoodie", "mode=x"], 2, "--hoodie 'mode=x' is not a key"),
+        (["clean", "{}/t", "--hoodie", "hoodie.client.heartbeat.interval_in_ms=soon"], 2, "is not a number"),
+        (["log", "{}/t", "-o", "nonsense"], 2, "KEY=VALUE"),
+        (["read", "{}/t", "--limit", "-1"], 2, "--limit -1"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_with_the_next_step(
+    folder: Path, run: Any, words: list[str], code: int, sentence: str
+) -> None:
+    told = run(*(word.format(folder.parent) for word in words))
+    assert (told.code, told.out) == (code, "")
+    assert sentence in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_a_metadata_table_is_retired_when_asked(folder: Path, run: Any) -> None:
+    assert run("retire-metadata", folder).out == "there is no metadata table\n"
+    with (folder / ".hoodie" / "hoodie.properties").open("a") as properties:
+        properties.write("hoodie.table.metadata.partitions=files\n")
+    (folder / ".hoodie" / "metadata").mkdir()
+    (folder / ".hoodie" / "metadata" / "listing").touch()
+    assert "retire-metadata" in run("doctor", folder).out
+    assert run("retire-metadata", folder, "--json").said == {"removed": 1}
+    assert run("doctor", folder).code == 0

@@ -1,0 +1,320 @@
+"""Every damage has its finding, and a healthy table has none."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from table.overwriting import overwrite
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
+
+from fsspec_cas import Store
+from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.instant import format_ms, to_ms
+from lockprovider.table.format.layout import parse_base_file
+from lockprovider.table.format.metadata import CommitMetadata, encode_commit
+from lockprovider.table.state import archive_index
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("doctor") / "template"
+    table = Table.create(str(folder), SPEC, settings=SETTINGS)
+    upsert(table, (1, "a", 1), (2, "b", 2))
+    upsert(table, (1, "a", 2))
+    return folder
+
+
+@pytest.fixture
+def folder(template: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "t"
+    shutil.copytree(template, copy, copy_function=shutil.copy2)
+    return copy
+
+
+def findings(folder: Path, state: str = "wrong") -> list[tuple[str, str]]:
+    """(rule, sentence) pairs."""
+    table = Table(Store.from_url(str(folder)), str(folder), settings=SETTINGS)
+    return [(f.rule, f"{f.what}: {f.mend}") for _, _, found in diagnose(table) for f in found if f.state == state]
+
+
+def timeline(folder: Path) -> list[Path]:
+    return sorted((folder / ".hoodie" / "timeline").iterdir())
+
+
+def last_commit(folder: Path) -> Path:
+    return [path for path in timeline(folder) if path.name.endswith("commit") and "_" in path.name][-1]
+
+
+def slices(folder: Path, part: str) -> list[Path]:
+    return sorted((folder / part).glob("*.parquet"), key=lambda path: path.name.rpartition("_")[2])
+
+
+def reword(folder: Path, old: str, new: str) -> None:
+    path = folder / ".hoodie" / "hoodie.properties"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_healthy_table_has_no_findings_whatever_was_done_to_it(folder: Path) -> None:
+    table = Table.open(str(folder), settings=SETTINGS)
+    overwrite(table, ["b"], (5, "b", 5))
+    table.savepoint()
+    upsert(table, (1, "a", 3), (6, "c", 6))
+    table.clean(KeepVersions(1))
+    lost = table.transaction()
+    engine.write(lost, upserts=rows((1, "a", 100)))
+    lost.rollback()
+    upsert(table, (6, "c", 7))
+    table.restore(table.history()[-2].instant)
+    assert findings(folder) == findings(folder, "note") == []
+    assert by_hudi_rs(str(folder)) == content(table) == {(1, "a", 3), (5, "b", 5), (6, "c", 6)}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in DATA.glob("cow*.zip")))
+def test_tables_that_jvm_hudi_wrote_are_healthy(tmp_path: Path, name: str) -> None:
+    with ZipFile(DATA / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    (folder,) = (path.parent for path in tmp_path.glob("*/.hoodie"))
+    assert findings(folder) == []
+
+
+# --- damages: each function does one, and gives the rule and a part of the sentence --------------------------------
+
+
+def a_dead_writer(folder: Path) -> tuple[str, str]:
+    txn = Table.open(str(folder), settings=SETTINGS).transaction()
+    engine.write(txn, upserts=rows((9, "a", 9)))
+    txn._instant.heartbeat.stop()
+    return "R1", f"write {txn.begin} failed: its writer is dead; 1 files.*table rollback"
+
+
+def files_without_markers(folder: Path) -> tuple[str, str]:
+    txn = Table.open(str(folder), settings=SETTINGS).transaction()
+    engine.write(txn, upserts=rows((9, "a", 9)))
+    shutil.rmtree(folder / ".hoodie" / ".temp")
+    return "R1", "without a marker: a/"
+
+
+def an_orphan(folder: Path) -> tuple[str, str]:
+    path = slices(folder, "a")[0]
+    begin = parse_base_file(path.name).begin
+    shutil.copy(path, path.with_name(path.name.replace(begin, format_ms(to_ms(begin) + 1))))
+    return "R1", "1 files are of no instant.*table clean"
+
+
+def a_metadata_table(folder: Path) -> tuple[str, str]:
+    (folder / ".hoodie" / "metadata").mkdir()
+    (folder / ".hoodie" / "metadata" / "something").touch()
+    with (folder / ".hoodie" / "hoodie.properties").open("a") as properties:
+        properties.write("hoodie.table.metadata.partitions=files\n")
+    return "R2", "hoodie.metadata.enable=false on every JVM writer"
+
+
+def a_clock_ahead(folder: Path) -> tuple[str, str]:
+    path = last_commit(folder)
+    begin, _, rest = path.name.partition("_")
+    path.rename(path.with_name(f"{begin}_{format_ms(to_ms(rest[:17]) + 3_600_000)}.commit"))
+    return "R3", "1 instants are ahead of the store's clock"
+
+
+def a_writer_in_new_york(folder: Path) -> tuple[str, str]:
+    path = last_commit(folder)
+    done_ms = to_ms(path.name.partition("_")[2][:17])
+    os.utime(path, (done_ms / 1000 + 5 * 3600, done_ms / 1000 + 5 * 3600))
+    return "R3", "behind the others.*-Duser.timezone=UTC"
+
+
+def another_zone(folder: Path) -> tuple[str, str]:
+    reword(folder, "timezone=UTC", "timezone=LOCAL")
+    return "R4", "timezone=LOCAL"
+
+
+def a_version_of_the_future(folder: Path) -> tuple[str, str]:
+    reword(folder, "hoodie.table.version=8", "hoodie.table.version=10")
+    return "R4", "version=10 is not supported"
+
+
+def no_merge_mode(folder: Path) -> tuple[str, str]:
+    reword(folder, "hoodie.record.merge.mode=", "hoodie.record.merge.mood=")
+    return "R4", "merge.mode is missing.*COMMIT_TIME_ORDERING"
+
+
+def no_partition_fields(folder: Path) -> tuple[str, str]:
+    reword(folder, "hoodie.table.partition.fields=", "hoodie.table.partition.felds=")
+    return "R4", "hudi-rs reads no rows"
+
+
+def properties_cut_short(folder: Path) -> tuple[str, str]:
+    reword(folder, "hoodie.table.checksum=", "hoodie.table.checksum=1")
+    return "R4", "checksum"
+
+
+def a_lone_backup(folder: Path) -> tuple[str, str]:
+    properties = folder / ".hoodie" / "hoodie.properties"
+    properties.rename(properties.with_name("hoodie.properties.backup"))
+    return "R4", "only hoodie.properties.backup"
+
+
+def a_second_attempt(folder: Path) -> tuple[str, str]:
+    path = slices(folder, "b")[0]
+    shutil.copy(path, path.with_name(path.name.replace("_0-0-0_", "_0-0-1_")))
+    return "R5", "2 base files of file group .* does not name: b/.*_0-0-1_"
+
+
+def a_completion_twice(folder: Path) -> tuple[str, str]:
+    path = last_commit(folder)
+    other = Table.open(str(folder)).timeline().writes[-2]
+    path.rename(path.with_name(f"{path.name.partition('_')[0]}_{other.completion}.commit"))
+    return "R6", "2 commits completed at the same millisecond"
+
+
+def an_update_that_nobody_saw(folder: Path) -> tuple[str, str]:
+    unchecked = Table.open(str(folder), settings=SETTINGS)
+    unchecked.settings = unchecked.settings.__class__(resolution=lambda mine, others: None)
+    first, second = unchecked.transaction(), unchecked.transaction()
+    engine.write(first, upserts=rows((1, "a", 10)))
+    engine.write(second, upserts=rows((1, "a", 100)))
+    first.commit()
+    second.commit()
+    return "R6", f"commit {second.begin} did not see commit {first.begin}.*is lost"
+
+
+def no_metafile(folder: Path) -> tuple[str, str]:
+    (folder / "b" / ".hoodie_partition_metadata").unlink()
+    return "R7", "partition 'b' has no .hoodie_partition_metadata.*partitionDepth=1"
+
+
+def an_empty_commit_file(folder: Path) -> tuple[str, str]:
+    last_commit(folder).write_bytes(b"")
+    return "commits", last_commit(folder).name
+
+
+def a_commit_without_schema(folder: Path) -> tuple[str, str]:
+    last_commit(folder).write_bytes(encode_commit(CommitMetadata({}, "UPSERT")))
+    return "commits", "neither a schema nor a file"
+
+
+def a_file_that_is_gone(folder: Path) -> tuple[str, str]:
+    slices(folder, "a")[-1].unlink()
+    return "commits", "1 files that readers need are gone: a/"
+
+
+def a_file_cut_short(folder: Path) -> tuple[str, str]:
+    path = slices(folder, "a")[-1]
+    path.write_bytes(path.read_bytes()[:-9])
+    return "commits", "not of the size"
+
+
+def a_ghost(folder: Path) -> tuple[str, str]:
+    lost = Table.open(str(folder), settings=SETTINGS).transaction()
+    engine.write(lost, upserts=rows((9, "a", 9)))
+    lost.rollback()
+    name = f"{lost.begin}_{format_ms(to_ms(lost.begin) + 1)}.commit"
+    (folder / ".hoodie" / "timeline" / name).write_bytes(last_commit(folder).read_bytes())
+    return "commits", f"{name} was rolled back, and came back"
+
+
+def a_ghost_of_a_restore(folder: Path) -> tuple[str, str]:
+    table, path = Table.open(str(folder), settings=SETTINGS), last_commit(folder)
+    data = path.read_bytes()
+    table.restore(table.history()[-2].instant)
+    path.write_bytes(data)
+    return "commits", f"{path.name} was rolled back, and came back"
+
+
+def a_clean_left_unfinished(folder: Path) -> tuple[str, str]:
+    done = Table.open(str(folder), settings=SETTINGS).clean(KeepVersions(1))[0]
+    (folder / ".hoodie" / "timeline" / f"{done.instant}_{done.completion}.clean").unlink()
+    os.utime(folder / ".hoodie" / "timeline" / f"{done.instant}.clean.requested", (1, 1))
+    return "services", f"clean {done.instant} was not finished"
+
+
+def a_lock_that_is_none(folder: Path) -> tuple[str, str]:
+    (folder / ".hoodie" / ".locks" / "table_lock.json").write_text("locked!")
+    return "lock", "once no writer runs"
+
+
+DAMAGES = [
+    a_dead_writer, files_without_markers, an_orphan, a_metadata_table, a_clock_ahead, a_writer_in_new_york,
+    another_zone, a_version_of_the_future, no_merge_mode, no_partition_fields, properties_cut_short, a_lone_backup,
+    a_second_attempt, a_completion_twice, an_update_that_nobody_saw, no_metafile, an_empty_commit_file,
+    a_commit_without_schema, a_file_that_is_gone, a_file_cut_short, a_ghost, a_ghost_of_a_restore,
+    a_clean_left_unfinished, a_lock_that_is_none,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damage_is_found_and_the_sentence_says_what_to_do(
+    folder: Path, damage: Callable[[Path], tuple[str, str]]
+) -> None:
+    assert findings(folder) == []
+    rule, sentence = damage(folder)
+    before = sorted(path for path in folder.rglob("*") if path.is_file())
+    found = findings(folder)
+    assert [True for known, what in found if known == rule and re.search(sentence, what)], found
+    assert sorted(path for path in folder.rglob("*") if path.is_file()) == before
+
+
+def test_what_is_no_table_at_all_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFound, match="table create"):
+        diagnose(Table(Store.from_url(str(tmp_path)), str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_good_to_know_things_are_notes(folder: Path) -> None:
+    (folder / ".hoodie" / ".heartbeat" / "20200101000000000").touch()
+    reword(folder, "hoodie.table.timeline.timezone=UTC", "")
+    lease = Table.open(str(folder)).lock.acquire()
+    notes = dict(findings(folder, "note"))
+    assert set(notes) == {"R3", "leftovers", "lock"}
+    assert "it is held by" in notes["lock"]
+    lease.release()
+
+
+def archived_table(tmp_path: Path) -> Path:
+    keep = KeepActive(2, 3)
+    settings = replace(SETTINGS, retention=KeepCommits(1), archival=keep)
+    table = Table.create(str(tmp_path / "a"), SPEC, settings=settings)
+    for number in range(6):
+        upsert(table, (1, "a", number))
+    assert table.archive().instants
+    return tmp_path / "a"
+
+
+def test_an_archive_that_lost_a_file_or_has_a_torn_manifest_is_wrong(tmp_path: Path) -> None:
+    folder = archived_table(tmp_path)
+    assert findings(folder) == findings(folder, "note") == []
+    history = folder / ".hoodie" / "timeline" / "history"
+    (file,) = history.glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-1])
+    ((rule, what),) = findings(folder)
+    assert (rule, file.name in what) == ("archive", True)
+    (history / "manifest_1").write_text("{")
+    ((rule, what),) = findings(folder)
+    assert (rule, "manifest_1 cannot be understood" in what) == ("archive", True)
+
+
+def test_an_archival_that_was_not_finished_and_a_long_timeline_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = archived_table(tmp_path)
+    table = Table.open(str(folder), settings=SETTINGS)
+    (name,) = sorted(archive_index.instants_since(table.archived, "0"), key=lambda one: one.begin)[-1:]
+    shutil.copy(last_commit(folder), folder / ".hoodie" / "timeline" / name.file_name)
+    assert findings(folder) == []
+    ((rule, what),) = findings(folder, "note")
+    assert (rule, "1 archived instants are still on the timeline" in what) == ("archive", True)
+    monkeypatch.setattr("lockprovider.table.doctor.checks._MANY", 2)
+    assert any("there are 3 commits on the timeline" in what for _, what in findings(folder, "note"))

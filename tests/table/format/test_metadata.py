@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from io import BytesIO
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table.jvm_written import TABLES, contents, timeline
+
+from lockprovider.table.errors import Corrupt
+from lockprovider.table.format import metadata
+from lockprovider.table.format.instant import Action, parse_instant
+from lockprovider.table.format.metadata import (
+    CommitMetadata,
+    RollbackMetadata,
+    RollbackPlan,
+    RollbackRequest,
+    RolledBackPartition,
+    WriteStat,
+)
+
+COMMITS = [
+    (table, name)
+    for table in TABLES
+    for name in timeline(table)
+    if (found := parse_instant(name)) and found.is_completed and found.changes_rows
+]
+words = st.text(min_size=1, max_size=10)
+counts = st.integers(0, 2**63 - 1)
+stats = st.builds(
+    WriteStat, words, words, words, words.filter(lambda text: text != "null") | st.none(), words | st.none(),
+    counts, counts, counts, counts, counts,
+)  # fmt: skip
+
+
+def raw_record(data: bytes) -> dict[str, object]:
+    (record,) = list(fastavro.reader(BytesIO(data)))
+    return record
+
+
+@pytest.mark.parametrize(("table", "name"), COMMITS)
+def test_every_commit_of_the_jvm_is_read_and_written_back(table: str, name: str) -> None:
+    theirs = timeline(table)[name]
+    ours = metadata.encode_commit(metadata.decode_commit(theirs, name))
+    left, right = raw_record(theirs), raw_record(ours)
+    for record in (left, right):
+        record.pop("version")  # the JVM leaves its own default out
+        for written in record["partitionToWriteStats"].values():
+            for stat in written:
+                stat.pop("runtimeStats")
+                for log_only in ("logVersion", "logOffset", "baseFile", "logFiles", "totalLogFiles", "cdcStats"):
+                    stat.pop(log_only)
+                stat.pop("totalWriteBytes")
+                if "totalLogRecords" in stat and table.startswith("mor"):
+                    stat.pop("totalLogRecords")
+    assert right == left
+
+
+@pytest.mark.parametrize(("table", "name"), COMMITS)
+def test_the_stats_name_files_that_are_there(table: str, name: str) -> None:
+    found = metadata.decode_commit(timeline(table)[name], name)
+    for partition, written in found.stats.items():
+        for stat in written:
+            assert stat.partition == partition
+            assert stat.file_name in stat.path
+            assert len(contents(table)[stat.path]) == stat.file_size
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (metadata.encode_commit(CommitMetadata({}, "UPSERT")), "HoodieCommitMetadata"),
+        (metadata.encode_commit(CommitMetadata({}, "INSERT_OVERWRITE")), "HoodieReplaceCommitMetadata"),
+        (metadata.encode_commit(CommitMetadata({}, "X", replaced={"p": ("f",)})), "HoodieReplaceCommitMetadata"),
+        (metadata.encode_rollback_plan(RollbackPlan("1", "commit")), "HoodieRollbackPlan"),
+        (metadata.encode_rollback(RollbackMetadata("1", ())), "HoodieRollbackMetadata"),
+    ],
+)
+def test_the_record_is_of_hudis_own_kind_and_uncompressed(data: bytes, kind: str) -> None:
+    reader = fastavro.reader(BytesIO(data))
+    assert reader.writer_schema["name"] == f"org.apache.hudi.avro.model.{kind}"
+    assert reader.codec == "null"
+
+
+def test_the_schema_in_a_commit_is_the_one_the_jvm_puts_there() -> None:
+    name = next(name for table, name in COMMITS if table == "cow_v8_nonpartitioned")
+    theirs = fastavro.reader(BytesIO(timeline("cow_v8_nonpartitioned")[name])).writer_schema
+    ours = fastavro.reader(BytesIO(metadata.encode_commit(CommitMetadata({}, "UPSERT")))).writer_schema
+    assert fastavro.schema.to_parsing_canonical_form(ours) == fastavro.schema.to_parsing_canonical_form(theirs)
+
+
+@given(
+    st.dictionaries(words, st.lists(stats, max_size=3).map(tuple), max_size=3),
+    st.none() | words,
+    st.dictionaries(words.filter(lambda text: text != "schema"), words, max_size=2),
+    st.dictionaries(words, st.lists(words, max_size=2).map(tuple), max_size=2),
+)
+def test_commits_go_both_ways_with_equal_bytes(
+    written: dict[str, tuple[WriteStat, ...]],
+    schema: str | None,
+    extra: dict[str, str],
+    replaced: dict[str, tuple[str, ...]],
+) -> None:
+    commit = CommitMetadata(written, "UPSERT", schema, extra, replaced)
+    data = metadata.encode_commit(commit)
+    assert metadata.decode_commit(data, "x") == commit
+    assert metadata.encode_commit(commit) == data
+
+
+def test_commits_that_are_kept_in_memory_share_their_schema() -> None:
+    commits = [CommitMetadata({}, "INSERT", '{"type": "record"}', {"n": str(n)}, {}) for n in range(2)]
+    first, second = (metadata.decode_commit(metadata.encode_commit(one), "n") for one in commits)
+    assert first.schema_json is second.schema_json
+    assert first.schema_json == '{"type": "record"}'
+
+
+def test_different_commits_have_different_sync_markers() -> None:
+    one = metadata.encode_commit(CommitMetadata({}, "UPSERT"))
+    other = metadata.encode_commit(CommitMetadata({}, "DELETE"))
+    assert one[-16:] != other[-16:]
+    assert metadata.encode_commit(CommitMetadata({}, "UPSERT"), b"0" * 16)[-16:] == b"0" * 16
+
+
+def test_the_jvms_rollback_is_read_and_written_back() -> None:
+    seen = 0
+    for name, theirs in timeline("mor_avro_v9_nonpartitioned_rollback").items():
+        found = parse_instant(name)
+        if found is None or found.action is not Action.ROLLBACK or not theirs:
+            continue
+        seen += 1
+        if found.is_completed:
+            done = metadata.decode_rollback(theirs, name)
+            assert done.victims == (("20260403184242950", "deltacommit"),)
+            assert raw_record(metadata.encode_rollback(done)) == raw_record(theirs)
+        else:
+            plan = metadata.decode_rollback_plan(theirs, name)
+            assert plan.victim == "20260403184242950"
+            assert raw_record(metadata.encode_rollback_plan(plan)) == raw_record(theirs)
+    assert seen == 2
+
+
+@given(st.lists(st.builds(RollbackRequest, words, st.lists(words).map(tuple), words, words), max_size=3).map(tuple))
+def test_rollback_plans_go_both_ways(requests: tuple[RollbackRequest, ...]) -> None:
+    plan = RollbackPlan("20260403184242950", "commit", requests)
+    assert metadata.decode_rollback_plan(metadata.encode_rollback_plan(plan), "x") == plan
+
+
+def test_rollbacks_count_their_files() -> None:
+    done = RollbackMetadata("1", (("2", "commit"),), {"p": RolledBackPartition(("a", "b"), ("c",))}, 7)
+    data = metadata.encode_rollback(done)
+    assert metadata.decode_rollback(data, "x") == done
+    assert raw_record(data)["totalFilesDeleted"] == 2
+
+
+def test_what_a_commit_touched_is_what_it_wrote_and_what_it_replaced() -> None:
+    commit = CommitMetadata({"p": (WriteStat("f-0", "p/x"),)}, "CLUSTER", replaced={"q": ("g-0",)})
+    assert commit.file_groups == {("p", "f-0"), ("q", "g-0")}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -1])
+def test_a_torn_or_foreign_file_is_corrupt_and_named(cut: int) -> None:
+    whole = metadata.encode_commit(CommitMetadata({}, "UPSERT"))
+    with pytest.raises(Corrupt, match=r"20250713010535797_1\.commit"):
+        metadata.decode_commit(whole[:cut], "20250713010535797_1.commit")
+
+
+def test_json_and_records_of_another_kind_are_corrupt() -> None:
+    with pytest.raises(Corrupt, match="x cannot be read"):
+        metadata.decode_commit(b'{"partitionToWriteStats": {}}', "x")
+    with pytest.raises(Corrupt, match="not rollback metadata"):
+        metadata.decode_rollback(metadata.encode_commit(CommitMetadata({}, "UPSERT")), "x")

@@ -1,0 +1,232 @@
+"""Commits by the way, that are decided and not there yet: nobody is told of more, or of less, than comes to be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table.state.test_cache import COMPLETED, NOISE, Died, another, dying, record, taken_by_jvm
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
+
+from fsspec_cas import Store, Unavailable
+from fsspec_cas.answer import Page
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider import LockSettings, PublishUnknown
+from lockprovider.table import Table, Transaction
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.errors import AlreadyCommitted, WriteConflict
+from lockprovider.table.state.events import TableEvent
+from lockprovider.table.transaction import commit
+from lockprovider.table.transaction.exactly_once import BatchId
+
+BATCH = BatchId("a stream", 5)
+
+
+class Down(LocalBackend):
+    """Puts no completed files, while it is down."""
+
+    down = False
+
+    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        if self.down and COMPLETED in Path(path).name and "timeline" in path:
+            raise Unavailable("the store is down")
+        return await super().put(path, *args, **kwargs)
+
+
+class Behind(LocalBackend):
+    """Files come while the timeline is being listed, and the listing has not the one that is hidden."""
+
+    hidden = ""
+    meanwhile: Callable[[], object] | None = None
+
+    async def list_page(self, prefix: str, *args: Any, **kwargs: Any) -> Page:
+        meanwhile, hidden = self.meanwhile, self.hidden
+        if meanwhile is None or not prefix.endswith("/timeline/"):
+            return await super().list_page(prefix, *args, **kwargs)
+        self.meanwhile = None
+        meanwhile()
+        page = await super().list_page(prefix, *args, **kwargs)
+        return replace(page, entries=tuple(entry for entry in page.entries if not entry.path.endswith(hidden)))
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """With a lock that has a log."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    upsert(made, (1, "a", 1))
+    upsert(made, (2, "b", 1))
+    return made
+
+
+def over(table: Table, backend: LocalBackend) -> Table:
+    return Table(Store(backend, table.url), table.url, settings=table.settings)
+
+
+def batch(table: Table) -> Transaction:
+    txn = table.transaction()
+    txn.exactly_once(BATCH)
+    engine.write(txn, upserts=rows((5, "z", 5)))
+    return txn
+
+
+def die_in_the_batch(table: Table) -> None:
+    """It is decided, and not there."""
+    txn = batch(dying(table, COMPLETED))
+    with pytest.raises(Died):
+        txn.commit()
+    txn.leave()
+    assert record(table).handed
+    assert record(table).unapplied
+
+
+def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "_LEASES", 1)
+    for row in ((1, "a", 11), (2, "b", 11)):
+        backend = Down()
+        txn = over(table, backend).transaction()
+        engine.write(txn, upserts=rows(row))
+        backend.down = True
+        with pytest.raises(PublishUnknown):
+            txn.commit()
+        txn.leave()
+    monkeypatch.undo()
+    earlier, _ = record(table).unapplied
+    behind = Behind()
+    reader = over(table, behind)
+    behind.hidden, behind.meanwhile = earlier.path, lambda: table.lock.acquire(keeps_log=True).release()
+    txn = reader.transaction()
+    assert behind.meanwhile is None
+    assert [*txn.timeline.writes] == [*table.timeline().writes[:-2]]
+    upsert(reader, (1, "a", 12))
+    assert content(reader) == by_hudi_rs(table.url) == {(1, "a", 12), (2, "b", 11)}
+
+
+def test_a_batch_that_is_decided_and_dropped_by_a_jvm_writer_is_written_again(table: Table) -> None:
+    knows_it_by_the_log = over(table, LocalBackend())
+    content(knows_it_by_the_log)
+    die_in_the_batch(table)
+    again = knows_it_by_the_log.transaction()
+    again.exactly_once(BATCH)
+    taken_by_jvm(table)
+    engine.write(again, upserts=rows((5, "z", 5)))
+    with pytest.raises(WriteConflict, match="took back what it had read"):
+        again.commit()
+    again.rollback()
+    batch(again.table).commit()
+    assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (5, "z", 5)}
+
+
+def test_a_batch_is_said_to_be_committed_only_when_it_is_there(table: Table) -> None:
+    again = batch(over(table, LocalBackend()))
+    die_in_the_batch(table)
+    with pytest.raises(AlreadyCommitted):
+        again.commit()
+    assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (5, "z", 5)}
+    again.rollback()
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["again", "resumed"])
+def test_a_commit_that_was_decided_before_returns_only_when_it_is_there(
+    table: Table, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    monkeypatch.setattr(commit, "_LEASES", 1)
+    backend = Down()
+    txn = over(table, backend).transaction()
+    engine.write(txn, upserts=rows((3, "c", 1)))
+    backend.down = True
+    with pytest.raises(PublishUnknown):
+        txn.commit()
+    backend.down, stats = False, txn._stats
+    monkeypatch.undo()
+    if resumed:
+        assert stats is not None
+        txn.leave()
+        txn = Transaction.resume(another(table), txn.begin)
+        txn.add(stats)
+    txn.commit()
+    assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (3, "c", 1)}
+
+
+@pytest.mark.parametrize("extra", [{}, NOISE], ids=["its bytes go along", "its bytes are staged"])
+def test_what_may_be_decided_is_not_said_to_be_aborted_and_comes_to_be(
+    table: Table, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str]
+) -> None:
+    monkeypatch.setattr(commit, "_LEASES", 1)
+    backend = Down()
+    txn = over(table, backend).transaction()
+    txn.extra.update(extra)
+    engine.write(txn, upserts=rows((3, "c", 1)))
+    backend.down = True
+    with pytest.raises(PublishUnknown, match="decided"):
+        txn.commit()
+    txn.leave()
+    table.lock.acquire().release()
+    assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (3, "c", 1)}
+
+
+def test_one_that_could_not_begin_beats_no_more(table: Table) -> None:
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("writer-heartbeat")}
+    failing = dying(table, ".requested")
+    with pytest.raises(Died):
+        upsert(failing, (3, "c", 1))
+    after = {thread for thread in threading.enumerate() if thread.name.startswith("writer-heartbeat")}
+    assert after <= before
+
+
+def test_a_watcher_that_raises_once_the_lock_is_there_keeps_nobody_from_it(table: Table) -> None:
+    def watch(event: TableEvent) -> None:
+        if event.kind == "lock_held" and raises:
+            raise ValueError(event.kind)
+
+    raises = True
+    settings = replace(SETTINGS, lock=LockSettings(timeout_s=1))
+    watched = Table(Store(LocalBackend(), table.url), table.url, settings=settings, watcher=watch)
+    with pytest.raises(ValueError, match="lock_held"):
+        upsert(watched, (3, "c", 1))
+    raises = False
+    upsert(watched, (4, "d", 1))
+    assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (4, "d", 1)}
+
+
+AFTER_MAIN = """
+import concurrent.futures.thread as pools, sys, threading, time
+from table.tables import SETTINGS, content, upsert
+from fsspec_cas import Store
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider.table import Table
+
+class Net(LocalBackend):
+    blocking = False
+
+def opened():
+    return Table(Store(Net(), sys.argv[1]), sys.argv[1], settings=SETTINGS)
+
+table = opened()
+upsert(table, (3, "c", 1))
+
+def work():
+    while not pools._shutdown:
+        time.sleep(0.01)
+    upsert(table, (4, "d", 1))
+    upsert(opened(), (5, "e", 1))
+    print(len(content(table)))
+
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_thread_that_goes_on_when_the_program_has_ended_commits(table: Table) -> None:
+    tests = Path(__file__).resolve().parents[2]
+    program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tests)!r})\n{AFTER_MAIN}", table.url]
+    seen = subprocess.run(program, check=True, timeout=120, stdout=subprocess.PIPE).stdout
+    assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (3, "c", 1), (4, "d", 1), (5, "e", 1)}
+    assert seen.split() == [b"5"]

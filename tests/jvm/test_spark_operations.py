@@ -50,7 +50,7 @@ def test_their_index_finds_our_rows(hudi: HudiSpark, seaweedfs: SeaweedFS, index
     assert content(table) == theirs(hudi, table) == expected
 
 
-SIZES = {"one": 1, "full": 16, "over": 17, "many": 3000}
+SIZES = {"one": 1, "full": 16, "over": 17, "many": 3000, "most": 70_000}
 BY_BLOOM = {  # what the filters do not tell is written into files of its own
     "hoodie.index.type": "BLOOM",
     "hoodie.bloom.index.prune.by.ranges": "false",
@@ -64,10 +64,10 @@ def found_by_their_bloom_index(hudi: HudiSpark, seaweedfs: SeaweedFS) -> tuple[l
     there = {(number, part, number) for part, size in SIZES.items() for number in range(size)}
     upsert(table, *there)
     hudi.write(
-        table.url, DDL, [(0, part, -1) for part in SIZES] + [(9999, part, 1) for part in SIZES], OPTIONS | BY_BLOOM
+        table.url, DDL, [(0, part, -1) for part in SIZES] + [(99_999, part, 1) for part in SIZES], OPTIONS | BY_BLOOM
     )
     expected = {(key, part, -1 if key == 0 else value) for key, part, value in there}
-    expected |= START | {(9999, part, 1) for part in SIZES}
+    expected |= START | {(99_999, part, 1) for part in SIZES}
     return sorted(tuple(row.values()) for row in engine.read(table).to_pylist()), sorted(expected)
 
 

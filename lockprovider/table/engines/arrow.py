@@ -302,6 +302,8 @@ def changes_by_partition(
 def _apart(homes: pa.Array) -> dict[str, pa.Array]:
     """The numbers of each partition's rows, in their order."""
     encoded = homes.dictionary_encode()
+    if len(encoded.dictionary) == 1:
+        return {encoded.dictionary[0].as_py(): pa.array(np.arange(len(homes)))}
     order = pc.sort_indices(encoded.indices)
     ends = np.cumsum(np.bincount(encoded.indices, minlength=len(encoded.dictionary))).tolist()
     spans = pairwise([0, *ends])

@@ -1,10 +1,11 @@
-"""The bloom filter in a base file's footer: for as many keys byte for byte as the JVM writes it.
+"""The bloom filter in a base file's footer: as the JVM writes it, of a size that fits the keys.
 
-It is Hadoop's dynamic bloom filter with a bound (type code `DYNAMIC_V0`): rows of bits. The JVM's rows have room for
-60,000 keys (431 KB in the footer) whatever there are; here a filter has room for the keys that there are, up to the
-next power of two, at the same rate of false positives: one in a billion. Readers take its size from itself. Past 60,000
-keys it is the JVM's: more such rows, and past 100,000 none any more, and the rate is no longer kept. JVM writers with
-the bloom index fail on a file without a filter.
+It is Hadoop's dynamic bloom filter with a bound (type code `DYNAMIC_V0`), of one row of bits. The JVM's has 2,587,966
+bits (431 KB in the footer) for up to 60,000 keys, whatever there are, and twice as many for more: of 500,000 keys it
+finds a third of all others, too. Here a filter has room for the keys that there are, up to the next power of two, at
+the rate of false positives of the JVM's, one in a billion, while that is no larger than the JVM's largest; of more keys
+it is as large as that one, with as many hashes as are best then (of 500,000 keys: 7, and one in a hundred). Readers
+take its size and the number of hashes from itself. JVM writers with the bloom index fail on a file without a filter.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -15,6 +16,7 @@ import base64
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, log
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +30,10 @@ if TYPE_CHECKING:
 
 TYPE_CODE = "DYNAMIC_V0"
 
-MOST_ROOM = 60_000  # keys; what a row of the JVM's has room for (`hoodie.index.bloom.num_entries`)
-
-_HASHES = 30
+_MOST_HASHES = 30
+_MOST_BITS = 2 * 2_587_966
 _BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # at one false positive in a billion
 _LEAST_ROOM = 16
-_MAX_KEYS = 100_000
 _VERSION, _MURMUR = -1, 1
 _HEADER = struct.Struct(">iibi")
 _COUNTS = struct.Struct(">iii")
@@ -54,27 +54,27 @@ def encode_filter(keys: Any, known: KnownFilter | None = None, *, room: int | No
     """The filter of these keys (a list of str, or an Arrow string array, none empty) as base64 text.
 
     `known` is the filter of the first of these keys, in this order; only the others are hashed then. It is not used if
-    it is not such a filter as this writes, or too small. `room` is for how many keys each row of bits is, and for as
-    many as there are if None.
+    it is not such a filter as this writes, or too small. `room` is for how many keys the filter is, and for as many as
+    there are if None.
     """
     count = len(keys)
     room = room or _room(count)
     found = None if known is None else _fitting(known, count, room)
     if known is None or found is None:
-        rows, done = _no_bits(count, room), 0
+        bits, done = np.zeros(_row_bytes(_bits(room)) * 8, dtype=np.bool_), 0
     elif known.count == count:
         return known.text
     else:
-        rows, done = _started(found, count, room), known.count
-    _add(rows, keys[done:], done, room)
-    return _text(rows, count, room)
+        bits = np.unpackbits(np.frombuffer(found.rows[0], np.uint8), bitorder="little").view(np.bool_)
+        done = known.count
+    _add(bits, keys[done:], room)
+    return _text(bits, count, room)
 
 
-def _text(rows: NDArray[np.bool_], count: int, room: int) -> str:
-    header = _HEADER.pack(_VERSION, _HASHES, _MURMUR, _bits(room))
-    bodies = (header + np.packbits(row, bitorder="little").tobytes() for row in rows)
-    counts = _COUNTS.pack(room, _recorded(count, room), len(rows))
-    return base64.b64encode(b"".join((header, counts, *bodies))).decode()
+def _text(bits: NDArray[np.bool_], count: int, room: int) -> str:
+    header = _HEADER.pack(_VERSION, _hashes(room), _MURMUR, _bits(room))
+    body = np.packbits(bits, bitorder="little").tobytes()
+    return base64.b64encode(b"".join((header, _COUNTS.pack(room, count, 1), header, body))).decode()
 
 
 def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
@@ -89,20 +89,19 @@ def encode_filters(groups: Sequence[pa.Array]) -> Iterator[str]:
 
 
 def _encode_together(groups: Sequence[pa.Array]) -> Iterator[str]:
-    if len(groups) <= 1:
+    rooms = [_room(len(keys)) for keys in groups]
+    if len(groups) <= 1 or {_hashes(room) for room in rooms} != {_MOST_HASHES}:
         yield from map(encode_filter, groups)
         return
     counts = [len(keys) for keys in groups]
-    rooms = [_room(count) for count in counts]
-    sizes = [_row_bytes(_bits(room)) * 8 for room in rooms]
-    starts = np.cumsum([0, *sizes])
-    data, offsets = _utf8(pa.concat_arrays(groups))
-    lengths = np.repeat(np.array([_bits(room) for room in rooms], dtype=np.uint32), counts)
+    starts = np.cumsum([0, *(_row_bytes(_bits(room)) * 8 for room in rooms)])
     bits = np.zeros(starts[-1], dtype=np.bool_)
-    for at in _positions(data, offsets, _HASHES, lengths, np.repeat(starts[:-1], counts)):
+    data, offsets = _utf8(pa.concat_arrays(groups))
+    sizes = np.repeat(np.array([_bits(room) for room in rooms], dtype=np.uint32), counts)
+    for at in _positions(data, offsets, _MOST_HASHES, sizes, np.repeat(starts[:-1], counts)):
         bits[at] = True
-    for count, room, start, size in zip(counts, rooms, starts, sizes, strict=False):
-        yield _text(bits[start : start + size].reshape(1, -1), count, room)
+    for count, room, (start, stop) in zip(counts, rooms, pairwise(starts), strict=True):
+        yield _text(bits[start:stop], count, room)
 
 
 def hashes(keys: Any) -> NDArray[np.uint32]:
@@ -119,57 +118,43 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
     return out
 
 
-def _add(rows: NDArray[np.bool_], keys: Any, first: int, room: int) -> None:
-    """Set the bits of keys, the first of which is number `first` of the file."""
+def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
+    """Set the bits of keys."""
     data, offsets = _utf8(keys)
-    count, bits = len(offsets) - 1, rows.reshape(-1)
-    for start in range(0, count, _SLICE):
-        stop = min(start + _SLICE, count)
-        owners = _row_of(np.arange(first + start, first + stop), room) * rows.shape[1]
-        for at in _positions(data, offsets[start : stop + 1], _HASHES, _bits(room), owners):
+    for start in range(0, len(offsets) - 1, _SLICE):
+        for at in _positions(data, offsets[start : start + _SLICE + 1], _hashes(room), _bits(room)):
             bits[at] = True
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
-    """A known filter, if it is as this writes them, of rows of that room, and of no more than `count` keys."""
+    """A known filter, if it is as this writes them, of that room, and of no more than `count` keys."""
     try:
         found = BloomFilter.parse(known.text)
     except Corrupt:
         return None
     form = (found.bits, found.hashes, len(found.rows), found.recorded)
-    expected = (_bits(room), _HASHES, _row_count(known.count, room), _recorded(known.count, room))
-    return found if form == expected and known.count <= count else None
-
-
-def _started(found: BloomFilter, count: int, room: int) -> NDArray[np.bool_]:
-    """The bits of a filter, with the rows that `count` keys need."""
-    rows = _no_bits(count, room)
-    for row, there in zip(rows, found.rows, strict=False):
-        row[:] = np.unpackbits(np.frombuffer(there, np.uint8), bitorder="little")
-    return rows
-
-
-def _no_bits(keys: int, room: int) -> NDArray[np.bool_]:
-    return np.zeros((_row_count(keys, room), _row_bytes(_bits(room)) * 8), dtype=np.bool_)
+    return found if form == (_bits(room), _hashes(room), 1, known.count) and known.count <= count else None
 
 
 def _room(keys: int) -> int:
     """Powers of two: a file that grows row by row has its keys hashed anew only when their number has doubled."""
-    return min(MOST_ROOM, max(_LEAST_ROOM, 1 << (keys - 1).bit_length()))
+    return max(_LEAST_ROOM, 1 << (keys - 1).bit_length())
 
 
 def _bits(room: int) -> int:
-    return ceil(room * _BITS_PER_KEY)
+    return min(ceil(room * _BITS_PER_KEY), _MOST_BITS)
 
 
-def _recorded(keys: int, room: int) -> int:
-    """The number of keys that the filter states; as the JVM's, wrong where there are several rows."""
-    return keys if keys <= room else keys - room
+def _hashes(room: int) -> int:
+    return max(1, min(_MOST_HASHES, round(_bits(room) / room * log(2))))
 
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """A filter as read: `rows` are the bit vectors, least significant bit first; `recorded` is as `_recorded` says."""
+    """A filter as read: `rows` are the bit vectors, least significant bit first.
+
+    `recorded` is how many keys it says it is of; the JVM's is wrong where there are several rows.
+    """
 
     bits: int
     hashes: int
@@ -198,8 +183,7 @@ class BloomFilter:
     def might_contain(self, key: str) -> bool:
         """False: the key is certainly not in the file. True: it may be."""
         data, offsets = _utf8([key])
-        nothing = np.zeros(1, dtype=np.int64)
-        positions = [int(at[0]) for at in _positions(data, offsets, self.hashes, self.bits, nothing)]
+        positions = [int(at[0]) for at in _positions(data, offsets, self.hashes, self.bits)]
         return any(all(row[at >> 3] >> (at & 7) & 1 for at in positions) for row in self.rows)
 
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
@@ -208,7 +192,7 @@ class BloomFilter:
         lengths = np.diff(offsets)
         bits = [np.frombuffer(row, dtype=np.uint8) for row in self.rows]
         there = np.ones((len(bits), len(lengths)), dtype=np.bool_)
-        for at in _positions(data, offsets, self.hashes, self.bits, np.zeros(len(lengths), dtype=np.int64)):
+        for at in _positions(data, offsets, self.hashes, self.bits):
             for number, row in enumerate(bits):
                 there[number] &= (row[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(np.bool_)
         found = np.empty(len(lengths), dtype=np.bool_)
@@ -218,18 +202,6 @@ class BloomFilter:
 
 def _row_bytes(bits: int) -> int:
     return (bits + 7) // 8
-
-
-def _row_count(keys: int, room: int) -> int:
-    return min(max(1, -(-keys // room)), -(-_MAX_KEYS // room))
-
-
-def _row_of(index: NDArray[np.int64], room: int) -> NDArray[np.int64]:
-    """The row each key goes to, by its place in the file; past the bound the rows take turns, the first one twice."""
-    rows = -(-_MAX_KEYS // room)
-    full = rows * room
-    turns = np.maximum(index - full - 1, 0) % rows
-    return np.where(index < full, index // room, turns)
 
 
 def _utf8(keys: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -257,17 +229,18 @@ def _positions(
     offsets: NDArray[np.int64],
     hashes: int,
     bits: int | NDArray[np.uint32],
-    owners: NDArray[np.int64],
+    owners: NDArray[np.int64] | None = None,
 ) -> Iterator[NDArray[np.int64]]:
-    """For each hash the bit of every key, counted from the key's `owners`; each hash is seeded with the one before.
+    """For each hash the bit of every key; each hash is seeded with the one before.
 
-    `bits` is how many there are, or how many there are for each key.
+    `bits` is how many there are; or how many each key has, from its `owners` on.
 
     The keys come in no order, and each array is the one before, filled anew.
     """
     lengths = np.diff(offsets)
     order = np.argsort(lengths, kind="stable")
-    blocks, first_bits = _blocks(data, offsets[:-1][order], lengths[order]), owners[order]
+    blocks = _blocks(data, offsets[:-1][order], lengths[order])
+    first_bits = np.zeros(1, dtype=np.int64) if owners is None else owners[order]
     size = np.uint32(bits) if isinstance(bits, int) else bits[order]
     out = np.empty(len(lengths), dtype=np.int64)
     h: NDArray[np.uint32] = np.zeros(len(lengths), dtype=np.uint32)

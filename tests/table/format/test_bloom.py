@@ -118,38 +118,17 @@ def test_no_keys_make_an_empty_filter() -> None:
     assert bloom.encode_filter(pa.array([], pa.string())) == bloom.encode_filter([])
 
 
-def rows_by_the_book(count: int) -> list[int]:
-    """Which row each key goes to, told as the state machine it is in Hudi."""
-    rows, recorded, reached, turn, chosen = 1, 0, False, 0, []
-    for _ in range(count):
-        if reached:
-            chosen.append(turn % rows)
-            turn += 1
-        elif recorded >= 60_000 and rows * 60_000 < 100_000:
-            rows, recorded = rows + 1, 0
-            chosen.append(rows - 1)
-        elif recorded >= 60_000:
-            reached = True
-            chosen.append(0)
-        else:
-            chosen.append(rows - 1)
-        recorded += 1
-    return chosen
-
-
-def test_many_keys_are_spread_over_rows_as_hudi_does() -> None:
-    count = 120_007
-    assert bloom._row_of(np.arange(count), ROOM).tolist() == rows_by_the_book(count)
-
-
-@pytest.mark.parametrize(("count", "rows", "recorded"), [(60_000, 1, 60_000), (60_001, 2, 1), (120_003, 2, 60_003)])
-def test_the_counts_in_the_header_are_hudis(count: int, rows: int, recorded: int) -> None:
-    text = bloom.encode_filter(pa.array(np.arange(count)).cast(pa.string()))
+@pytest.mark.parametrize(("count", "hashes", "rate"), [(70_000, 27, 1e-6), (200_000, 14, 1e-3), (500_000, 7, 0.02)])
+def test_of_many_keys_it_is_as_large_as_the_jvms_and_better(count: int, hashes: int, rate: float) -> None:
+    keys = pa.array(np.arange(count)).cast(pa.string())
+    text = bloom.encode_filter(keys)
     head = base64.b64decode(text[:40])
-    assert int.from_bytes(head[17:21], "big") == recorded
+    assert int.from_bytes(head[13:17], "big") >= count == int.from_bytes(head[17:21], "big")
     found = bloom.BloomFilter.parse(text)
-    assert len(found.rows) == rows
-    assert all(found.might_contain(str(key)) for key in (0, 59_999, count - 1))
+    assert (len(found.rows), found.bits, found.hashes) == (1, 2 * BITS, hashes)
+    assert found.might_contain_each(keys[::7]).all()
+    others = pa.array(np.arange(count, count + 100_000)).cast(pa.string())
+    assert found.might_contain_each(others).mean() < rate
 
 
 @pytest.mark.parametrize(

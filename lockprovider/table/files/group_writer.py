@@ -20,7 +20,7 @@ from pyarrow import types
 from fsspec_cas import Lost, Machine, Won
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
-from lockprovider.table.files import merge as merging
+from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
 from lockprovider.table.format import bloom
@@ -122,7 +122,7 @@ class GroupWriter:
             yield self._encoded(group, key_filter)
 
     def _deduped(self, group: NewGroup) -> NewGroup:
-        rows, keys = merging.dedupe(group.rows, group.keys, self.config.ordering_field)
+        rows, keys = dedupe(group.rows, group.keys, self.config.ordering_field)
         return group._replace(rows=rows, keys=keys)
 
     def _encoded(self, group: NewGroup, key_filter: str) -> Encoded:
@@ -162,22 +162,20 @@ class GroupWriter:
         self, old: FileSlice, upserts: pa.Table, upsert_keys: pa.Array, delete_keys: pa.Array, token: str
     ) -> WriteStat | None:
         """Write the next slice of a file group, upserts of new keys in it; None if nothing in it changes."""
-        rows, keys = merging.dedupe(upserts, upsert_keys, self.config.ordering_field)
+        rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         rows, opened = rows.combine_chunks(), self.place.open_encoded(old.path)
-        found = merging.merge_plan(opened, rows, keys, delete_keys, self.config.ordering_field) or merging.untouched(
-            opened
-        )
+        found = merge_plan(opened, rows, keys, delete_keys, self.config.ordering_field) or untouched(opened)
         return self.merge(old, opened, found.with_new(keys, delete_keys), rows, token)
 
     def merge(
-        self, old: FileSlice, opened: pq.ParquetFile, found: merging.MergePlan, upserts: pa.Table, token: str
+        self, old: FileSlice, opened: pq.ParquetFile, found: MergePlan, upserts: pa.Table, token: str
     ) -> WriteStat | None:
         """Write the next slice of a file group, whose file is open, as planned; None if nothing in it changes."""
         if not found.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
         data = write_base_file(
-            merging.merged(opened, found, upserts, base),
+            merged(opened, found, upserts, base),
             upserts.schema,
             keys=found.keys,
             partition=old.partition,

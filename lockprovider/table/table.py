@@ -281,6 +281,8 @@ class Table(TableContext):
 
         Raises:
             InvalidSettings: the policy would keep nothing.
+            UnsupportedTable: the table cannot be written here.
+            NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
         """
         return clean.would_clean(self, policy) if dry_run else clean.clean(self, policy)
 
@@ -291,6 +293,9 @@ class Table(TableContext):
 
         Raises:
             InvalidSettings: what is to be kept cannot be.
+            UnsupportedTable: the table cannot be written here.
+            Corrupt: a file of the archive, or an instant, cannot be understood.
+            NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
         """
         return archive.would_archive(self, keep) if dry_run else archive.archive(self, keep)
 

@@ -155,7 +155,7 @@ def _unseen(facts: Facts) -> Iterator[TableFinding]:
     """A slice names the one it was made from: that must be the one before it."""
     groups: dict[tuple[str, str], list[tuple[str, str | None]]] = {}
     for instant, stat in facts.stats:
-        groups.setdefault((stat.partition, stat.file_id), []).append((instant.begin, stat.prev_commit))
+        groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
     for (partition, file_id), slices in groups.items():
         ordered = sorted(slices)
         for (before, _), (begin, previous) in pairwise(ordered):

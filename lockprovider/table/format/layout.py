@@ -131,6 +131,13 @@ class Marker:
         return join(self.partition, self.file_name)
 
 
+def base_file_at(path: str) -> tuple[str, BaseFile] | None:
+    """The partition of a base file, and what its name says; None for any other file, and below Hudi's own folder."""
+    partition, _, name = path.rpartition("/")
+    base = parse_base_file(name)
+    return None if base is None or partition.partition("/")[0] == META else (partition, base)
+
+
 def join(partition: str, file_name: str) -> str:
     """A file's path relative to the table; the partition of an unpartitioned table is empty."""
     return f"{partition}/{file_name}" if partition else file_name

@@ -56,6 +56,11 @@ class WriteStat:
     file_size: int = 0
 
     @property
+    def group(self) -> FileGroup:
+        """Its file group."""
+        return self.partition, self.file_id
+
+    @property
     def file_name(self) -> str:
         """The name without folders."""
         return self.path.rsplit("/", 1)[-1]

@@ -13,17 +13,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lockprovider import Lease
-from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
-from lockprovider.table.timeline.archival import Archivable
+from lockprovider.table.timeline.archival import BESIDES, Archivable
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-
-_BESIDES = (Action.CLEAN, Action.ROLLBACK)
 
 
 def finish_removal(table: TableContext, lease: Lease) -> None:
@@ -33,7 +31,7 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
         return
     now = table.timeline()
     kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
-    may = (i for i in now.instants if i.is_completed and (i.changes_rows or i.action in _BESIDES))
+    may = (i for i in now.instants if i.is_completed and (i.changes_rows or i.action in BESIDES))
     done = [instant for instant in may if instant.begin not in kept]
     oldest = min((instant.begin for instant in done), default="~")
     there = {instant.file_name for instant in archive_index.instants_since(table.archived, oldest)}
@@ -58,11 +56,7 @@ def remove_archived(table: TableContext, lease: Lease, actions: Iterable[Archiva
 
 def _whole(now: Timeline, done: Instant) -> Archivable:
     """A completed instant with its other states."""
-    files = [i for i in now.instants if i.begin == done.begin and _is_same(i, done)]
-    return Archivable(
-        tuple(i for i in files if i.state is InstantState.COMPLETED),
-        tuple(i for i in files if i.state is not InstantState.COMPLETED),
-    )
+    return Archivable.of(i for i in now.instants if i.begin == done.begin and _is_same(i, done))
 
 
 def _is_same(one: Instant, done: Instant) -> bool:

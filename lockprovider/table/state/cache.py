@@ -45,7 +45,7 @@ class KnownView:
 
 
 class Memory:
-    """Of one `Table`; thread-safe: what one thread has found out replaces what another has, as a whole."""
+    """Of one open table; thread-safe: what one thread has found out replaces what another has, as a whole."""
 
     def __init__(self) -> None:
         self.latest = Timeline()
@@ -107,7 +107,7 @@ class Memory:
         """The files were listed for this snapshot; the same."""
         seen = self._seen
         if seen is not None and seen.timeline.written == snapshot.timeline.written:
-            self._seen = replace(seen, slices={(s.partition, s.file_id): s for s in snapshot.slices})
+            self._seen = replace(seen, slices={s.group: s for s in snapshot.slices})
         return snapshot
 
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
@@ -184,6 +184,6 @@ def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMe
     for ended in metadata.ended:
         slices.pop(ended, None)
     for stat in (stat for stats in metadata.stats.values() for stat in stats):
-        group, old = (stat.partition, stat.file_id), slices.get((stat.partition, stat.file_id))
+        old = slices.get(stat.group)
         if old is None or old.begin < done.begin:
-            slices[group] = FileSlice(stat.partition, stat.file_id, done.begin, stat.path, stat.file_size)
+            slices[stat.group] = FileSlice(stat.partition, stat.file_id, done.begin, stat.path, stat.file_size)

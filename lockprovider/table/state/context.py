@@ -111,7 +111,12 @@ class TableContext:
         return self.current.config()
 
     def schema(self, timeline: Timeline | None = None) -> pa.Schema:
-        """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation."""
+        """The columns, without Hudi's meta columns: those of the latest commit, else those of the creation.
+
+        Raises:
+            TableNotFound: neither states any.
+            HistoryGone: a commit was archived or taken back since `timeline` was listed.
+        """
         return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:

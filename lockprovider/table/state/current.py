@@ -52,7 +52,7 @@ class TableView:
 
 
 class CurrentState:
-    """Of one `Table`, whose memory it goes by and adds to. Thread-safe."""
+    """Of one open table, whose memory it goes by and adds to. Thread-safe."""
 
     def __init__(self, store: Store, url: str, lock: Lock, memory: Memory) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class CurrentState:
     # -- the properties ------------------------------------------------------------------------------------------------
 
     def config(self) -> TableConfig:
-        """See `Table.config`."""
+        """See `TableContext.config`."""
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
             try:
                 return self._read_config() if path == PROPERTIES else parse_properties(self._store.read(path).data)
@@ -113,8 +113,8 @@ class CurrentState:
         found: list[Timeline] = []
         config, _ = at_once(self._store, [self.config, lambda: found.append(self.timeline())])
         assert config is not None  # noqa: S101 - of the first call
-        undone = 0 if record is None else len(record.unapplied)
-        timeline = self._memory.learn(log, undone, found[0], config, decided=decided)
+        unapplied = 0 if record is None else len(record.unapplied)
+        timeline = self._memory.learn(log, unapplied, found[0], config, decided=decided)
         return TableView(timeline, config, None if log is None else log.name, listed=True)
 
     def has(self, instant: Instant) -> bool:
@@ -139,7 +139,7 @@ class CurrentState:
     # -- the commits ---------------------------------------------------------------------------------------------------
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
-        """See `Table.metadata_of`."""
+        """See `TableContext.metadata_of`."""
         name = instant.file_name
         known = self._memory.metadata(name)
         while known is None:
@@ -168,7 +168,7 @@ class CurrentState:
     # -- the files -----------------------------------------------------------------------------------------------------
 
     def data_files(self) -> list[Entry]:
-        """See `Table.data_files`."""
+        """See `TableContext.data_files`."""
         before = self._store.list("", stop_at=_BEFORE_META)
         return before + self._store.list("", start_after=_AFTER_META)
 

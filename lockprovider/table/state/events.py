@@ -27,7 +27,7 @@ EventKind = Literal[
 class TableEvent:
     """One thing that happened to one instant, at one moment.
 
-    `at_ms` is the watcher's own wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
+    `at_ms` is this process's own wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
     """
 
     kind: EventKind

@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import META, FileGroup, parse_base_file
+from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.format.layout import FileGroup, base_file_at
 from lockprovider.table.timeline.timeline import Timeline
 
-_BESIDES = (Action.CLEAN, Action.ROLLBACK)
+BESIDES = (Action.CLEAN, Action.ROLLBACK)  # archived with the writes that they are between
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,12 @@ class Archivable:
 
     completed: tuple[Instant, ...]
     pending: tuple[Instant, ...] = ()
+
+    @classmethod
+    def of(cls, files: Iterable[Instant]) -> Archivable:
+        """The instant that has these files."""
+        files = tuple(files)
+        return cls(tuple(i for i in files if i.is_completed), tuple(i for i in files if not i.is_completed))
 
     @property
     def done(self) -> Instant:
@@ -156,23 +162,20 @@ def _before(now: Timeline, begin: str) -> str:
 
 
 def _first_with_files(facts: ArchivalFacts) -> str:
-    there = {(partition, file_id) for partition, file_id, _ in _groups(facts.paths)}
+    there = {group for group, _ in _groups(facts.paths)}
     return min((begin for begin, ended in facts.replaced.items() if ended & there), default="")
 
 
 def _orphans(facts: ArchivalFacts) -> list[str]:
     """The begin times of files that are of no instant, of each once."""
     known = {instant.begin for instant in facts.now.instants if instant.changes_rows}
-    begins = {begin for _, _, begin in _groups(facts.paths)}
+    begins = {begin for _, begin in _groups(facts.paths)}
     return sorted(begin for begin in begins - known if begin > facts.now.first_active)
 
 
-def _groups(paths: Iterable[str]) -> Iterable[tuple[str, str, str]]:
-    for path in paths:
-        partition, _, name = path.rpartition("/")
-        base = parse_base_file(name)
-        if base is not None and partition.partition("/")[0] != META:
-            yield partition, base.file_id, base.begin
+def _groups(paths: Iterable[str]) -> Iterable[tuple[FileGroup, str]]:
+    for partition, base in filter(None, map(base_file_at, paths)):
+        yield (partition, base.file_id), base.begin
 
 
 def _with_all_files(now: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:
@@ -184,13 +187,7 @@ def _with_all_files(now: Timeline, writes: list[Instant]) -> tuple[Archivable, .
     for instant in now.instants:
         if instant.changes_rows and instant.begin in begins:
             groups.setdefault((instant.begin, ""), []).append(instant)
-        elif instant.action in _BESIDES and instant.begin < last:
+        elif instant.action in BESIDES and instant.begin < last:
             groups.setdefault((instant.begin, instant.action.value), []).append(instant)
-    found = (
-        Archivable(
-            tuple(i for i in files if i.state is InstantState.COMPLETED),
-            tuple(i for i in files if i.state is not InstantState.COMPLETED),
-        )
-        for _, files in sorted(groups.items())
-    )
+    found = (Archivable.of(files) for _, files in sorted(groups.items()))
     return tuple(one for one in found if one.completed)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lockprovider.table.format.instant import Instant, format_ms
-from lockprovider.table.format.layout import META, FileGroup, names_by_partition, parse_base_file
+from lockprovider.table.format.layout import FileGroup, base_file_at, names_by_partition
 from lockprovider.table.timeline.timeline import Timeline
 
 _HOUR_MS = 3_600_000
@@ -121,20 +121,20 @@ def _needed(policy: Policy, slices: list[tuple[str, str]], since: str | None, re
 def _committed(now: Timeline, paths: Iterable[str]) -> dict[FileGroup, list[tuple[str, str]]]:
     """The (begin, path) pairs of each file group's completed slices, oldest first."""
     groups: dict[FileGroup, list[tuple[str, str]]] = {}
-    for partition, file_id, begin, path in _slices(paths):
+    for group, begin, path in _slices(paths):
         if now.visible(begin):
-            groups.setdefault((partition, file_id), []).append((begin, path))
+            groups.setdefault(group, []).append((begin, path))
     return {group: sorted(slices) for group, slices in groups.items()}
 
 
 def _orphans(now: Timeline, paths: Iterable[str]) -> set[str]:
     known = {instant.begin for instant in now.instants}
-    return {path for _, _, begin, path in _slices(paths) if begin not in known and begin > now.first_active > ""}
+    return {path for _, begin, path in _slices(paths) if begin not in known and begin > now.first_active > ""}
 
 
-def _slices(paths: Iterable[str]) -> Iterable[tuple[str, str, str, str]]:
+def _slices(paths: Iterable[str]) -> Iterable[tuple[FileGroup, str, str]]:
     for path in paths:
-        partition, _, name = path.rpartition("/")
-        base = parse_base_file(name)
-        if base is not None and partition.partition("/")[0] != META:
-            yield partition, base.file_id, base.begin, path
+        at = base_file_at(path)
+        if at is not None:
+            partition, base = at
+            yield (partition, base.file_id), base.begin, path

@@ -20,7 +20,7 @@ from typing import Literal
 from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
-from lockprovider.table.format.layout import META, FileGroup, parse_base_file
+from lockprovider.table.format.layout import FileGroup, base_file_at
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -93,13 +93,18 @@ def _pending_again(instant: Instant) -> Instant:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileSlice:
-    """One version of one file group. `path` is relative to the table, `begin` its instant."""
+    """One version of one file group. `path` is relative to the table, `begin` its instant; `size` is in bytes."""
 
     partition: str
     file_id: str
     begin: str
     path: str = field(compare=False)
     size: int = field(compare=False)
+
+    @property
+    def group(self) -> FileGroup:
+        """Its file group."""
+        return self.partition, self.file_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ class Snapshot:
 
     def slice_of(self, partition: str, file_id: str) -> FileSlice | None:
         """The latest slice of one file group."""
-        return next((s for s in self.slices if (s.partition, s.file_id) == (partition, file_id)), None)
+        return next((s for s in self.slices if s.group == (partition, file_id)), None)
 
 
 def snapshot_of(timeline: Timeline, files: Iterable[Entry], replaced: Container[FileGroup] = frozenset()) -> Snapshot:
@@ -138,16 +143,12 @@ def snapshot_of(timeline: Timeline, files: Iterable[Entry], replaced: Container[
     `replaced` are the file groups that completed replacecommits retired.
     """
     visible = timeline.visible
-    latest: dict[tuple[str, str], FileSlice] = {}
-    for entry in files:
-        found = _slice(entry)
-        if found is None or not visible(found.begin):
+    latest: dict[FileGroup, FileSlice] = {}
+    for found in filter(None, map(_slice, files)):
+        if found.group in replaced or not visible(found.begin):
             continue
-        key = (found.partition, found.file_id)
-        if key in replaced:
-            continue
-        if key not in latest or latest[key].begin < found.begin:
-            latest[key] = found
+        if found.group not in latest or latest[found.group].begin < found.begin:
+            latest[found.group] = found
     return Snapshot(timeline, tuple(sorted(latest.values())))
 
 
@@ -165,19 +166,19 @@ def lost(seen: Snapshot, later: Iterable[tuple[Instant, CommitMetadata]]) -> fro
     A later write names the slice that it replaced, and a replacecommit the group that it ended; what no later write
     touched is never cleaned.
     """
-    there = {(s.partition, s.file_id): s.begin for s in seen.slices}
+    there = {s.group: s.begin for s in seen.slices}
     first: dict[FileGroup, str | None] = {}
     for _, metadata in sorted(later, key=lambda one: one[0].begin):
         for stat in (stat for stats in metadata.stats.values() for stat in stats):
-            first.setdefault((stat.partition, stat.file_id), stat.prev_commit)
+            first.setdefault(stat.group, stat.prev_commit)
         for group in metadata.ended:
             first.setdefault(group, there.get(group, "some slice"))
     return frozenset(group for group, expected in first.items() if there.get(group) != expected)
 
 
 def _slice(entry: Entry) -> FileSlice | None:
-    partition, _, name = entry.path.rpartition("/")
-    base = parse_base_file(name)
-    if base is None or partition.partition("/")[0] == META:
+    at = base_file_at(entry.path)
+    if at is None:
         return None
+    partition, base = at
     return FileSlice(partition, base.file_id, base.begin, entry.path, entry.size)

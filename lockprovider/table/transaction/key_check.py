@@ -1,6 +1,6 @@
 """Whether the new keys of a write are new at its commit, too: for tables whose keys are looked up.
 
-Two writers that insert the same new key at once write different file groups, so that no file group tells them. Here the
+Two writers that insert the same new key at once write different file groups, so that no file group shows it. Here the
 later one compares its new files' keys with those of the files that others have added since its snapshot: first by the
 ranges of keys in the footers, then by the bloom filter, then by the keys. Most of it is done before the lock is taken;
 under it only what was committed in between.

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
 from lockprovider.table.timeline.conflict import (
     TABLE_SERVICES,
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 class CommitResult:
     """What a transaction came to.
 
-    `instant` is its begin time, `completion` its completion time (17 digits, UTC). `attempts` counts the runs of the
-    function given to `transact`, `conflicts` those that lost.
+    `instant` is its begin time, `completion` its completion time (17 digits, UTC). `inserted`, `updated` and `deleted`
+    count rows; `file_groups` are those that it wrote or replaced. `attempts` counts the runs of the function given to
+    `transact`, `conflicts` those that lost; `lock_wait_s` are the seconds that the last one waited for the table lock.
     """
 
     instant: str
@@ -43,7 +45,7 @@ class CommitResult:
     inserted: int
     updated: int
     deleted: int
-    file_groups: tuple[tuple[str, str], ...]
+    file_groups: tuple[FileGroup, ...]
     attempts: int
     conflicts: int
     lock_wait_s: float

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
     from lockprovider.table.state.context import TableContext
 
-_REQUEST_S = 60.0
-_FRESH_S = 10.0  # old a begin time may be when it is taken
+_REQUEST_S = 60.0  # for the inflight file
+_FRESH_S = 10.0  # after it was chosen a begin time may be taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class Transaction:
         self._stats: tuple[WriteStat, ...] | None = None
         self.markers: list[str] = []  # that this process has written, or is about to
         self.announced: list[str] = []  # the paths of their files
-        self._writes_elsewhere: bool | None = None
+        self._writes_elsewhere: bool | None = None  # None: nobody has said who writes; counts as elsewhere
         self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
 
@@ -133,7 +133,7 @@ class Transaction:
         return self._instant
 
     def columns(self, check: Callable[[pa.Schema], object]) -> pa.Schema:
-        """The table's schema, of a transaction that has started then; `check` refuses input, before it if possible."""
+        """The table's schema; the transaction is started. `check` raises for bad input, before the start if it can."""
         seen = self.table.memory.schema
         if self._timeline is None and seen is not None and _passes(check, seen):
             self.start()  # else it may have got a column since
@@ -262,7 +262,7 @@ def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:
 
 
 def _look_for_keys(txn: Transaction, stats: Sequence[WriteStat]) -> KeyCheck | None:
-    """Most of the check, before others have to wait for it; None in a table with buckets, which tell of them anyway.
+    """Most of the check, before others have to wait for it; None in a table with buckets, which show it anyway.
 
     Raises:
         WriteConflict: another has inserted a key of these files since the transaction's snapshot.

@@ -118,6 +118,8 @@ class Table(TableContext):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
+        *,
+        read_optimized: bool = False,
     ) -> pa.Table:
         """The rows, now or as of a moment.
 
@@ -126,12 +128,15 @@ class Table(TableContext):
             filter: a pyarrow expression or its list of tuples; files and row groups without such rows are not read.
             partitions: paths of partitions, as folders are named.
             as_of: 17 digits of UTC or an aware datetime, of completion; see `AsOf` for begin times.
+            read_optimized: of a merge-on-read table what its base files have, without merging the log files: quicker,
+                and as old as the last compaction of each file group. Of others the same as without.
 
         Raises:
             InvalidInput: a column or time that does not exist, a filter that does not fit.
             HistoryGone: that moment cannot be read (any more).
+            UnsupportedTable: there are log files, and the table merges rows in a way that is not known here.
         """
-        return consistent.rows(self, columns, filter, partitions, as_of)
+        return consistent.rows(self, columns, filter, partitions, as_of, read_optimized=read_optimized)
 
     def scan(
         self,
@@ -139,9 +144,15 @@ class Table(TableContext):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
+        *,
+        read_optimized: bool = False,
     ) -> pa.RecordBatchReader:
-        """As `to_arrow`, batch by batch: the memory of one row group of one file, whatever the table's size."""
-        return to_reader(self.place, consistent.plan(self, columns, filter, partitions, as_of))
+        """As `to_arrow`, batch by batch, whatever the table's size.
+
+        In memory are one row group of one file, and the rows of the log files of one file group.
+        """
+        scan = consistent.plan(self, columns, filter, partitions, as_of, read_optimized=read_optimized)
+        return to_reader(self.place, scan)
 
     def changes(
         self,

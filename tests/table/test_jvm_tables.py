@@ -11,7 +11,7 @@ import pytest
 from hudi import HudiReadOptions, HudiTableBuilder
 from table.jvm_written import TABLES, contents
 
-from lockprovider.table import AsOf, KeepActive, KeepCommits, Table, TableSettings, UnsupportedTable
+from lockprovider.table import AsOf, KeepActive, KeepCommits, Table, TableSettings
 
 COPY_ON_WRITE = [name for name in TABLES if name.startswith("cow")]
 META = ["_hoodie_commit_time", "_hoodie_record_key", "_hoodie_partition_path", "_hoodie_file_name"]
@@ -117,9 +117,3 @@ def test_a_clustering_at_work_shows_none_of_its_rows_whatever_is_archived_before
     table = Table.open(table.url)
     assert table.timeline().first_active > clustering
     assert comparable(table.to_arrow().to_pylist()) == rows
-
-
-@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("mor")])
-def test_a_merge_on_read_table_is_refused_and_not_read_without_its_log(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedTable, match="MERGE_ON_READ"):
-        Table.open(unpacked(name, tmp_path / "t"))

@@ -36,7 +36,7 @@ def buckets(facts: Facts) -> Iterator[TableFinding]:
 
 
 def _strangers(facts: Facts, count: int) -> Iterator[TableFinding]:
-    found = [one.path for one in facts.slices if (bucket := bucket_of(one.file_id)) is None or bucket >= count]
+    found = [one.paths[0] for one in facts.slices if (bucket := bucket_of(one.file_id)) is None or bucket >= count]
     if found:
         what = f"{len(found)} file groups are of none of the {count} buckets: {some(found)}"
         mend = "a writer had no bucket index: find it; overwrite these partitions with all their rows"
@@ -47,11 +47,13 @@ def _twins(facts: Facts) -> Iterator[TableFinding]:
     counts = Counter((one.partition, bucket_of(one.file_id)) for one in facts.slices)
     for (partition, bucket), count in counts.items():
         if count > 1 and bucket is not None:
-            mine = [one.path for one in facts.slices if (one.partition, bucket_of(one.file_id)) == (partition, bucket)]
+            mine = [
+                one.paths[0] for one in facts.slices if (one.partition, bucket_of(one.file_id)) == (partition, bucket)
+            ]
             what = f"{count} file groups are of bucket {bucket} of partition {partition or '.'!r}: {some(mine)}"
             mend = "writers fail, and keys may be there twice: restore the table, or overwrite the partition once"
             yield TableFinding(_RULE, "wrong", what, mend)
 
 
 def _paths(facts: Facts) -> str:
-    return some(one.path for one in facts.slices)
+    return some(one.paths[0] for one in facts.slices)

@@ -8,6 +8,7 @@ from lockprovider.table.doctor import rules
 from lockprovider.table.doctor.buckets import buckets
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.instant import Action, InstantState
+from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 
 _MANY = 300  # a listing of more than a page
@@ -44,10 +45,13 @@ def _ghosts(facts: Facts) -> Iterator[TableFinding]:
 
 def _missing(facts: Facts) -> Iterator[TableFinding]:
     sizes = {entry.path: entry.size for entry in facts.files}
-    latest: dict[tuple[str, str], WriteStat] = {}
-    for _, stat in sorted(facts.stats, key=lambda one: one[0].begin):
-        latest[stat.partition, stat.file_id] = stat
-    live = [stat for group, stat in latest.items() if group not in facts.replaced]
+    latest: dict[FileGroup, tuple[str, WriteStat]] = {}
+    for instant, stat in sorted((one for one in facts.stats if not one[1].is_log), key=lambda one: one[0].begin):
+        latest[stat.partition, stat.file_id] = instant.begin, stat
+    bases = [(stat.partition, stat.file_id, stat) for _, stat in latest.values()]
+    logs = [(s.partition, s.file_id, i.completion or "", s) for i, s in facts.stats if s.is_log]
+    later = [(p, f, stat) for p, f, completion, stat in logs if completion >= latest.get((p, f), ("", None))[0]]
+    live = [stat for partition, file_id, stat in bases + later if (partition, file_id) not in facts.replaced]
     gone = [stat.path for stat in live if stat.path not in sizes]
     if gone:
         what = f"{len(gone)} files that readers need are gone: {some(gone)}"

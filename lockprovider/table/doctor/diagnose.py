@@ -100,7 +100,7 @@ def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -
 def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:
     """Reads all keys, if there are buckets."""
     found: dict[str, int] = {}
-    for one in slices if config.bucket_index is not None else ():
+    for one in (one for one in slices if config.bucket_index is not None and one.path):
         with contextlib.suppress(Corrupt, CasError, HistoryGone):
             found[one.path] = misplaced(config, one, KeyFile(table.place, one.path, one.size).keys)
     return {path: count for path, count in found.items() if count}

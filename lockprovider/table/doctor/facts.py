@@ -8,7 +8,7 @@ from typing import Literal
 
 from fsspec_cas import Entry
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.layout import META, BaseFile, FileGroup, parse_base_file
+from lockprovider.table.format.layout import META, BaseFile, FileGroup, LogFile, data_file
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.timeline import Timeline
@@ -68,12 +68,12 @@ class Facts:
     archive_left: tuple[str, ...] = ()
     archive_hidden: tuple[str, ...] = ()
     misplaced: Mapping[str, int] = field(default_factory=dict)
-    bases: tuple[tuple[str, BaseFile, Entry], ...] = field(init=False)
+    data: tuple[tuple[str, BaseFile | LogFile, Entry], ...] = field(init=False)
 
     def __post_init__(self) -> None:
         found = ((entry, *entry.path.rpartition("/")[::2]) for entry in self.files)
-        bases = ((folder, parse_base_file(name), entry) for entry, folder, name in found if not _is_meta(folder))
-        object.__setattr__(self, "bases", tuple((f, base, entry) for f, base, entry in bases if base is not None))
+        data = ((folder, data_file(name), entry) for entry, folder, name in found if not _is_meta(folder))
+        object.__setattr__(self, "data", tuple((f, file, entry) for f, file, entry in data if file is not None))
 
     @property
     def config(self) -> TableConfig | None:

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.instant import to_ms
-from lockprovider.table.format.layout import PARTITION_METAFILE, join, parse_marker
+from lockprovider.table.format.layout import PARTITION_METAFILE, BaseFile, join, parse_marker
 from lockprovider.table.format.properties import faults
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens
@@ -35,7 +35,7 @@ def failed_writes(facts: Facts) -> Iterator[TableFinding]:
     now, marked = facts.timeline, {_marked(path) for path in facts.markers}
     listed = {path.split("/")[2] for path in facts.markers if path.rpartition("/")[2].startswith("MARKERS")}
     for begin in now.pending_writes:
-        mine = [entry.path for _, base, entry in facts.bases if base.begin == begin]
+        mine = [entry.path for _, file, entry in facts.data if file.begin == begin]
         if begin in facts.dead:
             what = f"write {begin} failed: its writer is dead; {len(mine)} files"
             yield TableFinding(
@@ -46,7 +46,7 @@ def failed_writes(facts: Facts) -> Iterator[TableFinding]:
             what = f"write {begin} has files without a marker: {some(bare)}"
             yield TableFinding("R1", "wrong", what, "roll it back from here; JVM Hudi would leave these files behind")
     known = {instant.begin for instant in now.instants}
-    lost = [e.path for _, base, e in facts.bases if base.begin not in known and base.begin > now.first_active > ""]
+    lost = [e.path for _, file, e in facts.data if file.begin not in known and file.begin > now.first_active > ""]
     if lost:
         what = f"{len(lost)} files are of no instant, and become visible once it is archived: {some(lost)}"
         yield TableFinding("R1", "wrong", what, "`lockprovider table clean URL` removes them")
@@ -119,7 +119,7 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
     if config.version > _FOR_ALL:
         what = f"the table is of version {config.version}, which readers and writers of Hudi 1.0 cannot open"
         yield TableFinding("R4", "note", what, f"read it with Hudi 1.1 or newer, or downgrade it to {_FOR_ALL} there")
-    folders = sorted({folder for folder, _, _ in facts.bases if folder})
+    folders = sorted({folder for folder, _, _ in facts.data if folder})
     if folders and not config.partition_fields:
         what = f"hoodie.table.partition.fields is missing, but there are partitions: {some(folders)}"
         yield TableFinding("R4", "wrong", what, "set it; hudi-rs reads no rows without it")
@@ -127,11 +127,12 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
 
 def twins(facts: Facts) -> Iterator[TableFinding]:
     """R5."""
-    counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in facts.bases)
+    bases = [(folder, file, entry) for folder, file, entry in facts.data if isinstance(file, BaseFile)]
+    counts = Counter((folder, base.file_id, base.begin) for folder, base, _ in bases)
     named = {stat.path for _, stat in facts.stats}
     for (folder, file_id, begin), count in counts.items():
         if count > 1:
-            mine = [e.path for f, b, e in facts.bases if (f, b.file_id, b.begin) == (folder, file_id, begin)]
+            mine = [e.path for f, b, e in bases if (f, b.file_id, b.begin) == (folder, file_id, begin)]
             surplus = [path for path in mine if path not in named] or mine[1:]
             what = f"{count} base files of file group {file_id} and instant {begin}: hudi-rs fails, JVM picks one"
             yield TableFinding("R5", "wrong", what, f"remove what the commit does not name: {some(surplus)}")
@@ -154,7 +155,7 @@ def order(facts: Facts) -> Iterator[TableFinding]:
 def _unseen(facts: Facts) -> Iterator[TableFinding]:
     """A slice names the one it was made from: that must be the one before it."""
     groups: dict[tuple[str, str], list[tuple[str, str | None]]] = {}
-    for instant, stat in facts.stats:
+    for instant, stat in (one for one in facts.stats if not one[1].is_log):  # a log names no slice
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
     for (partition, file_id), slices in groups.items():
         ordered = sorted(slices)
@@ -173,7 +174,7 @@ def _unseen(facts: Facts) -> Iterator[TableFinding]:
 def metafiles(facts: Facts) -> Iterator[TableFinding]:
     """R7."""
     there = {entry.path for entry in facts.files}
-    for folder in sorted({folder for folder, _, _ in facts.bases}):
+    for folder in sorted({folder for folder, _, _ in facts.data}):
         path = join(folder, PARTITION_METAFILE)
         if path not in there:
             depth = folder.count("/") + 1 if folder else 0

@@ -138,6 +138,13 @@ def base_file_at(path: str) -> tuple[str, BaseFile] | None:
     return None if base is None or partition.partition("/")[0] == META else (partition, base)
 
 
+def data_file_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
+    """The partition of a base or log file, and what its name says; None for any other, and below Hudi's own folder."""
+    partition, _, name = path.rpartition("/")
+    file = data_file(name)
+    return None if file is None or partition.partition("/")[0] == META else (partition, file)
+
+
 def join(partition: str, file_name: str) -> str:
     """A file's path relative to the table; the partition of an unpartitioned table is empty."""
     return f"{partition}/{file_name}" if partition else file_name

@@ -23,10 +23,11 @@ from typing import Any, TypeVar
 import fastavro
 
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.layout import FileGroup, parse_log_file
 
 SCHEMA_KEY = "schema"
 REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", "CLUSTER"})
+COMPACT = "COMPACT"
 _NO_COMMIT = "null"
 _SYNC_BYTES = 16
 _T = TypeVar("_T")
@@ -65,6 +66,11 @@ class WriteStat:
         """The name without folders."""
         return self.path.rsplit("/", 1)[-1]
 
+    @property
+    def is_log(self) -> bool:
+        """Whether it is a log file; then `prev_commit` is its own instant, as its slice is not known yet."""
+        return parse_log_file(self.file_name) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
@@ -80,6 +86,11 @@ class CommitMetadata:
     schema_json: str | None = None
     extra: Mapping[str, str] = field(default_factory=_nothing)
     replaced: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
+
+    @property
+    def all_stats(self) -> tuple[WriteStat, ...]:
+        """The data files it wrote, of all partitions."""
+        return tuple(stat for stats in self.stats.values() for stat in stats)
 
     @property
     def ended(self) -> frozenset[FileGroup]:
@@ -140,7 +151,7 @@ def encode_commit(metadata: CommitMetadata, sync: bytes | None = None) -> bytes:
         "partitionToWriteStats": {
             partition: [_stat_to_avro(stat) for stat in stats] for partition, stats in metadata.stats.items()
         },
-        "compacted": metadata.operation == "COMPACT",
+        "compacted": metadata.operation == COMPACT,
         "extraMetadata": {**metadata.extra, **schema},
         "version": 1,
         "operationType": metadata.operation,

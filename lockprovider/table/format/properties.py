@@ -18,11 +18,11 @@ from lockprovider.table.errors import Corrupt, UnsupportedTable
 from lockprovider.table.format.bucket import MOST_BUCKETS, BucketIndex
 from lockprovider.table.format.java_properties import escape_key, escape_value, pairs
 from lockprovider.table.format.layout import PartitionStyle
+from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE
 
 FILE_NAME = "hoodie.properties"
 READABLE_VERSIONS = (8, 9)
-EVENT_TIME = "EVENT_TIME_ORDERING"
-COMMIT_TIME = "COMMIT_TIME_ORDERING"
+TABLE_TYPES = COPY_ON_WRITE, MERGE_ON_READ = ("COPY_ON_WRITE", "MERGE_ON_READ")
 
 _NAME = "hoodie.table.name"
 _DATABASE = "hoodie.database.name"
@@ -46,8 +46,6 @@ _SCHEMA = "hoodie.table.create.schema"
 _MODE = "hoodie.record.merge.mode"
 _MDT = "hoodie.table.metadata.partitions"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
-_STRATEGY = "hoodie.record.merge.strategy.id"
-_PAYLOAD = "hoodie.compaction.payload.class"
 # Write settings of the JVM's, which it keeps nowhere. Its Spark writers take all that this file says for their own
 # settings, and refuse others: so here every writer finds them.
 INDEX = "hoodie.index.type"
@@ -58,17 +56,6 @@ _BY_PARTITION = "hoodie.bucket.index.partition.expressions"
 BUCKET, SIMPLE = "BUCKET", "SIMPLE"
 DEFAULT_BUCKETS = 256
 
-# Version 8 says how rows merge three times over; the JVM wants the three to agree.
-_V8_MERGE = {
-    EVENT_TIME: {
-        _STRATEGY: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",
-        _PAYLOAD: "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
-    },
-    COMMIT_TIME: {
-        _STRATEGY: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
-        _PAYLOAD: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
-    },
-}
 _KNOWN_KEYGENS = frozenset(
     {"", "SIMPLE", "COMPLEX", "NON_PARTITION", "SIMPLE_AVRO", "COMPLEX_AVRO", "NON_PARTITION_AVRO"}
 )
@@ -92,7 +79,7 @@ class TableConfig:
     version: int = 8
     database: str = ""
     schema_json: str | None = None
-    table_type: str = "COPY_ON_WRITE"
+    table_type: str = COPY_ON_WRITE
     layout_version: int = 2
     merge_mode: str | None = None
     metadata_partitions: tuple[str, ...] = ()
@@ -103,6 +90,11 @@ class TableConfig:
     keygenerator: str = ""
     bucket_index: BucketIndex | None = None
     raw: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    @property
+    def is_merge_on_read(self) -> bool:
+        """Whether changes go into log files, which readers merge with the base files."""
+        return self.table_type == MERGE_ON_READ
 
     @property
     def ordering_field(self) -> str | None:
@@ -170,7 +162,7 @@ def _fixed(config: TableConfig) -> dict[str, str]:
     }
     if config.version > 8:  # noqa: PLR2004 - the last version that names strategy and payload
         return {**own, "hoodie.table.format": "native"}
-    return {**own, **_V8_MERGE.get(config.effective_merge_mode, {})}
+    return {**own, **V8_MERGE.get(config.effective_merge_mode, {})}
 
 
 def _stated(config: TableConfig) -> dict[str, str]:
@@ -243,7 +235,7 @@ def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
         url_encode=_flag(raw, _ENCODE, default=False),
         version=_int(raw, _VERSION, file_name),
         schema_json=raw.get(_SCHEMA) or None,
-        table_type=raw.get(_TYPE, "COPY_ON_WRITE").strip().upper(),
+        table_type=raw.get(_TYPE, COPY_ON_WRITE).strip().upper(),
         layout_version=_int(raw, _LAYOUT, file_name),
         merge_mode=raw.get(_MODE) or None,
         metadata_partitions=tuple(dict.fromkeys(_list(raw, _MDT) + _list(raw, _MDT_INFLIGHT))),
@@ -307,8 +299,8 @@ def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
     )
     yield config.layout_version != 2, f"{_LAYOUT}={config.layout_version} is not supported, only 2 is"  # noqa: PLR2004
     yield (
-        config.table_type != "COPY_ON_WRITE",
-        f"{_TYPE}={config.table_type} is not supported, only COPY_ON_WRITE is; use another engine for this table",
+        config.table_type not in TABLE_TYPES,
+        f"{_TYPE}={config.table_type} is not supported, only {' and '.join(TABLE_TYPES)} are; use another engine",
     )
     yield (
         config.base_file_format != "PARQUET",
@@ -325,6 +317,10 @@ def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
 
 
 def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
+    yield (
+        config.is_merge_on_read,
+        f"{_TYPE}={MERGE_ON_READ} can be read, and not written yet; write it with the engine that made it",
+    )
     yield (
         bool(config.metadata_partitions),
         (
@@ -354,7 +350,7 @@ def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
         f"{_ORDERING_V9}={','.join(config.ordering_fields)} has several fields, only one can be written",
     )
     yield (
-        config.effective_merge_mode not in _V8_MERGE,
+        config.effective_merge_mode not in V8_MERGE,
         (
             f"{_MODE}={config.effective_merge_mode} merges rows in a way unknown here; "
             f"only {EVENT_TIME} and {COMMIT_TIME} can be written"

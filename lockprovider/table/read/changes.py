@@ -20,6 +20,7 @@ from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.read.scan import SCAN_BATCH_ROWS, Scan, plan_scan, read_slice
 from lockprovider.table.state.as_of import refuse_archived, refuse_gone
 from lockprovider.table.state.look_again import look_again
@@ -152,9 +153,15 @@ def _changes(
     before = table.snapshot_of(given.before, files) if continues else Snapshot(given.before, ())
     found = touched(table.metadata_of(i) for i in given.commits) if continues else then.groups
     groups = {partition: found[partition] for partition in sorted(found) if only is None or partition in only}
-    refuse_gone(table, now, then, groups, f"up to {given.checkpoint}")
+
+    def is_read(group: FileGroup) -> bool:
+        if not continues:  # one that is gone as a whole is not among those that are there
+            return only is None or group[0] in only
+        return group[1] in groups.get(group[0], ())
+
+    refuse_gone(table, now, then, is_read, f"up to {given.checkpoint}")
     if continues:
-        refuse_gone(table, now, before, groups, "before these changes")
+        refuse_gone(table, now, before, is_read, "before these changes")
     names = list(dict.fromkeys((*wanted.names[1:], *_NEEDED)))
     old, new = (plan_scan(seen, schema, table.config(), columns=names) for seen in (before, then))
     # One partition after the other: a row may have moved between its file groups.

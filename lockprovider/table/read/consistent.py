@@ -89,10 +89,13 @@ def plan(
     where: scan.Where,
     partitions: Iterable[str] | None,
     as_of: PointInTime,
+    *,
+    read_optimized: bool = False,
 ) -> scan.Scan:
     """Which files hold the rows that are asked for; see `scan.plan_scan`."""
     seen = snapshot(table, as_of)
     schema = table.schema(seen.timeline)
+    seen = seen.read_optimized if read_optimized else seen
     return scan.plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=partitions)
 
 
@@ -102,13 +105,16 @@ def rows(
     where: scan.Where,
     partitions: Iterable[str] | None,
     as_of: PointInTime = None,
+    *,
+    read_optimized: bool = False,
 ) -> pa.Table:
     """All of these rows; see `Table.to_arrow`."""
     only = partitions if partitions is None or isinstance(partitions, str) else tuple(partitions)
 
     def look() -> pa.Table:
         try:
-            return scan.to_table(table.place, plan(table, columns, where, only, as_of))
+            found = plan(table, columns, where, only, as_of, read_optimized=read_optimized)
+            return scan.to_table(table.place, found)
         except HistoryGone as error:
             if as_of is not None:
                 raise

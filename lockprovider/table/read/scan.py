@@ -4,12 +4,13 @@
     rows = to_table(table, scan)              # or to_reader(table, scan), in bounded memory
 
 Whole files are left out by their partition's values, row groups by the statistics in their footers, and what is left is
-filtered row by row. A filter that mentions a column of floats leaves out no row groups: statistics know no NaN, and
+filtered row by row. Of a slice with log files nothing is left out, and its rows are filtered when they are merged (see
+`files.merge_log`). A filter that mentions a column of floats leaves out no row groups: statistics know no NaN, and
 whether a zero is negative. A small file is fetched with one request, of a large one only the ranges that are needed.
 
 Promised: the rows are those of the snapshot, whatever is committed meanwhile; with a filter those that `filter` of a
 `pyarrow.Table` of all of them has. `to_reader` holds one row group of one file at a time (`base_file.ROW_GROUP_ROWS`
-rows of the columns asked for and filtered by). NOT promised: an order of the rows.
+rows of the columns asked for and filtered by), and the rows of one slice's log files. NOT promised: an order of them.
 
 Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
 """
@@ -29,8 +30,10 @@ from pyarrow import fs as arrow_fs
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords
+from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
 from lockprovider.table.files.base_file import check_calendar, conform
+from lockprovider.table.files.log_file import columns_to_merge, read_logs
+from lockprovider.table.files.merge_log import LogMerge, MergeRule
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
@@ -41,6 +44,7 @@ Where = Any  # a pyarrow.compute.Expression, or a list of tuples as for pyarrow.
 SCAN_BATCH_ROWS = 1 << 16
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
 _BY_NUMBER = "FieldPath("  # in the text of an expression
+_OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Scan:
     """A read, planned. Picklable, and each of its slices can be read on its own.
 
     `schema` is that of the result, `read` has the columns that the filter needs, too. `by_statistics` is whether row
-    groups may be left out.
+    groups may be left out. `merged` has besides what slices with logs are merged by, by this rule; None without them.
     """
 
     slices: tuple[FileSlice, ...]
@@ -56,6 +60,7 @@ class Scan:
     read: pa.Schema
     where: Where
     by_statistics: bool
+    merged: tuple[pa.Schema, MergeRule] | None = None
 
 
 def plan_scan(
@@ -79,6 +84,7 @@ def plan_scan(
 
     Raises:
         InvalidInput: a column is named that is not there, or the filter does not fit the columns' types.
+        UnsupportedTable: there are log files, and the table merges their rows in a way that is not known here.
     """
     if isinstance(partitions, str):
         raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
@@ -86,12 +92,13 @@ def plan_scan(
     wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)
     if where is None:
-        return Scan(slices, wanted, wanted, None, by_statistics=False)
+        return Scan(slices, wanted, wanted, None, by_statistics=False, merged=_merged(slices, full, wanted, config))
     expression = _expression(where, full)
     mentioned = [full.field(name) for name in _mentioned(expression, full)]
     read = pa.schema([*wanted, *(column for column in mentioned if column.name not in wanted.names)])
     exact = not any(_has_floats(column.type) for column in mentioned)
-    return Scan(_pruned(slices, full, config, expression), wanted, read, expression, by_statistics=exact)
+    slices = _pruned(slices, full, config, expression)
+    return Scan(slices, wanted, read, expression, by_statistics=exact, merged=_merged(slices, full, read, config))
 
 
 def to_table(place: TablePlace, scan: Scan) -> pa.Table:
@@ -133,6 +140,19 @@ def _wanted(schema: pa.Schema, full: pa.Schema, columns: Sequence[str] | None) -
     if missing or isinstance(columns, str):
         raise InvalidInput(f"columns {missing or columns!r} are not in the table; name some of {schema.names}")
     return pa.schema([full.field(name) for name in columns])
+
+
+def _merged(
+    slices: tuple[FileSlice, ...], full: pa.Schema, read: pa.Schema, config: TableConfig
+) -> tuple[pa.Schema, MergeRule] | None:
+    if not any(one.logs for one in slices):
+        return None
+    rule = MergeRule.of(config)
+    strange = [name for name in rule.ordering if name not in full.names]
+    if strange:
+        raise UnsupportedTable(f"table {config.name!r} is ordered by {strange}, and has no such columns; {_OPTIMIZED}")
+    more = [full.field(name) for name in columns_to_merge(full, rule) if name not in read.names]
+    return pa.schema([*read, *more]), rule
 
 
 def _expression(where: Where, full: pa.Schema) -> Any:
@@ -221,14 +241,34 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 
 
 def _batches(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
-    """The rows of one file; `ahead` decodes several row groups at once, for those who keep them all."""
+    """The rows of one slice; `ahead` decodes several row groups at once, for those who keep them all."""
+    parts = _merging(place, scan, one, ahead=ahead) if one.logs else _stored(place, one, scan.read, scan, ahead=ahead)
+    for part in parts:
+        rows = part if scan.where is None else part.filter(scan.where)
+        yield from rows.select(scan.schema.names).to_batches()
+
+
+def _merging(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
+    if scan.merged is None:
+        raise RuntimeError("a scan with log files has a rule to merge them by")
+    columns, rule = scan.merged
+    merge = LogMerge(read_logs(place, [log.path for log in one.logs], columns, rule), rule)
+    if one.path:
+        yield from map(merge.merged, _stored(place, one, columns, None, ahead=ahead))
+    yield merge.rest()
+
+
+def _stored(
+    place: TablePlace, one: FileSlice, columns: pa.Schema, known: Scan | None, *, ahead: bool
+) -> Iterator[pa.Table]:
+    """The rows of a base file; `known` if those may be left out that its statistics tell are not asked for."""
     try:
         fragment = _fragment(place, one)
         there = fragment.physical_schema
         check_calendar(fragment.metadata, repr(one.path))
-        stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
-        if scan.by_statistics:
-            fragment = fragment.subset(filter=scan.where, schema=stored)
+        stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in columns])
+        if known is not None and known.by_statistics:
+            fragment = fragment.subset(filter=known.where, schema=stored)
         scanner = fragment.scanner(
             schema=stored,
             batch_size=SCAN_BATCH_ROWS,
@@ -237,9 +277,7 @@ def _batches(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool = Tru
             fragment_scan_options=_dataset().ParquetFragmentScanOptions(pre_buffer=ahead),
         )
         for batch in scanner.to_batches():
-            rows = conform(pa.Table.from_batches([batch]), scan.read)
-            rows = rows if scan.where is None else rows.filter(scan.where).select(scan.schema.names)
-            yield from rows.to_batches()
+            yield conform(pa.Table.from_batches([batch]), columns)
     except FileNotFoundError as error:
         raise HistoryGone.with_file(one.path) from error
     except pa.ArrowInvalid as error:

@@ -16,7 +16,7 @@ from fsspec_cas import CasError
 from lockprovider import Lease
 from lockprovider.table.errors import TableNotFound
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, markers_dir, parse_base_file
+from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, data_file, markers_dir
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.timeline.liveness import dead
@@ -104,12 +104,12 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:
-    """The paths of all base files by the begin time that they carry, whether a marker names them or not."""
+    """The paths of all base and log files by the begin time that they carry, whether a marker names them or not."""
     found: dict[str, list[str]] = {}
     for entry in table.data_files():
-        base = parse_base_file(entry.path.rpartition("/")[2])
-        if base is not None:
-            found.setdefault(base.begin, []).append(entry.path)
+        file = data_file(entry.path.rpartition("/")[2])
+        if file is not None:
+            found.setdefault(file.begin, []).append(entry.path)
     return {begin: tuple(paths) for begin, paths in found.items()}
 
 

@@ -141,5 +141,5 @@ def read_rollback_plan(table: TableContext, begin: str) -> RollbackPlan:
 
 
 def files_of(table: TableContext, begin: str) -> tuple[str, ...]:
-    """Every base file that carries this begin time, whether a marker names it or not."""
+    """Every base and log file that carries this begin time, whether a marker names it or not."""
     return plans.files_by_begin(table).get(begin, ())

@@ -9,7 +9,7 @@ Source: Hudi `LSMTimeline`, `ArchivedTimelineV2`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -61,6 +61,7 @@ class Archive:
         self.place = place
         self.latest = History()
         self.digests: Mapping[str, Digest] = {}
+        self.completions: Mapping[str, Mapping[str, str]] = {}
 
 
 def read_history(archive: Archive) -> History:
@@ -129,6 +130,30 @@ def instants_since(archive: Archive, begin: str) -> tuple[Instant, ...]:
     late = [(name, size) for name, size, span in spans if span is None or span.greatest >= begin]
     found = (parse_instant(one) for name, size in late for one in names_in(archive, name, size))
     return tuple(instant for instant in found if instant is not None and instant.begin >= begin)
+
+
+def completions(archive: Archive, begins: Collection[str]) -> dict[str, str]:
+    """The completion times of archived writes, by begin time, of those among `begins` that it tells of."""
+    return look_again(partial(_completions, archive, begins))
+
+
+def _completions(archive: Archive, begins: Collection[str]) -> dict[str, str]:
+    history, known = read_history(archive), archive.completions
+    first, last = min(begins, default=""), max(begins, default="")
+    found: dict[str, Mapping[str, str]] = {name: known[name] for name in history.files if name in known}
+    for name, size in history.files.items():
+        span = parse_file(name)
+        if name in found or (span is not None and (span.greatest < first or span.least > last)):
+            continue
+        try:
+            done = (parse_instant(one) for one in names_in(archive, name, size))
+        except Corrupt as error:
+            if read_history(archive).number == history.number:
+                raise
+            raise Stale(error) from error
+        found[name] = {i.begin: i.completion or "" for i in done if i is not None and i.changes_rows}
+    archive.completions = found
+    return {begin: times[begin] for times in found.values() for begin in begins if begin in times}
 
 
 def names_in(archive: Archive, name: str, size: int) -> list[str]:

@@ -5,16 +5,17 @@ Source: Hudi `HoodieTableFileSystemView`, time travel queries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from lockprovider.table.errors import HistoryGone
+from lockprovider.table.format.instant import Action, Instant
+from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.state.archive_index import reach
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import AsOf, Snapshot, lost, rewound
-
-Groups = Mapping[str, frozenset[str]]  # file ids by partition
 
 
 def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:
@@ -28,21 +29,33 @@ def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:
     if not then.writes and not archived:
         raise HistoryGone(f"there is no table at {table.url!r} as of {moment.time}; ask for a later time")
     seen = table.snapshot_of(then)
-    refuse_gone(table, now, seen, None, f"as of {moment.time}")
+    refuse_gone(table, now, seen, lambda _: True, f"as of {moment.time}")
     return seen
 
 
-def refuse_gone(table: TableContext, now: Timeline, seen: Snapshot, among: Groups | None, which: str) -> None:
+def refuse_gone(
+    table: TableContext, now: Timeline, seen: Snapshot, is_needed: Callable[[FileGroup], bool], which: str
+) -> None:
     """Refuse a past of which a file is needed that was cleaned."""
     shown = seen.timeline.written
-    gone = lost(seen, [(i, table.metadata_of(i)) for i in now.writes if i.file_name not in shown])
-    missing = sorted((p, f) for p, f in gone if among is None or f in among.get(p, ()))
+    gone = lost(
+        seen,
+        with_logs(table, seen.timeline),
+        [(i, table.metadata_of(i)) for i in now.writes if i.file_name not in shown],
+    )
+    missing = sorted(filter(is_needed, gone))
     if missing:
         partition, file_id = missing[0]
         raise HistoryGone(
             f"the table {which} cannot be read any more: of {len(missing)} file groups the files were cleaned, one is "
             f"{file_id} in partition {partition!r}; ask for a later time, or read the whole table again"
         )
+
+
+def with_logs(table: TableContext, timeline: Timeline) -> list[tuple[Instant, CommitMetadata]]:
+    """The writes that tell which log files there are: those that may have written some, and those that end groups."""
+    told = [i for i in timeline.writes if i.action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
+    return [(i, table.metadata_of(i)) for i in told] if any(i.action is Action.DELTACOMMIT for i in told) else []
 
 
 def refuse_archived(table: TableContext, start: str, order: Order) -> str:

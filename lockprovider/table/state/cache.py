@@ -21,14 +21,14 @@ import pyarrow as pa
 
 from lockprovider import Log, LogEntry
 from lockprovider.table.format.instant import Action, Instant, parse_instant
-from lockprovider.table.format.layout import TIMELINE, FileGroup
+from lockprovider.table.format.layout import TIMELINE, FileGroup, LogFile, data_file
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import FileSlice, Snapshot
+from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
 
 _REMOVERS = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE, Action.REPLACECOMMIT)
-_PLAIN = (Action.COMMIT, Action.REPLACECOMMIT)
+_PLAIN = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 _PREFIX = f"{TIMELINE}/"
 _KEPT = 20_000  # commits
 
@@ -183,7 +183,16 @@ class Memory:
 def _apply(slices: dict[FileGroup, FileSlice], done: Instant, metadata: CommitMetadata) -> None:
     for ended in metadata.ended:
         slices.pop(ended, None)
-    for stat in (stat for stats in metadata.stats.values() for stat in stats):
-        old = slices.get(stat.group)
-        if old is None or old.begin < done.begin:
-            slices[stat.group] = FileSlice(stat.partition, stat.file_id, done.begin, stat.path, stat.file_size)
+    for stat in metadata.all_stats:
+        file, old = data_file(stat.file_name), slices.get(stat.group)
+        logs = () if old is None else old.logs
+        if isinstance(file, LogFile):
+            if file.is_cdc or (old is not None and (done.completion or "") < old.base):
+                continue
+            logs = (*logs, SliceLog(file, stat.path, stat.file_size, done.completion or ""))
+            base = old if old is not None and old.path else None
+        elif old is None or old.base < done.begin:
+            base = FileSlice(stat.partition, stat.file_id, done.begin, stat.path, stat.file_size)
+        else:
+            continue
+        slices[stat.group] = FileSlice.of_logs(*stat.group, logs) if base is None else base.with_logs(logs)

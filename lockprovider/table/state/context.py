@@ -58,8 +58,8 @@ class TableContext:
         self._watcher = watcher
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self.memory = Memory()
-        self.current = CurrentState(store, url, self._lock, self.memory)
         self.archived = Archive(self.place)
+        self.current = CurrentState(store, url, self._lock, self.memory, self.archived)
 
     def __getstate__(self) -> dict[str, Any]:
         """For a pickle or a copy, which is another client of the same table, and remembers nothing."""

@@ -27,10 +27,11 @@ from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig, parse_properties
+from lockprovider.table.state.archive_index import Archive, completions
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.prefetch import at_once
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import Snapshot, replaced_groups, snapshot_of
+from lockprovider.table.timeline.view import Snapshot, archived_logs, replaced_groups, snapshot_of
 
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
@@ -54,7 +55,8 @@ class TableView:
 class CurrentState:
     """Of one open table, whose memory it goes by and adds to. Thread-safe."""
 
-    def __init__(self, store: Store, url: str, lock: Lock, memory: Memory) -> None:
+    def __init__(self, store: Store, url: str, lock: Lock, memory: Memory, archive: Archive) -> None:
+        self._archive = archive
         self._store = store
         self._url = url
         self._lock = lock
@@ -174,9 +176,11 @@ class CurrentState:
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
         """The completed rows of `timeline`, by these files; None: listed now."""
-        files = self.data_files() if files is None else files
+        files = self.data_files() if files is None else list(files)
         retired = frozenset[FileGroup]().union(*replaced_groups(timeline, self.metadata_of).values())
-        return snapshot_of(timeline, files, retired)
+        begins = archived_logs(timeline, files)
+        times = completions(self._archive, begins) if begins else {}
+        return snapshot_of(timeline, files, retired, lambda begin: times.get(begin, begin))
 
     def known_snapshot(self) -> Snapshot | None:
         """The rows that a reader sees now, if the log tells; None: list.

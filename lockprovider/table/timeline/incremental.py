@@ -25,7 +25,7 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.schema import COMMIT_SEQNO, RECORD_KEY
 from lockprovider.table.timeline.timeline import Timeline
@@ -34,6 +34,8 @@ from lockprovider.table.timeline.view import rewound
 OPERATION = "_operation"
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _ID = (RECORD_KEY, COMMIT_SEQNO)
+# Not a compaction: it changes no row, and whatever order it comes in, before and after it the rows are the same.
+_FENCES = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUSTERING)
 
 
 class Order(str, Enum):
@@ -68,7 +70,7 @@ def latest_checkpoint(timeline: Timeline, order: Order) -> str:
 
 def window(timeline: Timeline, after: str, until: str, order: Order) -> Window:
     """The commits with a time in (after, until], as far as this order gives them; empty `after` is the beginning."""
-    fence = min(timeline.unfinished, default="") if order is Order.FENCED else ""
+    fence = min(timeline.pending(*_FENCES), default="") if order is Order.FENCED else ""
     passed = [i for i in timeline.writes if not fence or i.begin < fence]
     new = tuple(sorted((i for i in passed if after < order.time_of(i) <= until), key=order.time_of))
     checkpoint = max((order.time_of(i) for i in new), default=after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,6 +66,11 @@ class Timeline:
     def written(self) -> frozenset[str]:
         """The file names of `writes`: what a snapshot is made of."""
         return frozenset(instant.file_name for instant in self.writes)
+
+    @cached_property
+    def completions(self) -> Mapping[str, str]:
+        """The completion times of `writes` by their begin times."""
+        return {instant.begin: instant.completion or "" for instant in self.writes}
 
     @cached_property
     def latest_time(self) -> str:

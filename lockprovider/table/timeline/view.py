@@ -1,8 +1,12 @@
 """Which files a snapshot is made of: the file-system view.
 
-A file group is one (partition, file id); each commit that touches it writes a new file slice of it. The latest slice
-whose instant is completed is the one that counts. Of an instant older than the oldest active one nothing is known any
-more, and it is taken as completed: that is Hudi's archival rule, and why failed writes must be cleaned before archival.
+A file group is one (partition, file id); each commit that touches it writes a new file slice of it, or in a
+merge-on-read table a log file of its latest one. The latest slice whose instant is completed is the one that counts. A
+log file belongs to the last slice whose base file began before the log was completed, so that a compaction between its
+begin and its completion leaves it to the slice after. A group may have logs alone.
+
+Of an instant older than the oldest active one nothing is known any more, and it is taken as completed: that is Hudi's
+archival rule, and why failed writes must be cleaned before archival.
 
 The past is the same view of a timeline on which later commits are pending again, as long as their predecessors' files
 are there: `lost` says which are not.
@@ -12,7 +16,7 @@ Source: Hudi `HoodieTableFileSystemView`, `BaseHoodieTimeline.isBeforeTimelineSt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Literal
@@ -20,7 +24,7 @@ from typing import Literal
 from fsspec_cas import Entry, InvalidInput
 from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
-from lockprovider.table.format.layout import FileGroup, base_file_at
+from lockprovider.table.format.layout import BaseFile, FileGroup, LogFile, data_file_at
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -91,20 +95,60 @@ def _pending_again(instant: Instant) -> Instant:
     return replace(instant, state=InstantState.INFLIGHT, completion=None)
 
 
+@dataclass(frozen=True, slots=True)
+class SliceLog:
+    """One log file of a file slice. `path` is relative to the table; the times are its instant's."""
+
+    file: LogFile
+    path: str
+    size: int
+    completion: str
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class FileSlice:
-    """One version of one file group. `path` is relative to the table, `begin` its instant; `size` is in bytes."""
+    """One version of one file group. `path` is relative to the table, `begin` its instant; `size` is in bytes.
+
+    `logs` are merged with it, in their order. A slice of logs alone has an empty `path`, and the `begin` of its first.
+    """
 
     partition: str
     file_id: str
     begin: str
     path: str = field(compare=False)
     size: int = field(compare=False)
+    logs: tuple[SliceLog, ...] = field(compare=False, default=())
+
+    @classmethod
+    def of_logs(cls, partition: str, file_id: str, logs: Iterable[SliceLog]) -> FileSlice:
+        """A slice without a base file."""
+        ordered = in_merge_order(logs)
+        return cls(partition, file_id, ordered[0].file.begin, "", 0, ordered)
 
     @property
     def group(self) -> FileGroup:
         """Its file group."""
         return self.partition, self.file_id
+
+    @property
+    def base(self) -> str:
+        """The begin time of its base file; empty if it has none."""
+        return self.begin if self.path else ""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its files."""
+        return (*([self.path] if self.path else []), *(log.path for log in self.logs))
+
+    def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
+        """The same with these logs alone, of those that belong to it."""
+        mine = in_merge_order(log for log in logs if log.completion >= self.base)
+        return replace(self, logs=mine) if self.path else FileSlice.of_logs(self.partition, self.file_id, mine)
+
+
+def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
+    """By begin times, whenever they were completed."""
+    return tuple(sorted(logs, key=lambda log: log.file.place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +176,50 @@ class Snapshot:
         wanted = None if partitions is None else set(partitions)
         return tuple(s for s in self.slices if wanted is None or s.partition in wanted)
 
+    @property
+    def read_optimized(self) -> Snapshot:
+        """What the base files alone have: of each group the rows of its last compaction."""
+        return Snapshot(self.timeline, tuple(replace(s, logs=()) for s in self.slices if s.path))
+
     def slice_of(self, partition: str, file_id: str) -> FileSlice | None:
         """The latest slice of one file group."""
         return next((s for s in self.slices if s.group == (partition, file_id)), None)
 
 
-def snapshot_of(timeline: Timeline, files: Iterable[Entry], replaced: Container[FileGroup] = frozenset()) -> Snapshot:
+def snapshot_of(
+    timeline: Timeline,
+    files: Iterable[Entry],
+    replaced: Container[FileGroup] = frozenset(),
+    archived: Callable[[str], str] = str,
+) -> Snapshot:
     """The latest slices among `files`, as of `timeline`.
 
-    `replaced` are the file groups that completed replacecommits retired.
+    `replaced` are the file groups that completed replacecommits retired; `archived` tells the completion time of a
+    write that began then and was archived, or if nobody knows it, that time itself.
     """
-    visible = timeline.visible
-    latest: dict[FileGroup, FileSlice] = {}
-    for found in filter(None, map(_slice, files)):
-        if found.group in replaced or not visible(found.begin):
+    visible, completions = timeline.visible, timeline.completions
+    bases: dict[FileGroup, FileSlice] = {}
+    logs: dict[FileGroup, list[SliceLog]] = {}
+    for entry, (partition, file) in ((entry, at) for entry in files if (at := _data_file(entry)) is not None):
+        group = (partition, file.file_id)
+        if group in replaced or not visible(file.begin):
             continue
-        if found.group not in latest or latest[found.group].begin < found.begin:
-            latest[found.group] = found
-    return Snapshot(timeline, tuple(sorted(latest.values())))
+        if isinstance(file, LogFile):
+            completion = completions.get(file.begin) or archived(file.begin)
+            logs.setdefault(group, []).append(SliceLog(file, entry.path, entry.size, completion))
+        elif group not in bases or bases[group].begin < file.begin:
+            bases[group] = FileSlice(partition, file.file_id, file.begin, entry.path, entry.size)
+    for group, found in logs.items():
+        base = bases.get(group)
+        bases[group] = FileSlice.of_logs(*group, found) if base is None else base.with_logs(found)
+    return Snapshot(timeline, tuple(sorted(bases.values())))
+
+
+def archived_logs(timeline: Timeline, files: Iterable[Entry]) -> frozenset[str]:
+    """The begin times of log files whose completion times are not on the timeline any more."""
+    found = (at[1] for entry in files if (at := _data_file(entry)) is not None and isinstance(at[1], LogFile))
+    visible, known = timeline.visible, timeline.completions
+    return frozenset(file.begin for file in found if file.begin not in known and visible(file.begin))
 
 
 def replaced_groups(
@@ -160,25 +230,46 @@ def replaced_groups(
     return {instant: metadata_of(instant).ended for instant in done}
 
 
-def lost(seen: Snapshot, later: Iterable[tuple[Instant, CommitMetadata]]) -> frozenset[FileGroup]:
-    """The file groups whose slice in `seen`, a past snapshot, was cleaned, as the writes after it tell.
+def lost(
+    seen: Snapshot,
+    earlier: Iterable[tuple[Instant, CommitMetadata]],
+    later: Iterable[tuple[Instant, CommitMetadata]],
+) -> frozenset[FileGroup]:
+    """The file groups whose slice in `seen`, a past snapshot, was cleaned, as the writes tell.
 
-    A later write names the slice that it replaced, and a replacecommit the group that it ended; what no later write
-    touched is never cleaned.
+    A later write names the base file that it replaced, and a replacecommit the group that it ended; what no later write
+    touched is never cleaned. Which logs there were the `earlier` writes tell, those of `seen` that wrote some.
     """
-    there = {s.group: s.begin for s in seen.slices}
-    first: dict[FileGroup, str | None] = {}
+    there = {s.group: s for s in seen.slices}
+    bases = {group: found.base for group, found in there.items()}
+    first: dict[FileGroup, str] = {}
     for _, metadata in sorted(later, key=lambda one: one[0].begin):
-        for stat in (stat for stats in metadata.stats.values() for stat in stats):
-            first.setdefault(stat.group, stat.prev_commit)
+        for stat in metadata.all_stats:
+            if not stat.is_log:  # a log names its own begin, not its slice
+                first.setdefault(stat.group, stat.prev_commit or "")
         for group in metadata.ended:
-            first.setdefault(group, there.get(group, "some slice"))
-    return frozenset(group for group, expected in first.items() if there.get(group) != expected)
+            first.setdefault(group, bases.get(group, "some slice"))
+    gone = {group for group, expected in first.items() if bases.get(group, "") != expected}
+    return frozenset(gone | _without_logs(there, list(earlier)))
 
 
-def _slice(entry: Entry) -> FileSlice | None:
-    at = base_file_at(entry.path)
-    if at is None:
-        return None
-    partition, base = at
-    return FileSlice(partition, base.file_id, base.begin, entry.path, entry.size)
+def _without_logs(
+    there: Mapping[FileGroup, FileSlice], earlier: list[tuple[Instant, CommitMetadata]]
+) -> set[FileGroup]:
+    """The file groups some of whose log files are not there, and not part of their base file either."""
+    ended = frozenset[FileGroup]().union(*(metadata.ended for _, metadata in earlier))
+    paths = {log.path for found in there.values() for log in found.logs}
+    gone: set[FileGroup] = set()
+    for instant, metadata in earlier:
+        for stat in metadata.all_stats:
+            if not stat.is_log or stat.path in paths or stat.group in ended:
+                continue
+            if stat.group not in there or (instant.completion or "") >= there[stat.group].base:
+                gone.add(stat.group)
+    return gone
+
+
+def _data_file(entry: Entry) -> tuple[str, BaseFile | LogFile] | None:
+    """The partition of a file with rows, and what its name says; None for any other."""
+    at = data_file_at(entry.path)
+    return None if at is None or (isinstance(at[1], LogFile) and at[1].is_cdc) else at

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import TIMELINE, FileGroup, markers_dir, parse_base_file, parse_marker
+from lockprovider.table.format.layout import TIMELINE, FileGroup, data_file, markers_dir, parse_marker
 from lockprovider.table.format.metadata import decode_clustering_plan, decode_commit
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import Timeline
@@ -52,9 +52,9 @@ def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
     groups: set[FileGroup] = set()
     for entry in table.store.list(f"{markers_dir(begin)}/"):
         marker = parse_marker(entry.path)
-        base = None if marker is None else parse_base_file(marker.file_name)
-        if marker is not None and base is not None:
-            groups.add((marker.partition, base.file_id))
+        file = None if marker is None else data_file(marker.file_name)
+        if marker is not None and file is not None:
+            groups.add((marker.partition, file.file_id))
     return frozenset(groups)
 
 

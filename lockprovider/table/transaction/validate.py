@@ -20,13 +20,14 @@ from lockprovider.table.errors import ARCHIVED, Aborted, WriteConflict
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.metadata import COMPACT, CommitMetadata
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
+from lockprovider.table.state.as_of import with_logs
 from lockprovider.table.timeline.conflict import ConcurrentOperation, archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import lost
+from lockprovider.table.timeline.view import Snapshot, lost
 from lockprovider.table.transaction.exactly_once import committed_in
 from lockprovider.table.transaction.in_flight import pending_writes, planned_services
 from lockprovider.table.transaction.key_check import refuse_shared
@@ -83,12 +84,18 @@ def _check_conflicts(table: TableContext, proposal: Proposal, now: Timeline) -> 
     _check_columns(table, proposal, done)
     may_overlap = proposal.may_overlap(table.settings.resolution)
     later = [(i, table.metadata_of(i)) for i in done] if may_overlap else []
-    unseen = frozenset[FileGroup]() if proposal.snapshot is None else lost(proposal.snapshot, later)
+    unseen = frozenset[FileGroup]() if proposal.snapshot is None else _unseen(table, proposal.snapshot, later)
     if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
         raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
     _check_overlap(table, proposal, now, later)
     if proposal.keys is not None:
         refuse_shared(table, proposal.begin, proposal.keys, later)
+
+
+def _unseen(table: TableContext, seen: Snapshot, later: list[tuple[Instant, CommitMetadata]]) -> frozenset[FileGroup]:
+    """The file groups that the snapshot shows without files of theirs. Logs are cleaned after a compaction alone."""
+    is_compacted = any(metadata.operation == COMPACT for _, metadata in later)
+    return lost(seen, with_logs(table, seen.timeline) if is_compacted else [], later)
 
 
 def _check_snapshot(table: TableContext, proposal: Proposal, now: Timeline) -> None:

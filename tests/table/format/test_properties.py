@@ -106,7 +106,7 @@ def test_plain_jvm_tables_can_be_written(table: str) -> None:
         (replace(GOOD, version=6), r"hoodie\.table\.version=6"),
         (replace(GOOD, version=10), r"hoodie\.table\.version=10"),
         (replace(GOOD, layout_version=1), r"layout\.version=1"),
-        (replace(GOOD, table_type="MERGE_ON_READ"), "MERGE_ON_READ"),
+        (replace(GOOD, table_type="NO_TABLE"), r"NO_TABLE.*only COPY_ON_WRITE and MERGE_ON_READ"),
         (replace(GOOD, base_file_format="ORC"), "ORC"),
         (replace(GOOD, drop_partition_columns=True), r"drop\.partition\.columns=true"),
         (replace(GOOD, populate_meta_fields=False), r"populate\.meta\.fields=false"),

@@ -184,6 +184,11 @@ def test_after_a_real_clean_what_it_kept_can_be_read_and_what_it_removed_is_refu
         table.changes(done[0].completion)
     with pytest.raises(HistoryGone, match="cleaned"):
         table.to_arrow(as_of=done[0].completion)
+    # From the beginning, too: what is gone as a whole is not taken for what never was.
+    with pytest.raises(HistoryGone, match="cleaned"):
+        table.changes(until=done[0].completion)
+    with pytest.raises(HistoryGone, match="cleaned"):
+        table.changes(until=done[0].completion, partitions=["a"])
 
 
 class Cleaned(LocalBackend):

@@ -49,10 +49,12 @@ def test_by_begin_a_late_finisher_is_missed() -> None:
 
 
 @pytest.mark.parametrize("action", [Action.CLUSTERING, Action.REPLACECOMMIT])
-def test_whatever_may_still_change_rows_holds_the_fence_and_a_clean_does_not(action: Action) -> None:
+def test_whatever_may_still_change_rows_holds_the_fence_and_a_clean_or_compaction_does_not(action: Action) -> None:
     names = [Instant(A, action, InstantState.REQUESTED).file_name, f"{B}_{C}.commit"]
     assert window(Timeline.of(names), "", F, Order.FENCED).commits == ()
-    assert begins(window(Timeline.of([f"{A}.clean.requested", f"{B}_{C}.commit"]), "", F, Order.FENCED).commits) == [B]
+    for other in ("clean", "compaction"):
+        timeline = Timeline.of([f"{A}.{other}.requested", f"{B}_{C}.commit"])
+        assert begins(window(timeline, "", F, Order.FENCED).commits) == [B]
 
 
 def test_a_window_is_open_below_and_closed_above_and_its_checkpoint_is_a_commits() -> None:

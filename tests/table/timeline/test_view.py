@@ -103,12 +103,12 @@ def wrote(begin: str, *stats: tuple[str, str | None], replaced: tuple[str, ...] 
 
 def test_what_a_later_write_replaced_must_be_there() -> None:
     seen = snapshot_of(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
-    assert lost(seen, [wrote(C, ("f-0", B)), wrote(B, ("f-0", A), ("new-0", None))]) == frozenset()
-    assert lost(seen, [wrote(B, ("g-0", A))]) == {("p", "g-0")}
-    assert lost(seen, [wrote(C, ("f-0", B))]) == {("p", "f-0")}, "the slice there is older than the one replaced"
+    assert lost(seen, [], [wrote(C, ("f-0", B)), wrote(B, ("f-0", A), ("new-0", None))]) == frozenset()
+    assert lost(seen, [], [wrote(B, ("g-0", A))]) == {("p", "g-0")}
+    assert lost(seen, [], [wrote(C, ("f-0", B))]) == {("p", "f-0")}, "the slice there is older than the one replaced"
 
 
 def test_a_group_that_was_ended_later_must_be_there_unless_it_was_made_later_too() -> None:
     seen = snapshot_of(Timeline.of([f"{A}_{A}.commit"]), files(f"p/f-0_0-0-0_{A}.parquet"))
-    assert lost(seen, [wrote(C, replaced=("f-0", "new-0")), wrote(B, ("new-0", None))]) == frozenset()
-    assert lost(seen, [wrote(C, replaced=("g-0",))]) == {("p", "g-0")}
+    assert lost(seen, [], [wrote(C, replaced=("f-0", "new-0")), wrote(B, ("new-0", None))]) == frozenset()
+    assert lost(seen, [], [wrote(C, replaced=("g-0",))]) == {("p", "g-0")}

@@ -1,0 +1,132 @@
+"""The log files of a file slice, read: what they say, in the order in which it is merged.
+
+Promised: all whole blocks of all files, but those that a command of an older table, or a log compaction, has taken
+back. Memory: the rows of the columns asked for.
+
+Source: Hudi `HoodieMergedLogRecordReader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from fsspec_cas import ObjectNotFound
+from lockprovider.table.errors import Corrupt, HistoryGone
+from lockprovider.table.files.base_file import array_of, conform, read_base_file
+from lockprovider.table.files.merge_log import IS_DELETED, LogEventKind, LogEvents, LogSide, MergeRule, fold
+from lockprovider.table.files.merge_partial import fold_fields
+from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
+from lockprovider.table.format.log_deletes import decode_deletes, ordering_values
+from lockprovider.table.format.log_rows import decode_avro
+from lockprovider.table.format.schema import RECORD_KEY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def read_logs(place: TablePlace, paths: Iterable[str], columns: pa.Schema, rule: MergeRule) -> LogSide:
+    """What log files, given in merge order, come to: one state a key, with rows of these columns.
+
+    `columns` are among the table's, and have all that `columns_to_merge` names.
+
+    Raises:
+        HistoryGone: a file was cleaned.
+        Corrupt: a file cannot be understood; the message names it.
+        UnsupportedTable: a file has blocks that are not known here.
+    """
+    found = events_of(((path, _read(place, path)) for path in paths), columns, rule)
+    return fold(found, rule) if found.partial is None else fold_fields(found, rule)
+
+
+def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
+    """The columns that tell what becomes of a row."""
+    return [RECORD_KEY, *rule.ordering, *([IS_DELETED] if IS_DELETED in full.names else [])]
+
+
+def _read(place: TablePlace, path: str) -> bytes:
+    try:
+        return place.store.read(path).data
+    except (ObjectNotFound, FileNotFoundError) as error:
+        raise HistoryGone.with_file(path) from error
+
+
+def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: MergeRule) -> LogEvents:
+    """All that log files say, given by path and content in merge order; see `read_logs`."""
+    blocks = [(block, path) for path, data in files for block in decode_blocks(data, path)]
+    paths = {id(block): path for block, path in blocks}
+    found = _Gathered(columns, tuple(columns.field(name) for name in rule.ordering))
+    for block in effective([block for block, _ in blocks]):
+        found.add(block, paths[id(block)])
+    return found.events()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The events of blocks, as they come."""
+
+    columns: pa.Schema
+    ordering: tuple[pa.Field, ...]
+    keys: list[pa.Array] = field(default_factory=list)
+    kinds: list[NDArray[np.int8]] = field(default_factory=list)
+    order: list[list[pa.Array]] = field(default_factory=list)
+    rows: list[pa.Table] = field(default_factory=list)
+    partial: list[frozenset[str] | None] = field(default_factory=list)  # of each of `rows`
+
+    def add(self, block: LogBlock, path: str) -> None:
+        if block.kind is BlockKind.DELETE:
+            self._add_deletes(block, path)
+            return
+        given = _rows(block, path)
+        rows = conform(given, self.columns)
+        kinds = np.full(rows.num_rows, LogEventKind.ROW, dtype=np.int8)
+        if IS_DELETED in given.column_names:
+            ends = array_of(given.column(IS_DELETED)).fill_null(False).to_numpy(zero_copy_only=False)
+            kinds[ends] = LogEventKind.DELETE
+            rows = rows.filter(pa.array(~ends)) if ends.any() else rows
+        whole = conform(given, pa.schema([self.columns.field(RECORD_KEY), *self.ordering]))
+        self._append(array_of(whole.column(0)), kinds, [array_of(one) for one in whole.columns[1:]])
+        self.rows.append(rows)
+        self.partial.append(frozenset(given.column_names) if block.is_partial else None)
+
+    def _add_deletes(self, block: LogBlock, path: str) -> None:
+        deletes = decode_deletes(block.content, path)
+        typed = np.array([bool(one.values) for one in deletes], dtype=np.bool_)
+        kinds = np.where(typed, LogEventKind.DELETE, LogEventKind.GONE).astype(np.int8)
+        values = ordering_values(deletes, self.ordering, path) if self.ordering else []
+        numbers = pa.array(np.cumsum(typed) - 1, mask=~typed)
+        self._append(pa.array([one.key for one in deletes], pa.string()), kinds, [one.take(numbers) for one in values])
+
+    def _append(self, keys: pa.Array, kinds: NDArray[np.int8], order: list[pa.Array]) -> None:
+        self.keys.append(keys)
+        self.kinds.append(kinds)
+        self.order.append(order)
+
+    def events(self) -> LogEvents:
+        rows = pa.concat_tables([self.columns.empty_table(), *self.rows]).combine_chunks()
+        order = tuple(
+            pa.concat_arrays([pa.array([], one.type), *(part[number] for part in self.order)])
+            for number, one in enumerate(self.ordering)
+        )
+        keys = pa.concat_arrays([pa.array([], pa.string()), *self.keys])
+        kinds = np.concatenate([np.zeros(0, dtype=np.int8), *self.kinds])
+        if not any(one is not None for one in self.partial):
+            return LogEvents(keys, kinds, order, rows)
+        everything = frozenset(self.columns.names)
+        sets = tuple(everything if one is None else one & everything for one in self.partial)
+        counts = [part.num_rows for part in self.rows]
+        return LogEvents(keys, kinds, order, rows, np.repeat(np.arange(len(sets)), counts), sets)
+
+
+def _rows(block: LogBlock, path: str) -> pa.Table:
+    if block.kind is BlockKind.AVRO:
+        return decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
+    try:
+        return read_base_file(block.content)
+    except Corrupt as error:
+        raise Corrupt(f"log file {path!r} has a Parquet block that cannot be read: {error}; restore it") from error

@@ -1,0 +1,245 @@
+"""Merging a file slice: what its logs make of each key, then of the rows of its base file, a few at a time.
+
+    side = fold(events, rule)                     # one state a key: a row, a delete, or a delete without a value
+    merge = LogMerge(side, rule)
+    for batch in base: yield merge.merged(batch)
+    yield merge.rest()                            # the rows of keys that the base file does not have
+
+By commit time the later one wins. By event time the higher ordering value wins, of equals the later one, and null is
+the lowest; a delete without a value wins over all before it, and any row wins over it. The base row is compared with
+what the logs came to, and not with each of them: so a row that is lower than it, after a delete without a value, lets
+the base row come back.
+
+In a slice with partial updates the winner has the columns that it sets, and for the others those of the loser.
+
+Memory: the rows of the logs, one batch. Nothing loops over rows in Python, but for partial updates.
+
+Source: Hudi `BufferedRecordMergerFactory`, `KeyBasedFileGroupRecordBuffer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockprovider.table.errors import UnsupportedTable
+from lockprovider.table.files.base_file import array_of
+from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.schema import RECORD_KEY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+IS_DELETED = "_hoodie_is_deleted"
+
+
+class LogEventKind(IntEnum):
+    """What a log says of a key: `GONE` is a delete without an ordering value."""
+
+    ROW = 0
+    DELETE = 1
+    GONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRule:
+    """How versions of a row merge. `ordering` are the columns that order them; none: the later one wins."""
+
+    ordering: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: TableConfig) -> MergeRule:
+        """The rule of a table.
+
+        Raises:
+            UnsupportedTable: its rows merge in a way that is not known here.
+        """
+        mode = config.effective_merge_mode
+        expected = V8_MERGE.get(mode, {})
+        odd = next((key for key, value in expected.items() if config.raw.get(key, value) != value), None)
+        if mode not in V8_MERGE or odd is not None:
+            what = f"{odd}={config.raw[odd]}" if odd else f"hoodie.record.merge.mode={mode}"
+            raise UnsupportedTable(
+                f"table {config.name!r}: {what} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
+                f"{COMMIT_TIME} are known; compact it with the engine that wrote it, or read it read-optimized"
+            )
+        return cls(config.ordering_fields if mode == EVENT_TIME else ())
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvents:
+    """All that the logs of a slice say, in the order in which they are merged.
+
+    `rows` are those of the events that are rows, in their order; `order` has the ordering values of all, a column a
+    field. `partial` has for each row the number of the column set that it has, of `column_sets`; none are partial if it
+    is None.
+    """
+
+    keys: pa.Array
+    kinds: NDArray[np.int8]
+    order: tuple[pa.Array, ...]
+    rows: pa.Table
+    partial: NDArray[np.int64] | None = None
+    column_sets: tuple[frozenset[str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogSide:
+    """What the logs of a slice come to: one state a key. `rows` has a row for each; those of deletes mean nothing.
+
+    `lacks` has by column the keys whose rows do not set it; of columns that all set there is none.
+    """
+
+    keys: pa.Array
+    kinds: NDArray[np.int8]
+    order: tuple[pa.Array, ...]
+    rows: pa.Table
+    lacks: dict[str, NDArray[np.bool_]]
+
+
+def fold(events: LogEvents, rule: MergeRule) -> LogSide:
+    """One state a key, of events without partial updates (see `merge_partial`)."""
+    chosen = _chosen(events, rule)
+    numbers = np.cumsum(events.kinds == LogEventKind.ROW) - 1  # of each event's row
+    kinds = events.kinds[chosen]
+    rows = pa.array(numbers[chosen], mask=kinds != LogEventKind.ROW)
+    taken = pa.array(chosen)
+    return LogSide(
+        events.keys.take(taken), kinds, tuple(one.take(taken) for one in events.order), events.rows.take(rows), {}
+    )
+
+
+def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
+    """The numbers of the events that win, one a key."""
+    encoded = events.keys.dictionary_encode()
+    codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)
+    places = np.arange(len(codes))
+    if not rule.ordering:
+        return _last(codes, places, count)
+    alive = _alive(codes, events.kinds, count)
+    ranked = np.lexsort((places[alive], _ranks(events.order)[alive]))
+    return _last(codes[alive][ranked], places[alive][ranked], count)
+
+
+def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Of each code the last place."""
+    found = np.zeros(count, dtype=np.int64)
+    found[codes] = places  # of equal codes the last one stays
+    return found
+
+
+def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDArray[np.bool_]:
+    """The events that others are compared with: not what was before a key's last delete without a value.
+
+    That one stands only if no row comes after it, and deletes with a value between it and the first such row do not.
+    """
+    gone = np.flatnonzero(kinds == LogEventKind.GONE)
+    everything = np.ones(len(codes), dtype=np.bool_)
+    if not len(gone):
+        return everything
+    places = np.arange(len(codes))
+    last = np.full(count, -1)
+    last[codes[gone]] = gone
+    start = last.copy()
+    later = np.flatnonzero((kinds == LogEventKind.ROW) & (last[codes] >= 0) & (places > last[codes]))[::-1]
+    start[codes[later]] = later  # the first one stays
+    only = start == last
+    return np.where(last[codes] < 0, everything, (places >= start[codes]) & (~only[codes] | (places == last[codes])))
+
+
+def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """Numbers in the order of the values; equal ones for equal values."""
+    columns = {f"{kind}{number}": values for number, column in enumerate(order) for kind, values in _parts(column)}
+    keys = [(name, "ascending") for name in columns]
+    places = pc.sort_indices(pa.table(columns), sort_keys=keys).to_numpy()
+    ranked = [column.take(pa.array(places)) for column in order]
+    steps = np.zeros(len(places), dtype=np.bool_)
+    for column in ranked:
+        steps[1:] |= ~_equal(column[1:], column[:-1])
+    ranks = np.empty(len(places), dtype=np.int64)
+    ranks[places] = np.cumsum(steps)
+    return ranks
+
+
+def _parts(column: pa.Array) -> tuple[tuple[str, pa.Array], ...]:
+    """What to sort by so that nulls come first."""
+    return ("filled", pc.is_valid(column)), ("value", column)
+
+
+def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
+    return _mask(pc.fill_null(pc.equal(one, other), pc.and_(pc.is_null(one), pc.is_null(other))))
+
+
+def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np.bool_]:
+    """Where my values, a column a field, are not lower than theirs."""
+    found = np.ones(len(mine[0]), dtype=np.bool_)
+    for one, other in zip(reversed(mine), reversed(theirs), strict=True):
+        greater = _mask(pc.fill_null(pc.greater(one, other), pc.and_(pc.is_valid(one), pc.is_null(other))))
+        found = greater | (_equal(one, other) & found)
+    return found
+
+
+def _mask(values: pa.Array) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+class LogMerge:
+    """The merge of one slice's logs with its base file. Give all batches of it, then take the rest."""
+
+    def __init__(self, side: LogSide, rule: MergeRule) -> None:
+        self._side = side
+        self._rule = rule
+        self._met = np.zeros(len(side.keys), dtype=np.bool_)
+
+    def merged(self, batch: pa.Table) -> pa.Table:
+        """What becomes of these rows of the base file; they have the columns of the logs' rows."""
+        found = pc.index_in(array_of(batch.column(RECORD_KEY)), value_set=self._side.keys)
+        old = np.flatnonzero(_mask(pc.is_valid(found)))
+        if not len(old):
+            return batch
+        new = found.drop_null().to_numpy()
+        self._met[new] = True
+        wins = self._wins(batch, old, new)
+        old, new = old[wins], new[wins]
+        is_row = self._side.kinds[new] == LogEventKind.ROW
+        places = np.arange(batch.num_rows)
+        places[old[is_row]] = batch.num_rows + np.arange(int(np.count_nonzero(is_row)))
+        kept = np.ones(batch.num_rows, dtype=np.bool_)
+        kept[old[~is_row]] = False
+        rows = self._rows(batch, old[is_row], new[is_row])
+        return pa.concat_tables([batch, rows]).take(pa.array(places[kept]))
+
+    def rest(self) -> pa.Table:
+        """The rows of keys that no batch had."""
+        return self._side.rows.filter(pa.array(~self._met & (self._side.kinds == LogEventKind.ROW)))
+
+    def _wins(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if not self._rule.ordering:
+            return np.ones(len(old), dtype=np.bool_)
+        theirs = [array_of(batch.column(name)).take(pa.array(old)) for name in self._rule.ordering]
+        mine = [column.take(pa.array(new)) for column in self._side.order]
+        found: NDArray[np.bool_] = at_least(mine, theirs) | (self._side.kinds[new] == LogEventKind.GONE)
+        return found
+
+    def _rows(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> pa.Table:
+        rows = self._side.rows.take(pa.array(new))
+        for name, lacks in self._side.lacks.items():
+            at = rows.column_names.index(name)
+            theirs = array_of(batch.column(name)).take(pa.array(old))
+            mine = array_of(rows.column(name))
+            rows = rows.set_column(at, rows.schema.field(at), _either(pa.array(lacks[new]), theirs, mine))
+        return rows
+
+
+def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:
+    """Where `first` is true `one`, else `other`; of nested types, too."""
+    numbers = np.arange(len(first))
+    return pa.concat_arrays([one, other]).take(pa.array(np.where(_mask(first), numbers, numbers + len(first))))

@@ -1,0 +1,209 @@
+"""The merge of logs and base file: the vectorised one does what the plain one does, and what goes wrong otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from table import merge_oracle as plain
+
+from lockprovider.table import UnsupportedTable
+from lockprovider.table.files import merge_log
+from lockprovider.table.files.log_file import events_of
+from lockprovider.table.files.merge_log import LogEvents, LogMerge, MergeRule, fold
+from lockprovider.table.files.merge_partial import fold_fields
+from lockprovider.table.format import schema
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
+from lockprovider.table.format.log_deletes import encode_deletes
+from lockprovider.table.format.log_rows import encode_avro
+from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableConfig
+
+COLUMNS = pa.schema([(schema.RECORD_KEY, pa.string()), ("ts", pa.int64()), ("ts2", pa.string()), ("v", pa.int64())])
+BY_EVENT, BY_COMMIT = MergeRule(("ts",)), MergeRule()
+BEGIN = "20261122013243900"
+
+keys = st.sampled_from("abc")
+times = st.none() | st.integers(0, 4)
+event = st.tuples(keys, st.sampled_from(["row", "row", "row", "delete", "gone"]), times)
+
+
+def blocks_of(events: list[tuple[str, str, Any]], partial: set[int] = frozenset()) -> bytes:  # type: ignore[assignment]
+    """A log file with a block an event; row number n has `v` n, and without `v` if it is among `partial`."""
+    found = []
+    for number, (key, kind, value) in enumerate(events):
+        header = {Header.SCHEMA: "", Header.INSTANT_TIME: BEGIN}
+        if kind != "row":
+            values = None if kind == "gone" else [value or 0]
+            found.append(LogBlock(BlockKind.DELETE, header, encode_deletes([key], "", values, "LongWrapper")))
+            continue
+        row = pa.Table.from_pylist([a_row(key, value, number)], schema=COLUMNS)
+        if number in partial:
+            row, header = row.drop_columns(["v"]), {**header, Header.IS_PARTIAL: "true"}
+        text = schema.to_avro(row.schema, "t")
+        found.append(LogBlock(BlockKind.AVRO, {**header, Header.SCHEMA: text}, encode_avro(row, text)))
+    return encode_blocks(found)
+
+
+def a_row(key: str, value: Any, number: int) -> dict[str, Any]:
+    return {schema.RECORD_KEY: key, "ts": value, "ts2": f"{number}", "v": number}
+
+
+def as_plain(events: list[tuple[str, str, Any]], partial: set[int] = frozenset()) -> list[plain.Event]:  # type: ignore[assignment]
+    """The same for the oracle."""
+    rows = [a_row(key, value, number) for number, (key, _, value) in enumerate(events)]
+    for number in partial:
+        del rows[number]["v"]
+    typed = [(value or 0) if kind == "delete" else value for _, kind, value in events]
+    return [
+        (key, kind, value, row if kind == "row" else {})
+        for (key, kind, _), value, row in zip(events, typed, rows, strict=True)
+    ]
+
+
+def merged(base: pa.Table, data: bytes, rule: MergeRule, batch: int = 2) -> dict[str, dict[str, Any]]:
+    events = events_of([("log", data)], COLUMNS, rule)
+    side = fold(events, rule) if events.partial is None else fold_fields(events, rule)
+    merge = LogMerge(side, rule)
+    parts = [merge.merged(base[start : start + batch]) for start in range(0, base.num_rows, batch)]
+    rows = pa.concat_tables([*parts, merge.rest()]).to_pylist()
+    assert len({row[schema.RECORD_KEY] for row in rows}) == len(rows)
+    return {row[schema.RECORD_KEY]: row for row in rows}
+
+
+def a_base(given_rows: dict[str, Any]) -> tuple[pa.Table, dict[str, tuple[Any, dict[str, Any]]]]:
+    rows = {key: (value, a_row(key, value, -1)) for key, value in given_rows.items()}
+    return pa.Table.from_pylist([row for _, row in rows.values()], schema=COLUMNS), rows
+
+
+@settings(max_examples=400)
+@given(st.dictionaries(keys, times), st.lists(event, max_size=8), st.booleans())
+@example({"a": 10}, [("a", "gone", None), ("a", "row", 1)], True)  # M4
+@example({}, [("a", "gone", None), ("a", "delete", 3), ("a", "row", 1)], True)
+@example({"a": 1}, [("a", "delete", 3), ("a", "gone", None), ("a", "delete", 3)], True)
+def test_it_is_the_plain_merge(base: dict[str, Any], events: list[tuple[str, str, Any]], by_event_time: bool) -> None:
+    table, rows = a_base(base)
+    expected = plain.merged(rows, as_plain(events), by_event_time=by_event_time)
+    assert merged(table, blocks_of(events), BY_EVENT if by_event_time else BY_COMMIT) == expected
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(keys, times), st.lists(event, max_size=8), st.sets(st.integers(0, 7)), st.booleans())
+def test_it_is_the_plain_merge_with_partial_updates(
+    base: dict[str, Any], events: list[tuple[str, str, Any]], partial: set[int], by_event_time: bool
+) -> None:
+    partial = {number for number in partial if number < len(events) and events[number][1] == "row"}
+    table, rows = a_base(base)
+    expected = plain.merged(rows, as_plain(events, partial), by_event_time=by_event_time)
+    whole = {key: {name: row.get(name) for name in COLUMNS.names} for key, row in expected.items()}
+    assert merged(table, blocks_of(events, partial), BY_EVENT if by_event_time else BY_COMMIT) == whole
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(keys, st.just("row"), times), max_size=8), st.dictionaries(keys, times))
+def test_several_ordering_fields_compare_in_order(events: list[tuple[str, str, Any]], base: dict[str, Any]) -> None:
+    table, rows = a_base(base)
+
+    def both(key: str, kind: str, _: Any, row: dict[str, Any]) -> plain.Event:
+        return (key, kind, (-1 if row["ts"] is None else row["ts"], row["ts2"]), row)
+
+    two = {key: ((-1 if value is None else value, row["ts2"]), row) for key, (value, row) in rows.items()}
+    expected = plain.merged(two, [both(*one) for one in as_plain(events)], by_event_time=True)
+    assert merged(table, blocks_of(events), MergeRule(("ts", "ts2"))) == expected
+
+
+def test_text_is_ordered_by_code_points_as_hudi_does() -> None:
+    beyond, below = "\U0001f600", "\uffee"  # by UTF-16 the first is the lower one
+    texts = pa.schema([(schema.RECORD_KEY, pa.string()), ("ts", pa.string())])
+    rows = pa.table({schema.RECORD_KEY: ["a", "a"], "ts": [beyond, below]}, schema=texts)
+    text = schema.to_avro(texts, "t")
+    block = LogBlock(BlockKind.AVRO, {Header.SCHEMA: text, Header.INSTANT_TIME: BEGIN}, encode_avro(rows, text))
+    side = fold(events_of([("log", encode_blocks([block]))], texts, BY_EVENT), BY_EVENT)
+    assert side.rows["ts"].to_pylist() == [beyond]
+
+
+def test_rows_marked_as_deleted_are_deletes_with_their_value() -> None:
+    columns = pa.schema([*COLUMNS, ("_hoodie_is_deleted", pa.bool_())])
+    given_rows = [{**a_row(key, value, 0), "_hoodie_is_deleted": ends} for key, value, ends in
+                  [("a", 5, True), ("b", 1, True), ("c", 5, None)]]  # fmt: skip
+    rows, text = pa.Table.from_pylist(given_rows, schema=columns), schema.to_avro(columns, "t")
+    block = LogBlock(BlockKind.AVRO, {Header.SCHEMA: text, Header.INSTANT_TIME: BEGIN}, encode_avro(rows, text))
+    base, _ = a_base({"a": 4, "b": 4, "c": 4})
+    assert {key: row["v"] for key, row in merged(base, encode_blocks([block]), BY_EVENT).items()} == {"b": -1, "c": 0}
+
+
+# -- what goes wrong otherwise -----------------------------------------------------------------------------------------
+
+
+def test_m4_a_delete_without_a_value_then_a_low_row_lets_the_base_row_come_back() -> None:
+    base, _ = a_base({"a": 10})
+    low = blocks_of([("a", "gone", None), ("a", "row", 1)])
+    assert merged(base, low, BY_EVENT)["a"]["ts"] == 10
+    with_value = blocks_of([("a", "delete", 10), ("a", "row", 1)])  # so a table by event time writes its deletes
+    assert merged(base, with_value, BY_EVENT) == {}
+
+
+def test_m2_of_equal_values_the_later_one_in_the_logs_wins_and_any_over_the_base_row() -> None:
+    base, _ = a_base({"a": 5})
+    assert merged(base, blocks_of([("a", "row", 5), ("a", "row", 5)]), BY_EVENT)["a"]["v"] == 1
+    assert merged(base, blocks_of([("a", "row", 5)]), BY_EVENT)["a"]["v"] == 0
+
+
+def _last_of_all(events: LogEvents, rule: MergeRule) -> Any:
+    encoded = events.keys.dictionary_encode()
+    return merge_log._last(encoded.indices.to_numpy(), np.arange(len(events.keys)), len(encoded.dictionary))
+
+
+def _greatest_of_all(events: LogEvents, rule: MergeRule) -> Any:
+    encoded = events.keys.dictionary_encode()
+    codes, places = encoded.indices.to_numpy(), np.arange(len(events.keys))
+    ranked = np.lexsort((places, merge_log._ranks(events.order)))
+    return merge_log._last(codes[ranked], places[ranked], len(encoded.dictionary))
+
+
+TWINS: dict[str, Callable[[LogEvents, MergeRule], Any]] = {
+    "the last event wins, whatever its value": _last_of_all,
+    "a delete without a value is the lowest of all": _greatest_of_all,
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_wrong_twin_loses_rows_or_brings_them_back(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    histories = [
+        [("a", "row", 3), ("a", "row", 1)],
+        [("a", "row", 3), ("a", "gone", None)],
+        [("a", "row", 3), ("a", "gone", None), ("a", "row", 1)],
+        [("a", "gone", None), ("a", "delete", 3), ("a", "row", 1)],
+    ]
+    monkeypatch.setattr(merge_log, "_chosen", TWINS[twin])
+    found = [merged(COLUMNS.empty_table(), blocks_of(one), BY_EVENT) for one in histories]
+    assert found != [plain.merged({}, as_plain(one), by_event_time=True) for one in histories]
+
+
+# -- which tables ------------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_is_that_of_the_properties() -> None:
+    config = TableConfig("t", ("id",), ordering_fields=("ts",))
+    assert MergeRule.of(config) == MergeRule(("ts",))
+    assert MergeRule.of(replace(config, merge_mode=COMMIT_TIME)) == MergeRule()
+    assert MergeRule.of(replace(config, ordering_fields=(), merge_mode=EVENT_TIME)) == MergeRule()
+
+
+@pytest.mark.parametrize(
+    ("mode", "raw"),
+    [
+        ("CUSTOM", {}),
+        (EVENT_TIME, {"hoodie.compaction.payload.class": "org.example.Mine"}),
+        (EVENT_TIME, {"hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000"}),
+    ],
+)
+def test_a_merge_that_is_not_known_is_refused_and_not_taken_for_another(mode: str, raw: dict[str, str]) -> None:
+    config = TableConfig("t", ("id",), ordering_fields=("ts",), merge_mode=mode, raw=raw)
+    with pytest.raises(UnsupportedTable, match=r"compact it .* or read it read-optimized"):
+        MergeRule.of(config)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fsspec_cas import Entry
+from lockprovider.table.format.data_files import BaseFile, LogFile, data_file
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.layout import META, BaseFile, FileGroup, LogFile, data_file
+from lockprovider.table.format.layout import META, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.timeline import Timeline

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
+from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.instant import to_ms
-from lockprovider.table.format.layout import PARTITION_METAFILE, BaseFile, join, parse_marker
+from lockprovider.table.format.layout import PARTITION_METAFILE, join, parse_marker
 from lockprovider.table.format.properties import faults
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens

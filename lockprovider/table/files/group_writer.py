@@ -25,11 +25,11 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
 from lockprovider.table.format import bloom
 from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.layout import (
     META,
     PARTITION_METAFILE,
     TIMELINE,
-    BaseFile,
     MarkerKind,
     join,
     marker_name,

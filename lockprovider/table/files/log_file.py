@@ -22,8 +22,7 @@ from lockprovider.table.files.merge_log import IS_DELETED, LogEventKind, LogEven
 from lockprovider.table.files.merge_partial import fold_fields
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
-from lockprovider.table.format.log_deletes import decode_deletes, ordering_values
-from lockprovider.table.format.log_rows import decode_avro
+from lockprovider.table.format.log_content import decode_avro, decode_deletes, ordering_values
 from lockprovider.table.format.schema import RECORD_KEY
 
 if TYPE_CHECKING:

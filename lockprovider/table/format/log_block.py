@@ -1,4 +1,4 @@
-"""Log files of merge-on-read tables: blocks, one after the other. What rows are in a block: `log_rows`, `log_deletes`.
+"""Log files of merge-on-read tables: blocks, one after the other. What rows are in a block: `log_content`.
 
     "#HUDI#" | int64 size of what follows | int32 1 | int32 kind | header | int64 length, content | footer | int64 size
 

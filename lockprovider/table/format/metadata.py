@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 import fastavro
 
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.layout import FileGroup, parse_log_file
+from lockprovider.table.format.data_files import parse_log_file
+from lockprovider.table.format.layout import FileGroup
 
 SCHEMA_KEY = "schema"
 REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", "CLUSTER"})

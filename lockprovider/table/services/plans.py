@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError
 from lockprovider import Lease
 from lockprovider.table.errors import TableNotFound
+from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, data_file, markers_dir
+from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, markers_dir
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.timeline.liveness import dead

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from lockprovider.table.format.data_files import base_file_at
 from lockprovider.table.format.instant import Instant, format_ms
-from lockprovider.table.format.layout import FileGroup, base_file_at, names_by_partition
+from lockprovider.table.format.layout import FileGroup, names_by_partition
 from lockprovider.table.timeline.timeline import Timeline
 
 _HOUR_MS = 3_600_000

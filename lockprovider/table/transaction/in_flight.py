@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import TIMELINE, FileGroup, data_file, markers_dir, parse_marker
+from lockprovider.table.format.layout import TIMELINE, FileGroup, markers_dir, parse_marker
 from lockprovider.table.format.metadata import decode_clustering_plan, decode_commit
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import Timeline

@@ -18,8 +18,8 @@ from fsspec_cas import Store
 from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.data_files import parse_base_file
 from lockprovider.table.format.instant import format_ms, to_ms
-from lockprovider.table.format.layout import parse_base_file
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.state import archive_index
 

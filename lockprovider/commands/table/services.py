@@ -1,4 +1,4 @@
-"""`lockprovider table clean | archive | savepoint | restore | rollback | retire-metadata URL`: the table's services."""
+"""`lockprovider table clean | archive | savepoint | restore | rollback | retire-metadata | adopt-buckets URL`."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ def _missing(facts: Facts) -> Iterator[TableFinding]:
     sizes = {entry.path: entry.size for entry in facts.files}
     latest: dict[FileGroup, tuple[str, WriteStat]] = {}
     for instant, stat in sorted((one for one in facts.stats if not one[1].is_log), key=lambda one: one[0].begin):
-        latest[stat.partition, stat.file_id] = instant.begin, stat
-    bases = [(stat.partition, stat.file_id, stat) for _, stat in latest.values()]
-    logs = [(s.partition, s.file_id, i.completion or "", s) for i, s in facts.stats if s.is_log]
-    later = [(p, f, stat) for p, f, completion, stat in logs if completion >= latest.get((p, f), ("", None))[0]]
-    live = [stat for partition, file_id, stat in bases + later if (partition, file_id) not in facts.replaced]
+        latest[stat.group] = instant.begin, stat
+    bases = [stat for _, stat in latest.values()]
+    logs = [(i.completion or "", s) for i, s in facts.stats if s.is_log]
+    later = [stat for completion, stat in logs if completion >= latest.get(stat.group, ("", None))[0]]
+    live = [stat for stat in bases + later if stat.group not in facts.replaced]
     gone = [stat.path for stat in live if stat.path not in sizes]
     if gone:
         what = f"{len(gone)} files that readers need are gone: {some(gone)}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fsspec_cas import Entry
-from lockprovider.table.format.data_files import BaseFile, LogFile, data_file
+from lockprovider.table.format.data_files import BaseFile, LogFile, data_file_at
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.layout import META, FileGroup
+from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.timeline import Timeline
@@ -37,9 +37,12 @@ class Facts:
         lone_backup, both: which of the two properties files are there besides the plain one alone.
         entries: the files of the timeline folder, by name.
         commits: what completed writes did, or the sentence that says why that cannot be read.
+        markers: paths of all markers.
+        beats: begin times that have a heartbeat file.
         victims: begin times that completed rollbacks and restores name.
         dead: begin times of pending instants whose writer or executor is dead.
-        lock: what is wrong with the lock record, or who holds it; empty if it is free.
+        lock_fault: what is wrong with the lock record; empty if nothing is.
+        lock_note: who holds the lock, or what is not applied yet; empty if it is free.
         bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
         slices: the latest snapshot, if it could be read.
         archive_fault: what is wrong with the archive's own files.
@@ -62,7 +65,6 @@ class Facts:
     both: bool = False
     lock_fault: str = ""
     lock_note: str = ""
-    now_ms: int = 0
     bucket_rules: bool = False
     slices: tuple[FileSlice, ...] = ()
     archive_fault: str = ""
@@ -72,9 +74,8 @@ class Facts:
     data: tuple[tuple[str, BaseFile | LogFile, Entry], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = ((entry, *entry.path.rpartition("/")[::2]) for entry in self.files)
-        data = ((folder, data_file(name), entry) for entry, folder, name in found if not _is_meta(folder))
-        object.__setattr__(self, "data", tuple((f, file, entry) for f, file, entry in data if file is not None))
+        found = ((data_file_at(entry.path), entry) for entry in self.files)
+        object.__setattr__(self, "data", tuple((*at, entry) for at, entry in found if at is not None))
 
     @property
     def config(self) -> TableConfig | None:
@@ -93,10 +94,6 @@ class Facts:
         """The file groups that ended."""
         known = (metadata for metadata in self.commits.values() if not isinstance(metadata, str))
         return frozenset[FileGroup]().union(*(metadata.ended for metadata in known))
-
-
-def _is_meta(folder: str) -> bool:
-    return folder.partition("/")[0] == META
 
 
 def some(names: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from itertools import pairwise
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.instant import to_ms
-from lockprovider.table.format.layout import PARTITION_METAFILE, join, parse_marker
+from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
 from lockprovider.table.format.properties import faults
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens
@@ -155,7 +155,7 @@ def order(facts: Facts) -> Iterator[TableFinding]:
 
 def _unseen(facts: Facts) -> Iterator[TableFinding]:
     """A slice names the one it was made from: that must be the one before it."""
-    groups: dict[tuple[str, str], list[tuple[str, str | None]]] = {}
+    groups: dict[FileGroup, list[tuple[str, str | None]]] = {}
     for instant, stat in (one for one in facts.stats if not one[1].is_log):  # a log names no slice
         groups.setdefault(stat.group, []).append((instant.begin, stat.prev_commit))
     for (partition, file_id), slices in groups.items():

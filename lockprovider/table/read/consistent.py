@@ -36,7 +36,7 @@ PointInTime = str | datetime | AsOf | None  # None is now
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One completed write, as the timeline tells it."""
+    """One completed write: its begin and completion times (17 digits, UTC), its action, and what it did."""
 
     instant: str
     completion: str

@@ -1,7 +1,7 @@
 """Reads: only those files, columns and row groups that a question needs.
 
-    scan = plan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
-    rows = to_table(table, scan)              # or to_reader(table, scan), in bounded memory
+    scan = plan_scan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
+    rows = to_table(place, scan)              # or to_reader(place, scan), in bounded memory
 
 Whole files are left out by their partition's values, row groups by the statistics in their footers, and what is left is
 filtered row by row. Of a slice with log files nothing is left out, and its rows are filtered when they are merged (see

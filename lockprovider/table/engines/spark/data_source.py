@@ -32,7 +32,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, checked_times, latest_completion
-from lockprovider.table.engines.spark.writer import BatchWriter, Shipment, StreamWriter
+from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
 from lockprovider.table.engines.writer import plain_columns
 from lockprovider.table.errors import TableNotFound
 from lockprovider.table.timeline.incremental import OPERATION
@@ -100,10 +100,10 @@ class HudiCas(DataSource):
         """Batch writes."""
         options = SparkOptions.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
-        shipment = Shipment(options, schema.names, overwrite)
+        job = WriteJob(options, schema.names, overwrite)
         with _planning(options):
-            shipment.begin()
-        return BatchWriter(shipment)
+            job.begin()
+        return BatchWriter(job)
 
     @in_one_sentence()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802 - Spark's
@@ -112,10 +112,10 @@ class HudiCas(DataSource):
             raise InvalidInput("outputMode complete would replace the table with each batch: use append")
         options = SparkOptions.of(self.options)
         options.refuse("a streaming write", *_OF_READS)
-        shipment = Shipment(options, schema.names, overwrite)
+        job = WriteJob(options, schema.names, overwrite)
         with _planning(options):
-            shipment.check()
-        return StreamWriter(shipment)
+            job.check()
+        return StreamWriter(job)
 
 
 _OF_READS = ("columns", "filter", "partitions", "as_of", "begin", "end", "changes", "starting", "max_commits")

@@ -82,7 +82,7 @@ def append(
 ) -> CommitResult:
     """Add rows, without looking whether their keys are there, but with `check_keys`: see `insert` and `Table.append`.
 
-    `extra` goes into the commit's extra metadata, as in the other three.
+    `extra` goes into the commit's extra metadata, as in the others.
 
     Raises:
         InvalidRecords: a key is null or comes twice in a Spark partition (if checked: in `rows`, or is in the table),

@@ -49,7 +49,7 @@ class Written(WriterCommitMessage):
 
 
 @dataclass
-class Shipment:
+class WriteJob:
     """A write on its way to the tasks."""
 
     options: SparkOptions
@@ -138,39 +138,39 @@ class Shipment:
 class BatchWriter(DataSourceArrowWriter):
     """One write is one commit: new file groups, or (mode overwrite) all that the table has."""
 
-    def __init__(self, shipment: Shipment) -> None:
-        self.shipment = shipment
+    def __init__(self, job: WriteJob) -> None:
+        self.job = job
 
     @in_one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """In a task."""
-        return self.shipment.write(iterator)
+        return self.job.write(iterator)
 
     @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of its own, after all tasks."""
-        group = self.shipment.group
+        group = self.job.group
         if group is not None:
-            self.shipment.commit(group.begin, _stats(messages))
+            self.job.commit(group.begin, _stats(messages))
 
     @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of its own, after a failure; tasks may still be running, and remove what they write after it."""
         del messages
-        if self.shipment.group is not None:
-            self.shipment.abort(self.shipment.group.begin)
+        if self.job.group is not None:
+            self.job.abort(self.job.group.begin)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Each batch is one commit that carries the stream's id and the batch's; one that comes again is not committed."""
 
-    def __init__(self, shipment: Shipment) -> None:
-        self.shipment = shipment
+    def __init__(self, job: WriteJob) -> None:
+        self.job = job
 
     @in_one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """In a task."""
-        return self.shipment.write(iterator)
+        return self.job.write(iterator)
 
     @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -178,11 +178,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         written = _written(messages)
         if not written:
             return
-        stream = self.shipment.options.stream_id or written[0].stream
+        stream = self.job.options.stream_id or written[0].stream
         if stream is None:
             raise InvalidInput("Spark did not tell the query's id: give the option stream_id, one for each query")
         try:
-            self.shipment.commit(written[0].begin, _stats(messages), BatchId(stream, batchId))
+            self.job.commit(written[0].begin, _stats(messages), BatchId(stream, batchId))
         except AlreadyCommitted:
             return  # by the run before, which died before Spark noted it
 
@@ -191,18 +191,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """In a process of its own, after a failure. Of a batch that no task finished the next writer cleans up."""
         del batchId
         for begin in {one.begin for one in _written(messages)}:
-            self.shipment.abort(begin)
+            self.job.abort(begin)
 
-    def __getstate__(self) -> Shipment:
-        txn = self.shipment.begin()
+    def __getstate__(self) -> WriteJob:
+        txn = self.job.begin()
         if txn is not None:
             give_up = threading.Timer(_PLANNED_S, txn.leave)
             give_up.daemon = True
             give_up.start()
-        return self.shipment
+        return self.job
 
-    def __setstate__(self, state: Shipment) -> None:
-        self.shipment = state
+    def __setstate__(self, state: WriteJob) -> None:
+        self.job = state
 
 
 def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:

@@ -38,7 +38,7 @@ class Source(HudiCas):
     """The data source, whose stream writer dies."""
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        return Killing(super().streamWriter(schema, overwrite).shipment)
+        return Killing(super().streamWriter(schema, overwrite).job)
 
 
 def upsert_and_die(table: Table) -> Any:

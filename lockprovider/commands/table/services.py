@@ -127,7 +127,8 @@ def _restore(arguments: Any) -> int:
 def _confirmed(table: Table, instant: str) -> bool:
     if not sys.stdin.isatty():
         raise InvalidInput("nobody is there to be asked; look at `lockprovider table log`, and add --yes")
-    later = [commit.instant for commit in table.history() if commit.instant > instant]
+    completed = {commit.instant: commit.completion for commit in table.history()}
+    later = [begin for begin, completion in completed.items() if completion > completed.get(instant, "~")]
     words = f"Take back the commits after {instant} ({', '.join(later) or 'none'}) for good? Type yes: "
     print(words, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"

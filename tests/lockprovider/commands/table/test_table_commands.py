@@ -7,6 +7,7 @@ import time
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,22 @@ def test_a_restore_asks_first(folder: Path, run: Any) -> None:
     assert by_hudi_rs(str(folder)) == ROWS
     assert len(run("restore", folder, old, "--yes", "--json").said["taken_back"]) == 3
     assert by_hudi_rs(str(folder)) == {(1, "a", 1), (2, "b", 2)}
+
+
+def test_a_restore_names_what_it_takes_back_by_completion(
+    folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table.open(str(folder), settings=SETTINGS)
+    began_first = table.transaction()
+    engine.write(began_first, upserts=rows((8, "d", 8)))
+    target = upsert(table, (9, "e", 9)).instant
+    began_first.commit()
+    answer = StringIO("no\n")
+    monkeypatch.setattr(answer, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", answer)
+    refused = run("restore", folder, target)
+    assert refused.code == 1
+    assert f"after {target} ({began_first.begin})" in refused.err
 
 
 def test_rollback_spares_the_living_and_takes_the_dead(folder: Path, run: Any) -> None:

@@ -8,17 +8,21 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fsspec_cas.command import BAD_INPUT, REFUSED, UNKNOWN, complain, run
+from fsspec_cas.command import BAD_INPUT, REFUSED, UNAVAILABLE, UNKNOWN, complain, run
 from lockprovider.commands import audit, breaking, demo, status, watch
 from lockprovider.commands import run as run_command
 from lockprovider.commands.place import CODES
-from lockprovider.errors import LeaseLost, LockError, PublishUnknown
+from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
+from lockprovider.recipes.errors import CoordinationError, Fenced, NoRevision, Overloaded, StateConflict, StateLocked
 
 # Name, module and help of commands that are loaded only when asked for; each module has `add(commands)`, as the
 # commands above have, and sets `run` to what takes the parsed arguments and returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
     "table": ("lockprovider.commands.table.cli", "look at a Hudi table, and run its services"),
+    "state": ("lockprovider.commands.state.cli", "a document that many read, change and edit, with a history"),
 }
+
+_RUN = (["state", "run"],)  # commands of commands that run another
 
 _EXAMPLES = """examples:
   lockprovider status s3://bucket/table
@@ -45,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
     """What is ours, and the command behind `--`."""
-    if words[:1] != ["run"] or "--" not in words:
+    if "--" not in words or (words[:1] != ["run"] and words[:2] not in _RUN):
         return words, []
     at = words.index("--")
     return words[:at], words[at + 1 :]
@@ -86,9 +90,11 @@ def _code(error: Exception) -> int | None:
     match error:
         case PublishUnknown():
             return UNKNOWN
-        case LeaseLost():
+        case LeaseLost() | NotAcquired() | Fenced() | StateLocked() | StateConflict() | NoRevision():
             return REFUSED
-        case LockError():
+        case Overloaded():
+            return UNAVAILABLE
+        case LockError() | CoordinationError():
             return BAD_INPUT
         case _:
             return None

@@ -52,6 +52,25 @@ def add_command(
     return parser
 
 
+def add_object_command(
+    commands: Commands, name: str, run: Callable[[Any], int], text: str, what: str, *, more: str = ""
+) -> argparse.ArgumentParser:
+    """A command about one object that is no lock; `what` says which."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text}\n{more}",
+        epilog=CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("url", metavar="URL", help=what)
+    add_storage_options(parser)
+    parser.add_argument("--json", action="store_true", help="say it in JSON")
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    return parser
+
+
 def add_request_timeout(parser: argparse.ArgumentParser) -> None:
     """`--timeout` for each call to the store."""
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="for each call (default: 30)")

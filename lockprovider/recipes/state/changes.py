@@ -52,12 +52,13 @@ class BeginEdit:
 
 @dataclass(frozen=True, slots=True)
 class EndEdit:
-    """The holder of the lease of this epoch has read `serial`, and writes this."""
+    """The holder of the lease of this epoch has read `serial`, and writes this; `goes_on`: and edits on."""
 
     epoch: int
     serial: int
     value: Any
     reason: str = ""
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +153,14 @@ def apply_one(draft: Draft, change: StateChange, stamp: Stamp, over: int | None)
             return replace(
                 draft, value=value if draft.value is None else draft.value, edit=mark, changed=True, reason=reason
             )
-        case EndEdit(epoch, serial, value, reason):
+        case EndEdit(epoch, serial, value, reason, goes_on):
             _must_not_be_passed(draft.edit, epoch)
             if draft.serial != serial or draft.changed or draft.edit is None or draft.edit.epoch != epoch:
                 raise StateConflict(
                     f"it was changed during the edit (serial {draft.serial}, read was {serial}): edit again",
                     draft.serial,
                 )
-            return replace(draft, value=value, edit=replace(draft.edit, open=False), changed=True, reason=reason)
+            return replace(draft, value=value, edit=replace(draft.edit, open=goes_on), changed=True, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

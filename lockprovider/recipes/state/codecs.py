@@ -66,18 +66,18 @@ def _check_keys(value: Any) -> None:
 class Raw:
     """Bytes."""
 
-    def encode(self, value: bytes) -> str:
+    def encode(self, value: bytes) -> dict[str, str]:
         """See `Codec`."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidInput(f"{type(value).__name__} is no bytes, and the state's codec is bytes")
-        return base64.b64encode(value).decode()
+        return {"base64": base64.b64encode(value).decode()}
 
     def decode(self, stored: Any) -> bytes:
         """See `Codec`."""
         try:
-            return base64.b64decode(stored, validate=True)
-        except (TypeError, ValueError, binascii.Error) as error:
-            raise MalformedObject(f"what is stored are no bytes (base64): {error}") from error
+            return base64.b64decode(stored["base64"], validate=True)
+        except (TypeError, ValueError, KeyError, binascii.Error) as error:
+            raise MalformedObject(f'what is stored are no bytes ({{"base64": ...}}): {error!r}') from error
 
 
 class Model(Generic[V]):

@@ -282,8 +282,8 @@ class State(Generic[V]):
         value = None if self._default is None else self.codec.encode(self._default())
         return BeginEdit(epoch, value, reason)
 
-    def _ending(self, edit: Edit[V], reason: str) -> EndEdit:
-        return EndEdit(edit.lease.epoch, edit.begun.serial, self.codec.encode(edit.value), reason)
+    def _ending(self, edit: Edit[V], reason: str, *, goes_on: bool = False) -> EndEdit:
+        return EndEdit(edit.lease.epoch, edit.begun.serial, self.codec.encode(edit.value), reason, goes_on)
 
     def _value(self, stored: Any) -> Any:
         if stored is None:

@@ -1,0 +1,88 @@
+"""`lockprovider state run URL -- terraform apply`, and `state serve`: Terraform's and OpenTofu's state on any store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from types import FrameType
+from typing import Any
+
+from fsspec_cas import InvalidInput, Machine
+from fsspec_cas.command import DONE, storage_options
+from lockprovider.commands.place import Commands, add_object_command, say
+from lockprovider.recipes.state import State
+from lockprovider.recipes.state.terraform import TerraformServer
+
+_FORM = "write -- between the options and the command: lockprovider state run URL [options] -- terraform apply"
+_MORE = """The configuration has `terraform { backend "http" {} }`, and nothing more: address and password are in the
+environment. The lock lapses if this process dies; a run that was overtaken is refused, and Terraform leaves its state
+in errored.tfstate. `lockprovider state history` has every state that ever was, until it is trimmed.
+
+Not promised: anything for runs that use the same state by another backend."""
+
+
+def add(commands: Commands) -> None:
+    """Register them."""
+    what = "the state's object: s3://bucket/infra/network.json"
+    text = "Run Terraform or OpenTofu with its state in this object, on any store."
+    run = add_object_command(commands, "run", _run, text, what, more=_MORE)
+    run.usage = "lockprovider state run URL [options] -- COMMAND [ARGUMENT ...]"
+    text = "Answer Terraform's `http` backend on loopback, until it is interrupted."
+    serve = add_object_command(commands, "serve", _serve, text, what, more=_MORE)
+    serve.add_argument("--port", type=int, default=0, help="on 127.0.0.1 (default: a free one)")
+
+
+def _server(arguments: Any, port: int = 0) -> TerraformServer:
+    state: State[bytes] = State.open(arguments.url, storage_options=storage_options(arguments), codec=bytes)
+    state.read()  # what is wrong with the place is said before anything is run
+    return TerraformServer(state, Machine().new_id(), port)
+
+
+def _run(arguments: Any) -> int:
+    words = arguments.words
+    if not words:
+        raise InvalidInput(f"no command; {_FORM}")
+    server = _server(arguments)
+    serving = threading.Thread(target=server.serve, name="state", daemon=True)
+    serving.start()
+    try:
+        return _child(words, server.environment)
+    finally:
+        server.shutdown()
+        serving.join()
+
+
+def _child(words: list[str], environment: dict[str, str]) -> int:
+    """The command's own exit code. What the terminal sends it gets itself; TERM is passed on."""
+    child: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        for one in child:
+            one.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        child.append(subprocess.Popen(words, env={**os.environ, **environment}))  # noqa: S603 - its purpose
+        status = child[0].wait()
+    except OSError as error:
+        raise InvalidInput(f"{words[0]}: {error.strerror}") from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 - status if status < 0 else status
+
+
+def _serve(arguments: Any) -> int:
+    server = _server(arguments, arguments.port)
+    shown = "\n".join(f"export {name}={value}" for name, value in server.environment.items())
+    say(arguments, server.environment, shown)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        return DONE
+    return DONE

@@ -1,0 +1,109 @@
+"""`lockprovider state`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockprovider import LeaseLost
+from lockprovider.state import Fenced, State
+
+COMMAND = str(Path(sys.executable).with_name("lockprovider"))
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    return f"file://{tmp_path}/orders.json"
+
+
+def state(*arguments, stdin=b"", code=0, **environment):
+    """One command to its end. It never shows a traceback."""
+    done = subprocess.run(
+        [COMMAND, "state", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == code, done
+    return done
+
+
+def test_it_is_put_read_compared_and_rolled_back(url) -> None:
+    assert b"there is no state" in state("get", url, code=1).stderr
+    state("put", url, "--expected", 0, "--reason", "begin", stdin=b'{"day": 1}')
+    assert b"at serial 1, not at 0" in state("put", url, "--expected", 0, stdin=b"{}", code=1).stderr
+    said = json.loads(state("put", url, "--json", stdin=b'{"day": 2, "new": true}').stdout)
+    assert (said["outcome"], said["serial"]) == ("written", 2)
+    assert json.loads(state("get", url).stdout) == {"day": 2, "new": True}
+    assert json.loads(state("get", url, "--serial", 1).stdout) == {"day": 1}
+    assert state("diff", url, 1, 2).stdout.decode().splitlines() == ["/day: 1 -> 2", "/new: absent -> true"]
+    assert json.loads(state("diff", url, 1, 2, "--json").stdout.splitlines()[1]) == {"where": "/new", "after": True}
+    assert b"serial 3" in state("rollback", url, 1).stdout
+    shown = json.loads(state("get", url, "--json").stdout)
+    assert (shown["serial"], shown["reason"], shown["value"]) == (3, "rollback to 1", {"day": 1})
+    assert [json.loads(line)["serial"] for line in state("history", url, "--json").stdout.splitlines()] == [3, 2, 1]
+    assert b"begin" in state("history", url).stdout
+    assert b"no serial 9" in state("get", url, "--serial", 9, code=1).stderr
+
+
+def test_bytes_come_back_as_they_were(url) -> None:
+    state("put", url, "--bytes", stdin=bytes(range(256)))
+    assert state("get", url).stdout == bytes(range(256))
+    assert b"not JSON" in state("put", url, stdin=b"\xff", code=2).stderr
+
+
+def test_an_older_fence_is_refused(url) -> None:
+    state("put", url, "--fence", 7, stdin=b"{}")
+    assert b"epoch 6 is over" in state("put", url, "--fence", 6, stdin=b"{}", code=1).stderr
+
+
+def test_it_is_edited_in_an_editor(url) -> None:
+    state("put", url, stdin=b'{"day": 1}')
+    state("edit", url, "--reason", "by hand", "--editor", "sed -i s/1/2/")
+    assert json.loads(state("get", url).stdout) == {"day": 2}
+    state("edit", url, VISUAL="sed -i s/2/3/")
+    assert json.loads(state("get", url).stdout) == {"day": 3}
+    assert b"ended with 1" in state("edit", url, "--editor", "false", code=2).stderr
+    assert b"not JSON" in state("edit", url, "--editor", "sed -i s/3/x/", code=2).stderr
+    assert b"no-such-editor" in state("edit", url, "--editor", "no-such-editor", code=2).stderr
+    assert json.loads(state("get", url).stdout) == {"day": 3}
+
+
+def test_who_edits_is_shown_and_can_be_stopped(url) -> None:
+    opened = State.open(url, default=dict)
+    assert b"nobody edits it" in state("who", url).stdout
+    assert json.loads(state("unlock", url, "--yes", "--json").stdout) == {"outcome": "not_held"}
+    edit = opened.edit(reason="migration 12")
+    edit.__enter__()
+    shown = json.loads(state("who", url, "--json").stdout)
+    assert (shown["state"], shown["reason"]) == ("held", "migration 12")
+    assert b"migration 12" in state("put", url, stdin=b"{}", code=1).stderr
+    assert b"add --yes" in state("unlock", url, code=2).stderr
+    assert b"held by" in state("edit", url, "--timeout", 0, "--editor", "true", code=1).stderr
+    assert b"migration 12" in state("unlock", url, "--yes").stdout
+    with pytest.raises((LeaseLost, Fenced)):
+        edit.__exit__(None, None, None)
+    state("put", url, stdin=b'{"free": true}')
+    assert opened.read().value == {"free": True}
+
+
+def test_what_is_no_state_is_bad_input(tmp_path) -> None:
+    (tmp_path / "x.json").write_text("[]")
+    assert b"no state file" in state("get", f"file://{tmp_path}/x.json", code=2).stderr
+    assert b"names no object" in state("get", "s3://bucket", code=2).stderr
+
+
+def test_run_passes_the_environment_and_the_exit_code_on(url) -> None:
+    done = state("run", url, "--", "sh", "-c", 'echo "$TF_HTTP_ADDRESS $TF_HTTP_USERNAME"; exit 7', code=7)
+    assert done.stdout.startswith(b"http://127.0.0.1:")
+    assert done.stdout.endswith(b" lockprovider\n")
+    assert b"no command" in state("run", url, code=2).stderr
+    assert b"no-such-command" in state("run", url, "--", "no-such-command", code=2).stderr

@@ -23,7 +23,7 @@ for longer."""
 _WORDS = {
     "released": "released",
     "lost": "lost before it was given back",
-    "lapsed": "end not told; lapsed",
+    "lapsed": "no end recorded; lapsed",
     "held": "held now",
 }
 
@@ -111,11 +111,11 @@ def _sentence(flag: Flag) -> str:
             return f"{owners} overlap by {for_how_long} at {since}: so much may be their clocks"
         case "early":
             first, second = flag.owners
-            why = f"{for_how_long} before the lease of {first} had run out, which told no end"
+            why = f"{for_how_long} before the lease of {first} had run out, which recorded no end"
             return f"{second} took it at {since}, {why}: broken, or a record is missing"
         case "lapse":
             return f"{owners} held on for {for_how_long} from {since} after its lease had run out"
         case "unended":
-            return f"{owners}, holder from {since}, told no end: it was killed, or its last record is missing"
+            return f"{owners}, holder from {since}, recorded no end: it was killed, or its last record is missing"
         case "unreadable":
             return f"{flag.file} has lines that are no audit record"

@@ -200,7 +200,7 @@ def _watch(lease: Lease, child: Child, news: threading.Event) -> LeaseLost | Non
         if ended:
             return None
         news.wait(min(_CHECK_S, max(0.01, lease.deadline_s - world.monotonic_s())))
-        news.clear()  # what it told is looked at next
+        news.clear()  # what it announced is looked at next
 
 
 def _release(lease: Lease, said: _Said) -> None:

@@ -14,7 +14,7 @@ from lockprovider.observe.status import lines, status_fields
 def add(commands: Commands) -> None:
     """Register it."""
     text = "Say who holds the lock, since when, until when, and what is pending."
-    more = "It only reads. Lapsed or not is told by the store's own clock, where the store says its time."
+    more = "It only reads. Lapsed or not goes by the store's own clock, where the store says its time."
     add_request_timeout(add_command(commands, "status", _status, text, more=more))
 
 

@@ -123,11 +123,11 @@ def decode_switch(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """One holding of the lock, as its holder told it.
+    """One holding of the lock, as its holder recorded it.
 
     Attributes:
-        how: `released`; `lost`: it ended when the lock was not held any more; `lapsed`: no end was told, `end_ms` is
-            when the last promise ran out; `held`: no end was told, and the last promise still stands.
+        how: `released`; `lost`: it ended when the lock was not held any more; `lapsed`: no end was recorded, `end_ms`
+            is when the last promise ran out; `held`: no end was recorded, and the last promise still stands.
         promised_ms: until when the last record said that it would be held.
         lapses: stretches in which the lease had run out before it was renewed.
     """
@@ -143,7 +143,7 @@ class Tenure:
 
     @property
     def ended(self) -> bool:
-        """Whether the holder told its end."""
+        """Whether the holder recorded its end."""
         return self.how in ("released", "lost")
 
 
@@ -153,9 +153,9 @@ class Flag:
 
     Attributes:
         kind: `overlap`: two held the lock at once, and clocks that differ by 500 ms do not explain it; `early`: taken
-            before the lease of one who told no end had run out (it was broken, or its last record is missing);
+            before the lease of one who recorded no end had run out (it was broken, or its last record is missing);
             `clocks`: an overlap that clocks explain; `lapse`: held on after the lease had run out; `unended`: the
-            holder told no end; `unreadable`: lines that are no audit record.
+            holder recorded no end; `unreadable`: lines that are no audit record.
     """
 
     kind: Kind
@@ -240,7 +240,7 @@ def _renewed(held: Tenure, until_ms: int) -> Tenure:
 
 
 def _gone_on(held: Tenure, at_ms: int) -> Tenure:
-    """The tenure, with the stretch after its lease ran out, if it is told of so late."""
+    """The tenure, with the stretch after its lease ran out, if it was recorded so late."""
     return replace(held, lapses=(*held.lapses, (held.end_ms, at_ms))) if at_ms > held.end_ms else held
 
 

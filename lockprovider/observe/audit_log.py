@@ -49,7 +49,7 @@ class _Page:
 
 
 @dataclass(slots=True)
-class _Desk:
+class _Shared:
     """What the threads of one process share."""
 
     pid: int
@@ -82,7 +82,7 @@ class AuditLog:
         self._exit_s = exit_s
         self._places = places(lock_path)
         self._world = world or Machine()
-        self._desk = _new_desk()
+        self._shared = _new_shared()
 
     def __getstate__(self) -> tuple[Store, Places, World, float]:
         """For a pickle or a copy, which begins anew."""
@@ -90,109 +90,109 @@ class AuditLog:
 
     def __setstate__(self, state: tuple[Store, Places, World, float]) -> None:
         self._store, self._places, self._world, self._exit_s = state
-        self._desk = _new_desk()
+        self._shared = _new_shared()
 
     # -- what the lock tells; nothing here waits for the store --------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:
         """The lock was taken with this record."""
-        if self._desk.pid != os.getpid():
-            self._desk = _new_desk()  # forked: what was begun is the parent's to finish
-        desk = self._desk
-        if desk.wanted is False and self._world.monotonic_s() - desk.asked_s < _ASK_AGAIN_S:
+        if self._shared.pid != os.getpid():
+            self._shared = _new_shared()  # forked: what was begun is the parent's to finish
+        shared = self._shared
+        if shared.wanted is False and self._world.monotonic_s() - shared.asked_s < _ASK_AGAIN_S:
             return
         at_ms = self._world.now_ms() if record.holder is None else record.holder.since_ms
-        with desk.guard:
-            began_ms = desk.began_ms = max(at_ms, desk.began_ms + 1)  # two within one ms would share a file
+        with shared.guard:
+            began_ms = shared.began_ms = max(at_ms, shared.began_ms + 1)  # two within one ms would share a file
             path = self._places.file(began_ms, record.owner)
-            page = desk.open_page = _Page(path, began_ms, record.owner, valid_until_ms=record.valid_until_ms)
+            page = shared.open_page = _Page(path, began_ms, record.owner, valid_until_ms=record.valid_until_ms)
             page.add("START", at_ms, held=True)
-            idle = self._hand_in(desk, page)
-        self._go_on(desk, idle=idle)
+            idle = self._hand_in(shared, page)
+        self._go_on(shared, idle=idle)
 
     def renewed(self, record: LockRecord, validity_s: float) -> None:
         """It was prolonged by this record, which is valid for so long from when it was made."""
-        desk = self._desk
-        with desk.guard:
-            page = desk.open_page
+        shared = self._shared
+        with shared.guard:
+            page = shared.open_page
             if page is None:
                 return
             page.valid_until_ms = record.valid_until_ms
             page.add("RENEW", record.valid_until_ms - round(validity_s * 1000), held=True)
-            idle = self._hand_in(desk, page)
-        self._go_on(desk, idle=idle)
+            idle = self._hand_in(shared, page)
+        self._go_on(shared, idle=idle)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
         """It was given back, or turned out not to be held any more."""
-        desk = self._desk
-        with desk.guard:
-            page, desk.open_page = desk.open_page, None
+        shared = self._shared
+        with shared.guard:
+            page, shared.open_page = shared.open_page, None
             if page is None:
                 return
             page.add("END", at_ms, held=held)
-            idle = self._hand_in(desk, page)
-        self._go_on(desk, idle=idle)
+            idle = self._hand_in(shared, page)
+        self._go_on(shared, idle=idle)
 
     def flush(self, timeout_s: float = _EXIT_S) -> bool:
-        """Wait until what was told so far is written or given up; False if that took longer."""
-        return self._desk.idle.wait(timeout_s)
+        """Wait until what was recorded so far is written or given up; False if that took longer."""
+        return self._shared.idle.wait(timeout_s)
 
     # -- what the thread does -----------------------------------------------------------------------------------------
 
-    def _hand_in(self, desk: _Desk, page: _Page) -> bool:
+    def _hand_in(self, shared: _Shared, page: _Page) -> bool:
         """Under the guard, with the change itself: or the thread could take it for the end. Whether nobody writes."""
-        if page not in desk.pages:
-            desk.pages.append(page)
-        if not desk.at_exit:
-            desk.at_exit = True
+        if page not in shared.pages:
+            shared.pages.append(page)
+        if not shared.at_exit:
+            shared.at_exit = True
             atexit.register(self._at_exit)
-        desk.idle.clear()
-        idle, desk.running = not desk.running, True
+        shared.idle.clear()
+        idle, shared.running = not shared.running, True
         return idle
 
-    def _go_on(self, desk: _Desk, *, idle: bool) -> None:
+    def _go_on(self, shared: _Shared, *, idle: bool) -> None:
         if not idle:
             return
         try:
-            threading.Thread(target=self._write_all, args=(desk,), name="lock-audit", daemon=True).start()
+            threading.Thread(target=self._write_all, args=(shared,), name="lock-audit", daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is about to end: see `_at_exit`
-            desk.running = False
+            shared.running = False
 
-    def _write_all(self, desk: _Desk) -> None:
-        while (page := self._next(desk)) is not None:
-            self._write(desk, page)
+    def _write_all(self, shared: _Shared) -> None:
+        while (page := self._next(shared)) is not None:
+            self._write(shared, page)
 
-    def _next(self, desk: _Desk) -> _Page | None:
-        with desk.guard:
-            if desk.pages:
-                return desk.pages.popleft()
-            desk.running = False
-            if desk.open_page is None and desk.at_exit:
-                desk.at_exit = False
+    def _next(self, shared: _Shared) -> _Page | None:
+        with shared.guard:
+            if shared.pages:
+                return shared.pages.popleft()
+            shared.running = False
+            if shared.open_page is None and shared.at_exit:
+                shared.at_exit = False
                 atexit.unregister(self._at_exit)
-            desk.idle.set()
+            shared.idle.set()
             return None
 
-    def _write(self, desk: _Desk, page: _Page, timeout_s: float = _REQUEST_S) -> None:
+    def _write(self, shared: _Shared, page: _Page, timeout_s: float = _REQUEST_S) -> None:
         try:
-            if self._wanted(desk, timeout_s):
-                self._put(desk, page, timeout_s)
+            if self._wanted(shared, timeout_s):
+                self._put(shared, page, timeout_s)
                 return
         except (CasError, OSError) as error:
             _log.warning("the audit of a lock is not complete: %s was not written: %s", page.path, error)
             return
-        with desk.guard:
-            desk.open_page = None if desk.open_page is page else desk.open_page
+        with shared.guard:
+            shared.open_page = None if shared.open_page is page else shared.open_page
 
-    def _wanted(self, desk: _Desk, timeout_s: float) -> bool:
+    def _wanted(self, shared: _Shared, timeout_s: float) -> bool:
         now_s = self._world.monotonic_s()
-        if desk.wanted is None or (not desk.wanted and now_s - desk.asked_s >= _ASK_AGAIN_S):
-            desk.wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
-            desk.asked_s = now_s
-        return desk.wanted
+        if shared.wanted is None or (not shared.wanted and now_s - shared.asked_s >= _ASK_AGAIN_S):
+            shared.wanted = is_enabled(self._store, self._places.switch, timeout_s=timeout_s)
+            shared.asked_s = now_s
+        return shared.wanted
 
-    def _put(self, desk: _Desk, page: _Page, timeout_s: float) -> None:
-        with desk.guard:
+    def _put(self, shared: _Shared, page: _Page, timeout_s: float) -> None:
+        with shared.guard:
             data = page.data
         if len(data) == page.written:
             return
@@ -210,18 +210,18 @@ class AuditLog:
 
     def _at_exit(self) -> None:
         """The last records of a process: the thread's, if there is one, else in this thread."""
-        desk = self._desk
-        if desk.pid != os.getpid() or (desk.running and not self.flush(self._exit_s)):
+        shared = self._shared
+        if shared.pid != os.getpid() or (shared.running and not self.flush(self._exit_s)):
             return
         with contextlib.suppress(IndexError):
             while True:
-                self._write(desk, desk.pages.popleft(), self._exit_s)
+                self._write(shared, shared.pages.popleft(), self._exit_s)
 
 
-def _new_desk() -> _Desk:
-    desk = _Desk(os.getpid())
-    desk.idle.set()
-    return desk
+def _new_shared() -> _Shared:
+    shared = _Shared(os.getpid())
+    shared.idle.set()
+    return shared
 
 
 def is_enabled(store: Store, switch: str, *, timeout_s: float) -> bool:

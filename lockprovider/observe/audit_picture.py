@@ -23,7 +23,7 @@ COLOURS: dict[How, str] = {"released": "#3b78c3", "lost": "#cf222e", "lapsed": "
 MEANINGS: dict[How, str] = {
     "released": "released",
     "lost": "lost",
-    "lapsed": "end not told, drawn until it lapsed",
+    "lapsed": "no end recorded: until it lapsed",
     "held": "held now",
 }
 

@@ -16,7 +16,7 @@ A counter's value is what to add, a timer's and the gauge's are milliseconds:
     lock.dangling                        a lock was taken from a holder that let it lapse
     lock.throttled                       the store asked for patience (429, 503) at a read or write of the record
     lock.interrupted                     Ctrl-C, or the task was cancelled, while it was waited for
-    lock.acquire.duration      timer     how long it was held, told at the release; the name is Hudi's
+    lock.acquire.duration      timer     how long it was held, counted at the release; the name is Hudi's
     lock.request.latency       timer     how long an acquisition took, whatever it came to
     lock.expiration.deadline   gauge     what was left of the old validity when it was prolonged; after a take, the new
 

@@ -66,7 +66,7 @@ def test_any_number_of_threads_at_once_costs_two_requests_and_each_change_one_bo
             if change is not None:
                 other.update("flags", lambda _: change)
             rest = [pool.submit(cached.get) for _ in range(CALLERS - 1)]
-            until(lambda: cached._desk.waiting == CALLERS)
+            until(lambda: cached._state.waiting == CALLERS)
             held.open()
             first.result()
             return {one.result() for one in rest}

@@ -495,11 +495,11 @@ def test_what_is_handed_in_while_the_thread_finishes_is_waited_for(store: Store)
     for at_ms in range(300):
         log.taken(record)
         log.ended(at_ms, held=True)
-        desk = log._desk
-        with desk.guard:
-            assert desk.at_exit or not (desk.pages or desk.running)
+        shared = log._shared
+        with shared.guard:
+            assert shared.at_exit or not (shared.pages or shared.running)
     assert settled(log)
-    assert not log._desk.at_exit
+    assert not log._shared.at_exit
 
 
 def test_no_thread_is_left_when_all_is_written(store: Store) -> None:

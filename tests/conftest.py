@@ -21,6 +21,7 @@ from faults.proxy import FaultProxy
 from hypothesis import HealthCheck, settings
 from servers.azurite import Azurite
 from servers.fakegcs import FakeGcs
+from servers.gcs_double import GcsDouble
 from servers.ministack import Ministack
 from servers.negative import NegativeGcs, NegativeS3
 from servers.seaweedfs import SeaweedFS
@@ -174,6 +175,12 @@ def fake_gcs() -> Iterator[FakeGcs]:
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[Azurite]:
     with Azurite() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_double() -> Iterator[GcsDouble]:
+    with GcsDouble() as server:
         yield server
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import HUDI_LOCK_PATH, LockRecord, LockSettings
+from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, Lock, LockRecord, LockSettings
 
 SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
 RECORD = "table_lock.json"
@@ -61,6 +61,14 @@ class Noting(LocalBackend):
     def _reach(self) -> None:
         if self.out_of_reach:
             raise Unavailable("the store is out of reach")
+
+
+def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
+    """Under that turn, and let it go."""
+    try:
+        turn.publish_last(lock.enclose(path, path.encode(), sole=True), path.encode())
+    finally:
+        turn.release()
 
 
 def record(store: Store) -> LockRecord:

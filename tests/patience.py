@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,3 +29,19 @@ async def soon(condition: Callable[[], object], what: str = "") -> None:
     while not condition():
         assert time.monotonic() < end_s, f"not within {PATIENCE_S:g} s: {what or condition}"
         await asyncio.sleep(_PAUSE_S)
+
+
+def said_at_once(children: Sequence[subprocess.Popen[bytes]]) -> list[str]:
+    """What each says that began when all had said `ready`, at the end of its input."""
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    said = []
+    for child in children:
+        assert child.stdout is not None
+        said.append(child.stdout.read().decode().strip())
+        assert child.wait(PATIENCE_S) == 0
+    return said

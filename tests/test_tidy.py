@@ -22,8 +22,7 @@ MODULES = {
 # What is slept through in tests, besides by `patience`: a time is meant there, not something that happens meanwhile.
 SLEEPS = {
     "tests/patience.py": "waits for conditions, for all others",
-    "tests/jvm/shared_table.py": "waits for a condition of a JVM",
-    "tests/jvm/test_lock_provider.py": "waits for a condition of a JVM; clients rest between turns",
+    "tests/jvm/test_lock_provider.py": "clients rest between turns",
     "tests/jvm/test_spark_races.py": "writers rest between turns",
     "tests/soak/leaks.py": "what is closed takes its time to be gone",
     "tests/soak/market_audit.py": "the dead do not tell that they are",

@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from conformance.facade import Facade
 from patience import until
-from servers.gcs_double import GcsDouble
 
 from fsspec_cas import ABSENT, AlreadyExists, AsyncStore, InvalidInput, Lost, ObjectNotFound, Store, Won
 
@@ -26,12 +25,6 @@ MIB = 1 << 20
 STORES = ("memory", "local", "seaweedfs", "ministack", "gcs_double", "azurite")
 # The least that each kind of store takes, so that a test is quick.
 PART = {"memory": 1000, "local": 1000, "gcs": 256 * 1024, "azure": 64 * 1024, "s3": 5 * MIB}
-
-
-@pytest.fixture(scope="module")
-def gcs_double():
-    with GcsDouble() as server:
-        yield server
 
 
 class Place(tuple):  # noqa: SLOT001 (it has a dict for `server`)

@@ -10,18 +10,11 @@ import pytest
 from faults import actions as do
 from faults.actions import Ending
 from faults.proxy import FaultProxy
-from servers.gcs_double import GcsDouble
 
 from fsspec_cas import AsyncStore, Lost, OutcomeUnknown, Store, StoreError, Unknown, Won
 
 PART = {"seaweedfs": 5 << 20, "azurite": 64 << 10, "gcs_double": 256 << 10}
 TIMEOUT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def gcs_double():
-    with GcsDouble() as server:
-        yield server
 
 
 class Bench:

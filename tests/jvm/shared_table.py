@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from patience import PATIENCE_S
 from table.tables import SCHEMA, SPEC, upsert
 
 from jvm.spark import SHARED, HudiSpark
@@ -12,13 +12,10 @@ from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from servers.seaweedfs import SeaweedFS
 
 Triple = tuple[int, str, int]
 DDL = "id bigint, part string, value bigint"
-PATIENCE_S = 240.0
 # Theirs and ours agree on when a writer is dead.
 BEAT_S, MISSES = 2, 3
 SETTINGS = TableSettings(
@@ -39,13 +36,6 @@ def new_table(server: SeaweedFS) -> Table:
     table = Table.create(server.new_prefix(), SPEC, settings=SETTINGS, storage_options=server.storage_options)
     upsert(table, (1, "a", 1), (2, "b", 2))
     return table
-
-
-def until(what: str, happens: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not happens():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s"
-        time.sleep(0.1)
 
 
 def theirs(hudi: HudiSpark, table: Table) -> set[Triple]:

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import until
 
 from fsspec_cas import Machine, Store
-from jvm.test_lock_provider import until
 from lockprovider import HUDI_LOCK_PATH, Lock, LockSettings
 from lockprovider.observe.audit import Audit, AuditRecord, analyse, places
 from lockprovider.observe.audit_log import AuditLog, read_files, set_enabled
@@ -52,7 +52,7 @@ def table(seaweedfs: SeaweedFS) -> Audited:
 def test_their_lines_are_ours_byte_for_byte_and_their_file_is_where_ours_are(jvm: JvmLocks, table: Audited) -> None:
     theirs = jvm.open(table.url, 10, 1)
     assert theirs.try_lock()
-    until("they renew it", lambda: b"RENEW" in b"".join(table.files().values()))
+    until(lambda: b"RENEW" in b"".join(table.files().values()), "they renew it")
     owner = theirs.held().split()[2]
     theirs.unlock()
     ((name, data),) = table.files().items()
@@ -84,7 +84,7 @@ def test_a_holder_of_theirs_that_was_overtaken_told_no_end(jvm: JvmLocks, table:
     assert theirs.try_lock()
     record = json.loads(table.store.read(HUDI_LOCK_PATH).data)
     taken_ms = record["validUntil"] - 60_000
-    until("clocks cannot explain it", lambda: Machine().now_ms() > taken_ms + 600)
+    until(lambda: Machine().now_ms() > taken_ms + 600, "clocks cannot explain it")
     table.store.update(HUDI_LOCK_PATH, lambda _: json.dumps(record | {"expired": True}).encode())
     ours = table.hold_ours()
     audit = table.audit()

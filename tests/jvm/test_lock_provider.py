@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import PATIENCE_S, until
 
 from fsspec_cas import Store
 from jvm.clients import JvmError, JvmLocks, Provider
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.jvm
 
-PATIENCE_S = 120.0
 GRACE_MS = 500
 SETTINGS = LockSettings(validity_s=60, renew_s=5, timeout_s=PATIENCE_S, poll_s=0.2)
 
@@ -75,13 +75,6 @@ def table(seaweedfs: SeaweedFS) -> Table:
 @pytest.fixture
 def theirs(jvm: JvmLocks, table: Table) -> Provider:
     return jvm.open(table.url)
-
-
-def until(what: str, happens: Callable[[], bool], pause_s: float = 0.05) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not happens():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s"
-        time.sleep(pause_s)
 
 
 def test_our_record_begins_with_theirs_byte_for_byte_and_each_reads_the_others(jvm: JvmLocks) -> None:
@@ -136,7 +129,7 @@ def test_a_waiting_client_of_ours_leaves_their_record_alone_so_that_it_can_be_re
     for waiter in waiters:
         waiter.start()
     # Long beyond its first validity it is still theirs.
-    until("the lease is prolonged", lambda: _valid_until(table) > first.valid_until_ms + 2_000)
+    until(lambda: _valid_until(table) > first.valid_until_ms + 2_000, "the lease is prolonged")
     assert theirs.held().split()[2] == first.owner == LockRecord.decode(table.bytes()).owner
     assert acquired == []
     theirs.unlock()
@@ -168,7 +161,7 @@ def test_our_epoch_rises_over_their_acquisitions_which_drop_it(table: Table, the
 def test_they_take_over_what_of_ours_lapsed_but_not_before_the_grace_for_clocks(table: Table, theirs: Provider) -> None:
     lapses_ms = int(time.time() * 1000) + 1_500
     table.write(LockRecord("dead", lapses_ms, expired=False, epoch=5, holder=Holder("gone", 1, 2)).encode())
-    until("they take it over", theirs.try_lock)
+    until(theirs.try_lock, "they take it over")
     assert int(time.time() * 1000) > lapses_ms + GRACE_MS
     theirs.unlock()
 
@@ -208,7 +201,7 @@ def test_a_jvm_that_was_paused_past_its_lease_is_told_and_leaves_our_record_alon
     with table.ours().acquire() as lease:
         written = table.bytes()
         jvm.go_on()
-        until("their holder is told", theirs.told_lost)
+        until(theirs.told_lost, "their holder is told")
         assert not theirs.try_lock()
         with contextlib.suppress(JvmError):
             theirs.unlock()

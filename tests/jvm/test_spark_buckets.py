@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hudi import HudiTableBuilder
 from table.format.test_bucket_hash import JVM
-from table.tables import SCHEMA, content, rows, upsert
+from table.tables import SCHEMA, by_hudi_rs, content, rows, upsert
 
 from jvm.shared_table import DDL, OPTIONS, SETTINGS, Triple, theirs
 from jvm.spark import HudiError, HudiSpark
@@ -55,16 +54,9 @@ def groups(table: Table) -> dict[tuple[str, int], str]:
     return found
 
 
-def by_hudi_rs(table: Table) -> set[Triple]:
-    options = reader_options(table.url, table.storage_options, {})
-    batches = HudiTableBuilder.from_base_uri(table.url).with_options(options).build().read()
-    found = [tuple(row[name] for name in SCHEMA.names) for batch in batches for row in batch.to_pylist()]
-    assert len(found) == len(set(found))
-    return set(found)
-
-
 def agreed(hudi: HudiSpark, table: Table, expected: set[Triple]) -> None:
-    assert content(table) == theirs(hudi, table) == by_hudi_rs(table) == expected
+    options = reader_options(table.url, table.storage_options, {})
+    assert content(table) == theirs(hudi, table) == by_hudi_rs(table.url, options) == expected
 
 
 def test_they_find_the_index_in_the_properties_and_write_into_our_file_groups(hudi: HudiSpark, table: Table) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import PATIENCE_S, until
 from table.tables import content, rows, upsert
 
-from jvm.shared_table import BEAT_S, DDL, MISSES, OPTIONS, PATIENCE_S, Triple, new_table, theirs, until
+from jvm.shared_table import BEAT_S, DDL, MISSES, OPTIONS, Triple, new_table, theirs
 from jvm.spark import HudiError, HudiSpark
 from lockprovider.table import Aborted, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
@@ -46,10 +47,10 @@ class Writing:
         before = set(self.table.timeline().pending_writes)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        until("their instant begins", lambda: self._begun(before) or not self._thread.is_alive())
+        until(lambda: self._begun(before) or not self._thread.is_alive(), "their instant begins")
         # Only when it reads its rows has it looked which commits there are: what is committed now it has not seen.
         reached = self.gate.with_name(f"{self.gate.name}.reached")
-        until("their rows are read", lambda: reached.exists() or not self._thread.is_alive())
+        until(lambda: reached.exists() or not self._thread.is_alive(), "their rows are read")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +98,7 @@ def test_they_wait_for_the_lock_that_we_hold(hudi: HudiSpark, table: Table, tmp_
         with table.lock.acquire():
             completed, looks = table.timeline().writes, hudi.looks_at_lock(table.url)
             write.let_go()
-            until("they look at the lock again and again", lambda: hudi.looks_at_lock(table.url) > looks + 2)
+            until(lambda: hudi.looks_at_lock(table.url) > looks + 2, "they look at the lock again and again")
             assert table.timeline().writes == completed
         write.finish()
     assert (1, "a", 10) in content(table)
@@ -147,7 +148,7 @@ def test_we_roll_back_what_a_killed_writer_of_theirs_has_left(
         victim = write.instant
         with table.lock.acquire():
             write.let_go()
-            until("their files are written", lambda: len(_data_of(table, victim)) == 2)
+            until(lambda: len(_data_of(table, victim)) == 2, "their files are written")
             dying.kill9()
     assert victim in table.timeline().pending_writes
     turns = _upsert_until_gone(table, victim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,9 @@ def content(table: Table) -> set[tuple[int, str, int]]:
     return {tuple(row.values()) for row in engine.read(table).to_pylist()}
 
 
-def by_hudi_rs(url: str) -> set[tuple[int, str, int]]:
+def by_hudi_rs(url: str, options: Mapping[str, str] | None = None) -> set[tuple[int, str, int]]:
     """All rows, by the independent reader; a row that is there twice fails."""
-    batches = HudiTableBuilder.from_base_uri(url).build().read()
+    batches = HudiTableBuilder.from_base_uri(url).with_options(dict(options or {})).build().read()
     found = [tuple(row[name] for name in SCHEMA.names) for batch in batches for row in batch.to_pylist()]
     assert len(found) == len(set(found)), "hudi-rs saw a row twice"
     return set(found)

@@ -12,7 +12,8 @@ import pytest
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.storage.blob.aio import BlobServiceClient
 from google.auth.credentials import Credentials
-from test_sends_once import Wire, ask, azure, http, s3
+from servers.wire import Wire, http
+from test_sends_once import ask, azure, s3
 
 from fsspec_cas import ABSENT, AccessDenied, Store, Unavailable
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import said_at_once
 
 from fsspec_cas import ABSENT, AccessDenied, Lost, NotSupported, ObjectNotFound, Store, StoreError, Won
 from fsspec_cas.backends import local
@@ -76,18 +77,7 @@ print(sum(isinstance(store.put_if_absent(f"new/{n}", b"x"), Won) for n in range(
 def test_of_processes_that_create_the_same_files_each_file_has_one_winner(tmp_path):
     command = [sys.executable, "-c", CREATE, str(tmp_path), "20"]
     children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.close()
-    wins = []
-    for child in children:
-        assert child.stdout is not None
-        wins.append(int(child.stdout.read()))
-        assert child.wait(60) == 0
-    assert sum(wins) == 20
+    assert sum(int(wins) for wins in said_at_once(children)) == 20
 
 
 WRITE = """

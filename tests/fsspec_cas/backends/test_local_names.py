@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import said_at_once
 
 from fsspec_cas import AsyncStore, Lost, NotSupported, ObjectNotFound, Store, StoreError, Unavailable, Won
 from fsspec_cas.backends import local, local_names
@@ -93,19 +94,7 @@ except Exception as error:
 
 
 def race(root: Path, names: list[str], version: object) -> list[str]:
-    children = [start(REPLACE, root, name, version) for name in names]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.close()
-    said = []
-    for child in children:
-        assert child.stdout is not None
-        said.append(child.stdout.read().decode().strip())
-        assert child.wait(60) == 0
-    return said
+    return said_at_once([start(REPLACE, root, name, version) for name in names])
 
 
 def test_of_processes_that_replace_one_file_by_its_name_and_by_links_one_wins(tmp_path, store):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 
 import fsspec
 import pytest
 from botocore.loaders import JSONFileLoader
+from servers.wire import Wire, http
 
 from fsspec_cas import Store, Version, Won
 
@@ -16,54 +15,13 @@ SMALL, LARGE = 64 * 1024, 64 * 1024 + 1
 ETAG = '"1"'
 
 
-class Listener:
-    """Answers 200 to every request, and keeps the headers; counts how often a client asked before it sent the body."""
-
-    def __init__(self) -> None:
-        self.heads: list[dict[str, str]] = []
-        self.asked_first = 0
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            with connection, connection.makefile("rb") as stream:
-                self._one(connection, stream)
-
-    def _one(self, connection: socket.socket, stream) -> None:
-        if not stream.readline():
-            return
-        lines = iter(stream.readline, b"\r\n")
-        head = dict(line.decode().rstrip("\r\n").lower().split(": ", 1) for line in lines)
-        if "expect" in head:
-            self.asked_first += 1
-            connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        stream.read(int(head.get("content-length", 0)))
-        self.heads.append(head)
-        connection.sendall(
-            f"HTTP/1.1 200 OK\r\nETag: {ETAG}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-        )
-
-
 @pytest.fixture
-def listener() -> Iterator[Listener]:
-    listener = Listener()
-    yield listener
-    listener.close()
+def listener() -> Iterator[Wire]:
+    with Wire(http(200, ETag=ETAG)) as listener:
+        yield listener
 
 
-def store(listener: Listener, **config: object) -> Store:
+def store(listener: Wire, **config: object) -> Store:
     options = {"key": "k", "secret": "s", "endpoint_url": listener.endpoint, "config_kwargs": config}
     return Store.from_filesystem(fsspec.filesystem("s3", skip_instance_cache=True, **options), "bucket")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
-import threading
 
 import fsspec
 import pytest
 from google.oauth2.credentials import Credentials
+from servers.wire import Wire, http
 
 from fsspec_cas import ABSENT, AccessDenied, BucketNotFound, StoreError, Version
 from fsspec_cas.answer import Applied, Denied, Missing, NoAnswer, NotNow, Seen, Unchanged
@@ -18,54 +17,6 @@ from fsspec_cas.backends import backend_for
 
 ACCOUNT = "AccountName=a;AccountKey=a2V5;DefaultEndpointsProtocol=http;"
 DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
-
-
-class Wire:
-    """Reads whole requests, counts them, and gives always the same bytes back; none means that it hangs up."""
-
-    def __init__(self, answer: bytes) -> None:
-        self.requests: list[str] = []
-        self._answer = answer
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve)
-
-    def __enter__(self) -> Wire:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            with connection:
-                self._one(connection)
-
-    def _one(self, connection: socket.socket) -> None:
-        stream = connection.makefile("rb")
-        first = stream.readline()
-        if not first:
-            return
-        self.requests.append(first.decode().split(" ", 1)[0])
-        headers = dict(line.decode().lower().strip().split(": ", 1) for line in iter(stream.readline, b"\r\n"))
-        if "expect" in headers:
-            connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        stream.read(int(headers.get("content-length", 0)))
-        connection.sendall(self._answer)
-
-
-def http(status: int, body: bytes = b"", **headers: object) -> bytes:
-    named = {"Content-Length": len(body), "Connection": "close", **{k.replace("_", "-"): v for k, v in headers.items()}}
-    lines = [f"HTTP/1.1 {status} Reason", *(f"{name}: {value}" for name, value in named.items())]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def s3(endpoint: str):

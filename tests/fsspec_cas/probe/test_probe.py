@@ -10,7 +10,6 @@ from dataclasses import replace
 import fsspec
 import pytest
 from patience import PATIENCE_S
-from servers.gcs_double import GcsDouble
 from servers.more_s3 import LocalBucket
 
 from fsspec_cas import (
@@ -31,12 +30,6 @@ from fsspec_cas.probe.probe import async_probe, probe, require_refusals
 
 ALL = {check.name for check in CHECKS}
 FACTS = {"match form", "equal bytes", "a-b-a"}
-
-
-@pytest.fixture(scope="module")
-def gcs_double():
-    with GcsDouble() as server:
-        yield server
 
 
 def states(report):

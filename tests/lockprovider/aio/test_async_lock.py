@@ -15,6 +15,7 @@ from typing import Any
 
 import patience
 import pytest
+from noting import record, rewritten
 from patience import PATIENCE_S, soon
 
 import lockprovider
@@ -28,7 +29,6 @@ from lockprovider import (
     LeaseLost,
     Lock,
     LockError,
-    LockRecord,
     LockSettings,
     NotAcquired,
 )
@@ -108,16 +108,6 @@ def no_thread_is_left() -> Iterator[None]:
 def until(condition: Callable[[], object]) -> None:
     """With what nobody refers to any more collected."""
     patience.until(lambda: gc.collect() >= 0 and condition())
-
-
-def record(store: Store) -> LockRecord:
-    return LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
-
-
-def rewrite(store: Store, **fields: object) -> None:
-    content = store.read(HUDI_LOCK_PATH)
-    data = json.dumps(json.loads(content.data) | fields).encode()
-    store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()
 
 
 def refused(store: Store) -> bool:
@@ -247,7 +237,7 @@ async def test_a_loss_is_told_on_the_loop(store: Store) -> None:
     told: list[tuple[LeaseLost, int]] = []
     lock = AsyncLock(store, settings=LONG, on_lost=lambda why: told.append((why, threading.get_ident())))
     async with lock.acquire() as lease:
-        rewrite(store, owner="another", epoch=lease.epoch + 1)
+        rewritten(store, owner="another", epoch=lease.epoch + 1)
         assert not await lease.renew()
         await asyncio.wait_for(lease.lost.wait(), SOON_S)
         await soon(lambda: told)
@@ -260,7 +250,7 @@ async def test_a_loss_is_told_on_the_loop(store: Store) -> None:
     assert [ident for _, ident in told] == [threading.get_ident()]
     assert record(store).owner == "another"
     assert not store.list("state")
-    rewrite(store, expired=True)
+    rewritten(store, expired=True)
     async with lock.acquire():
         pass
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from noting import record, rewritten
 
 import lockprovider
 from fsspec_cas import Store, Unavailable
@@ -21,7 +22,6 @@ from lockprovider import (
     HUDI_LOCK_PATH,
     LeaseLost,
     Lock,
-    LockRecord,
     LockSettings,
     LossReason,
     MalformedRecord,
@@ -68,17 +68,6 @@ def store(backend: Counting, tmp_path: Path) -> Store:
 
 def client(store: Store) -> Lock:
     return Lock(store, settings=SHORT)
-
-
-def record(store: Store) -> LockRecord:
-    return LockRecord.decode(store.read(HUDI_LOCK_PATH).data)
-
-
-def rewrite(store: Store, **fields: object) -> None:
-    """As an operator or another writer would change the record."""
-    content = store.read(HUDI_LOCK_PATH)
-    data = json.dumps(json.loads(content.data) | fields).encode()
-    store.put_if_match(HUDI_LOCK_PATH, data, content.version).unwrap()
 
 
 def test_a_held_lock_is_refused_to_others_and_they_are_told_who_holds_it(store: Store) -> None:
@@ -132,7 +121,7 @@ def test_two_threads_of_one_client_exclude_each_other(store: Store) -> None:
 
 def test_a_lapsed_lock_is_taken_over_and_its_old_holder_cannot_publish(store: Store) -> None:
     stale = client(store).acquire()
-    rewrite(store, validUntil=0)
+    rewritten(store, validUntil=0)
     with client(store).acquire() as successor:
         successor.publish("log/1", b"theirs")
         with pytest.raises(LeaseLost):
@@ -147,7 +136,7 @@ def test_a_loss_is_told_by_event_callback_and_check(store: Store) -> None:
     lock = Lock(store, settings=SHORT, on_lost=told.append)
     lease = lock.acquire()
     lease.check()
-    rewrite(store, owner="somebody-else", epoch=lease.epoch + 1)
+    rewritten(store, owner="somebody-else", epoch=lease.epoch + 1)
     assert not lease.renew()
     assert lease.lost.is_set()
     with pytest.raises(LeaseLost, match="taken over") as loss:
@@ -180,7 +169,7 @@ def test_whoever_takes_over_first_finishes_what_was_decided(store: Store) -> Non
     dead = client(store)
     dead.acquire()
     pending: Pending = dead.stage("log/1", b"decided")
-    rewrite(store, validUntil=0, pending={"path": pending.path, "staged": pending.staged, "digest": pending.digest})
+    rewritten(store, validUntil=0, pending={"path": pending.path, "staged": pending.staged, "digest": pending.digest})
     assert not store.list("log/")
     with client(store).acquire():
         assert store.read("log/1").data == b"decided"
@@ -190,7 +179,7 @@ def test_what_was_never_decided_never_appears(store: Store) -> None:
     dead = client(store)
     dead.acquire()
     dead.stage("log/1", b"only staged")
-    rewrite(store, validUntil=0)
+    rewritten(store, validUntil=0)
     with client(store).acquire():
         assert not store.list("log/")
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from noting import RECORD, SETTINGS, Noting, record, rewritten
+from noting import RECORD, SETTINGS, Noting, publish, record, rewritten
 from patience import until
 
 from fsspec_cas import Machine, Store, World
@@ -43,13 +43,6 @@ def store(backend: Noting, tmp_path: Path) -> Store:
 def rewrite(store: Store, world: World = MACHINE, **fields: object) -> None:
     rewritten(store, **fields)
     Lock(store, settings=SETTINGS, world=world).look()  # this process knew another
-
-
-def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
-    try:
-        turn.publish_last(lock.enclose(path, path.encode(), sole=True), path.encode())
-    finally:
-        turn.release()
 
 
 def name_of(store: Store) -> str:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from noting import SETTINGS, publish
 
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, Lock, LockRecord, LockSettings, PublishUnknown
+from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettings, PublishUnknown
 from lockprovider.settings import HAND_OVER_S
-
-SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
 
 
 class Faulty(LocalBackend):
@@ -52,13 +51,6 @@ def client(root: Path, settings: LockSettings = SETTINGS, **more: Any) -> tuple[
     """As of a process of its own."""
     backend = Faulty()
     return Lock(Store(backend, str(root)), settings=settings, **more), backend
-
-
-def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
-    try:
-        turn.publish_last(lock.enclose(path, path.encode(), sole=True), path.encode())
-    finally:
-        turn.release()
 
 
 def record(root: Path) -> LockRecord:

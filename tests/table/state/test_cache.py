@@ -13,12 +13,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from noting import record, rewritten
 from table.asked_for import counted
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import HUDI_LOCK_PATH, LockRecord
+from lockprovider import HUDI_LOCK_PATH
 from lockprovider.publish.publisher import Publisher
 from lockprovider.table import HeartbeatSettings, Table, TableSpec, WriteConflict
 from lockprovider.table.engines import arrow as engine
@@ -91,19 +92,9 @@ def append_and_die(table: Table, *triples: tuple[int, str, int], **extra: str) -
     txn.leave()
 
 
-def record(table: Table) -> LockRecord:
-    return LockRecord.decode(table.store.read(HUDI_LOCK_PATH).data)
-
-
-def rewrite(table: Table, **fields: object) -> None:
-    """The lock record with these fields in place of its own."""
-    path = Path(table.url, HUDI_LOCK_PATH)
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-
-
 def let_time_pass(table: Table, alive: str = "") -> None:
     """As if hours had gone by: a dead process's lease has lapsed, and its heartbeats are old."""
-    rewrite(table, validUntil=0)
+    rewritten(table.store, validUntil=0)
     for beat in Path(table.url, ".hoodie", ".heartbeat").glob("*"):
         if beat.name != alive:
             os.utime(beat, (1, 1))
@@ -136,7 +127,7 @@ def test_readers_and_writers_go_on_when_a_commit_stands_in_the_log_without_its_b
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
     append_and_die(dying(table, COMPLETED), (2, "b", 2), **NOISE)
-    left = record(table)
+    left = record(table.store)
     assert left.pending is not None
     assert (left.pending.data, left.tells_all, left.expired) == (None, False, False)
     assert content(reader) == content(another(table)) == {(1, "a", 1)}
@@ -159,8 +150,8 @@ def hand_over_and_die(table: Table, *triples: tuple[int, str, int]) -> None:
     with mock.patch.object(Publisher, "others_wait", True), pytest.raises(Died):
         txn.commit()
     txn.leave()
-    assert record(table).handed
-    assert not record(table).tells_all
+    assert record(table.store).handed
+    assert not record(table.store).tells_all
 
 
 def test_the_next_in_line_goes_by_a_large_commit_only_when_it_is_there(table: Table) -> None:
@@ -185,7 +176,7 @@ def test_what_was_decided_and_dropped_by_a_jvm_writer_was_never_read(table: Tabl
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
     append_and_die(dying(table, COMPLETED), (2, "b", 2))
-    assert record(table).tells_all, "the log alone would show it to the reader"
+    assert record(table.store).tells_all, "the log alone would show it to the reader"
     assert content(reader) == {(1, "a", 1)}
     taken_by_jvm(table)
     assert content(reader) == {(1, "a", 1)}
@@ -197,7 +188,7 @@ def test_what_was_not_there_yet_when_a_reader_listed_is_learned_by_the_log_when_
     append_and_die(dying(table, COMPLETED), (2, "b", 2))
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
-    rewrite(table, validUntil=0)
+    rewritten(table.store, validUntil=0)
     upsert(table, (5, "a", 5))
     now = reader.now()
     assert not now.listed
@@ -212,7 +203,7 @@ def test_a_restore_that_is_rolled_forward_after_a_new_log_has_begun_stops_who_be
         dying(table, "restore.requested").restore(good)
     let_time_pass(table)
     append_and_die(dying(table, "restore.requested"), (9, "z", 9))  # which is to put the plan there first
-    left = record(table)
+    left = record(table.store)
     assert left.log is not None
     assert left.pending is not None
     assert left.pending.path.endswith("restore.requested")
@@ -259,9 +250,9 @@ def archive_up_to(table: Table, begin: str) -> None:
 def test_a_commit_that_was_made_without_the_lock_is_seen_by_an_open_reader(table: Table) -> None:
     reader = another(table)
     assert content(reader) == {(1, "a", 1)}
-    before = record(table)
+    before = record(table.store)
     commit_without_the_lock(table, (2, "b", 2))
-    assert record(table) == before
+    assert record(table.store) == before
     assert content(reader) == content(reader) == {(1, "a", 1), (2, "b", 2)}
 
 
@@ -309,9 +300,9 @@ def test_a_lock_record_that_nobody_can_read_does_not_stop_a_reader(table: Table)
 
 def test_no_slice_that_was_replaced_comes_back_by_an_older_record(table: Table) -> None:
     """One thread has read the record, and lists later; another goes on from there by what stands in the log."""
-    first = record(table)
+    first = record(table.store)
     upsert(table, (2, "b", 2))
-    second = record(table)
+    second = record(table.store)
 
     def empty(txn: Any) -> None:
         txn.overwrite(["b"])
@@ -322,7 +313,7 @@ def test_no_slice_that_was_replaced_comes_back_by_an_older_record(table: Table) 
     listed = mine.now(first)
     expected = slices(mine.memory.found(mine.snapshot(listed.timeline)))
     assert {partition for partition, *_ in expected} == {"a"}
-    for found in (second, record(table)):
+    for found in (second, record(table.store)):
         now = mine.now(found)
         assert now.timeline.written == listed.timeline.written
         assert slices(mine.memory.snapshot(now.timeline)) == expected

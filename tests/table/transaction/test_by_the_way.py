@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table.state.test_cache import COMPLETED, NOISE, Died, another, dying, record, taken_by_jvm
+from noting import record
+from table.state.test_cache import COMPLETED, NOISE, Died, another, dying, taken_by_jvm
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Store, Unavailable
@@ -82,8 +83,8 @@ def die_in_the_batch(table: Table) -> None:
     with pytest.raises(Died):
         txn.commit()
     txn.leave()
-    assert record(table).handed
-    assert record(table).unapplied
+    assert record(table.store).handed
+    assert record(table.store).unapplied
 
 
 def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(
@@ -99,7 +100,7 @@ def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(
             txn.commit()
         txn.leave()
     monkeypatch.undo()
-    earlier, _ = record(table).unapplied
+    earlier, _ = record(table.store).unapplied
     behind = Behind()
     reader = over(table, behind)
     behind.hidden, behind.meanwhile = earlier.path, lambda: table.lock.acquire(keeps_log=True).release()

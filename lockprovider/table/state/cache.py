@@ -142,7 +142,7 @@ class Memory:
 
     def partitions_at(self, timeline: Timeline) -> set[str]:
         """The partitions known to have a metafile; to be added to."""
-        removers = frozenset(i.file_name for i in timeline.instants if i.action in _REMOVERS)
+        removers = frozenset(i.file_name for i in timeline.services if i.action in _REMOVERS)
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
         return self._partitions[1]

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain, islice
 from typing import Generic, TypeVar
 
 from fsspec_cas import Store
@@ -27,13 +28,15 @@ def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
 
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
     """What the jobs return, in their order, with up to `limit` of them running; none runs any more when this ends."""
-    if limit == 1:
-        yield from (job() for job in jobs)
+    jobs = iter(jobs)
+    first = list(islice(jobs, 2))
+    if limit == 1 or len(first) <= 1:
+        yield from (job() for job in chain(first, jobs))
         return
     with ThreadPoolExecutor(limit) as threads:
         try:
             running: deque[Future[T]] = deque()
-            for job in jobs:  # which may be made here, one after the other, and be large
+            for job in chain(first, jobs):  # which may be made here, one after the other, and be large
                 if len(running) == 2 * limit:
                     yield running.popleft().result()
                 running.append(submit(threads, job))

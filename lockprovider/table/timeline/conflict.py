@@ -66,14 +66,23 @@ Resolution = Callable[[ConcurrentOperation, Sequence[ConcurrentOperation]], Over
 
 def completed_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
     """The writes that completed after my snapshot, in the order of their completion."""
+    if _has_grown(mine, now):
+        return now.writes[len(mine.writes) :]
     seen = mine.written
     return tuple(instant for instant in now.writes if instant.file_name not in seen)
 
 
 def undone_since(mine: Timeline, now: Timeline) -> tuple[Instant, ...]:
     """The writes of my snapshot that a restore has taken back; archived ones are not meant."""
+    if _has_grown(mine, now):
+        return ()
     first, there = now.first_active, now.written
     return tuple(i for i in mine.writes if i.file_name not in there and i.begin >= first)
+
+
+def _has_grown(mine: Timeline, now: Timeline) -> bool:
+    """Whether the writes of my snapshot are the first of now: the usual case, told without looking at each."""
+    return now.writes[: len(mine.writes)] == mine.writes
 
 
 def archived_since(mine: Timeline, now: Timeline) -> bool:
@@ -82,10 +91,10 @@ def archived_since(mine: Timeline, now: Timeline) -> bool:
     Archival takes the oldest by begin, and leaves the latest. What my snapshot has not seen completed began after all
     that it has, or was pending in it.
     """
-    first, known = now.first_active, {instant.begin for instant in now.instants}
-    latest = max((instant.begin for instant in mine.writes), default=first)
-    passed = latest < first and bool(completed_since(mine, now))
-    return passed or any(begin < first and begin not in known for begin in mine.unfinished)
+    first = now.first_active
+    passed = bool(mine.writes) and all(i.begin < first for i in mine.writes) and bool(completed_since(mine, now))
+    pending = {begin for begin in mine.unfinished if begin < first}
+    return passed or bool(pending and pending.difference(instant.begin for instant in now.instants))
 
 
 def by_file_group(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:

@@ -97,10 +97,20 @@ class Timeline:
         not if any is completed: a writer may be late to begin at a time that was archived meanwhile. Savepointed ones
         do not: it goes on behind them if it is told to. Empty if there is none.
         """
-        kept = {instant.begin for instant in self.instants if instant.action is Action.SAVEPOINT}
+        kept = self.savepointed
         writes = [instant for instant in self.instants if instant.changes_rows and instant.begin not in kept]
         done = [instant for instant in writes if instant.is_completed]
         return min((instant.begin for instant in done or writes), default="")
+
+    @cached_property
+    def services(self) -> tuple[Instant, ...]:
+        """All that is no commit, in no order."""
+        return tuple(instant for instant in self.instants if instant.action is not Action.COMMIT)
+
+    @cached_property
+    def savepointed(self) -> frozenset[str]:
+        """The begin times that have a savepoint, completed or not."""
+        return frozenset(instant.begin for instant in self.services if instant.action is Action.SAVEPOINT)
 
     @cached_property
     def visible(self) -> Callable[[str], bool]:
@@ -114,8 +124,13 @@ class Timeline:
 
         Besides commits these are table services, which may have written files already.
         """
-        done = {instant.begin for instant in self.writes}
-        return tuple(sorted({i.begin for i in self.instants if i.changes_rows} - done))
+        mine = [i for i in self.perhaps_pending if i.changes_rows]
+        return tuple(sorted({i.begin for i in mine} - {i.begin for i in mine if i.is_completed}))
+
+    @cached_property
+    def perhaps_pending(self) -> tuple[Instant, ...]:
+        """All instants of begin times that have more, or less, than one action that is completed; in no order."""
+        return _perhaps_pending(self.instants)
 
     def next_time(self, now_ms: int) -> str:
         """A time of now that exceeds everything on the timeline."""
@@ -155,11 +170,9 @@ class Timeline:
     def pending(self, *actions: Action) -> tuple[str, ...]:
         """Begin times of instants of these actions that are not completed, oldest first."""
         as_write = not _SERVICES.isdisjoint(actions)  # completed, they go by the name of a commit
-        mine = [instant for instant in self.instants if instant.action in actions]
-        done = {
-            i.begin for i in self.instants if i.is_completed and (i.action in actions or (as_write and i.changes_rows))
-        }
-        return tuple(sorted({instant.begin for instant in mine} - done))
+        found = self.perhaps_pending
+        done = {i.begin for i in found if i.is_completed and (i.action in actions or (as_write and i.changes_rows))}
+        return tuple(sorted({i.begin for i in found if i.action in actions} - done))
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
         """File names of the requested and inflight states of one write, inflight last."""
@@ -169,6 +182,10 @@ class Timeline:
 
 def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timeline:
     """The same timeline; what had been found out of the timeline `before` these instants is not found out again."""
+    begun = {i.begin for i in new}
+    others = (i for i in before.perhaps_pending if i.begin not in begun)
+    vars(after)["perhaps_pending"] = (*others, *_perhaps_pending(i for i in after.instants if i.begin in begun))
+    vars(after)["services"] = (*before.services, *(i for i in new if i.action is not Action.COMMIT))
     done = sorted((i for i in new if i.is_completed and i.changes_rows), key=lambda i: i.completion or "")
     last = before.writes[-1].completion or "" if before.writes else ""
     if any(i.action is Action.SAVEPOINT for i in new) or any((i.completion or "") <= last for i in done):
@@ -181,4 +198,20 @@ def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timel
     begins = [i.begin for i in new if i.is_completed]
     vars(after)["latest_completed_begin"] = max([before.latest_completed_begin, *begins])
     vars(after)["latest_completed_time"] = max([before.latest_completed_time, *completed])
+    if any(i.begin not in before.savepointed for i in before.writes):
+        counted = [i.begin for i in done if i.begin not in before.savepointed]
+        vars(after)["first_active"] = min([before.first_active, *counted])
     return after
+
+
+def _perhaps_pending(instants: Iterable[Instant]) -> tuple[Instant, ...]:
+    by_begin: dict[str, list[Instant]] = {}
+    for instant in instants:
+        by_begin.setdefault(instant.begin, []).append(instant)
+    return tuple(instant for found in by_begin.values() if not _is_simply_done(found) for instant in found)
+
+
+def _is_simply_done(states: Sequence[Instant]) -> bool:
+    """Whether these instants of one begin time are the states of one action that is completed."""
+    action = states[0].action
+    return all(i.action is action for i in states) and any(i.is_completed for i in states)

@@ -141,4 +141,4 @@ def _check_overlap(
 
 
 def _restores(timeline: Timeline) -> list[str]:
-    return [instant.file_name for instant in timeline.instants if instant.action is Action.RESTORE]
+    return [instant.file_name for instant in timeline.services if instant.action is Action.RESTORE]

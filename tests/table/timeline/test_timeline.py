@@ -158,9 +158,23 @@ def test_what_is_added_is_as_if_it_had_been_listed(
     before = Timeline.of(i.file_name for i in instants[:cut])
     before.latest_time, before.writes  # noqa: B018 - known before
     added, listed = before.plus(instants[cut:]), Timeline.of(i.file_name for i in instants)
-    for what in ("instants", "written", "latest_time", "latest_completed_time", "first_active", "names"):
+    for what in ("instants", "written", "latest_time", "latest_completed_time", "first_active", "names", "unfinished"):
         assert getattr(added, what) == getattr(listed, what), what
+    for what in ("services", "perhaps_pending"):
+        assert set(getattr(added, what)) == set(getattr(listed, what)), what
+    actions = data.draw(st.sets(st.sampled_from(list(Action))))
+    assert added.pending(*actions) == listed.pending(*actions) == pending_by_the_book(listed, actions)
+    writes = {i.begin for i in listed.instants if i.changes_rows}
+    assert set(listed.unfinished) == writes - {i.begin for i in listed.writes}
     assert [i.completion for i in added.writes] == [i.completion for i in listed.writes]
+
+
+def pending_by_the_book(timeline: Timeline, actions: set[Action]) -> tuple[str, ...]:
+    """Looking at each instant. Table services are completed by the name of a commit."""
+    as_write = not actions.isdisjoint({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
+    begun = {i.begin for i in timeline.instants if i.action in actions}
+    done = [i for i in timeline.instants if i.is_completed]
+    return tuple(sorted(begun - {i.begin for i in done if i.action in actions or (as_write and i.changes_rows)}))
 
 
 def _name(begin: int, completion: int, action: Action, *, done: bool) -> str:

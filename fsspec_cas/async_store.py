@@ -93,10 +93,18 @@ class AsyncStore:
         answer = await self._sender.get(full, None, timeout)
         return _content(answer, full)
 
-    async def read_or_none(self, path: str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """The object as `read` gives it; None if there is none."""
+    async def read_or_none(
+        self, path: str, known: Content | None = None, *, timeout: float = TIMEOUT_S
+    ) -> Content | None:
+        """The object as `read` gives it; None if there is none.
+
+        `known` is what was read before: while it still is the object, it is given back, and no body is moved, where the
+        store can.
+        """
         try:
-            return await self.read(path, timeout=timeout)
+            if known is None:
+                return await self.read(path, timeout=timeout)
+            return await self.read_if_changed(path, known.version, timeout=timeout) or known
         except ObjectNotFound:
             return None
 

@@ -29,7 +29,7 @@ from fsspec_cas.bridge.drive import refuse_on_fsspecs_loop
 from fsspec_cas.cached.read_state import Failed, LookResult, ReadState, SharedLook
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.content import Bytes, check_bytes
-from fsspec_cas.errors import InvalidInput, ObjectNotFound
+from fsspec_cas.errors import InvalidInput
 from fsspec_cas.given import seconds
 from fsspec_cas.naming import check_path
 from fsspec_cas.outcome import Outcome, Won
@@ -181,7 +181,7 @@ class Cached(_Shared):
 
     def _ask(self, look: SharedLook[Content]) -> Content | None:
         try:
-            content = self._look(look.known)
+            content = self._store.read_or_none(self._path, look.known, timeout=self._timeout_s)
         except Exception as error:
             with self._guard:
                 self._state = self._state.failed_with(look, error)
@@ -191,15 +191,6 @@ class Cached(_Shared):
             self._state = self._state.saw(look, content)
             self._wake()
         return content
-
-    def _look(self, known: Content | None) -> Content | None:
-        if known is None:
-            return self._store.read_or_none(self._path, timeout=self._timeout_s)
-        try:
-            changed = self._store.read_if_changed(self._path, known.version, timeout=self._timeout_s)
-        except ObjectNotFound:
-            return None
-        return changed or known
 
 
 class AsyncCached(_Shared):
@@ -265,7 +256,7 @@ class AsyncCached(_Shared):
 
     async def _ask(self, look: SharedLook[Content]) -> Content | None:
         try:
-            content = await self._look(look.known)
+            content = await self._store.read_or_none(self._path, look.known, timeout=self._timeout_s)
         except Exception as error:
             self._state = self._state.failed_with(look, error)
             self._wake()
@@ -273,15 +264,6 @@ class AsyncCached(_Shared):
         self._state = self._state.saw(look, content)
         self._wake()
         return content
-
-    async def _look(self, known: Content | None) -> Content | None:
-        if known is None:
-            return await self._store.read_or_none(self._path, timeout=self._timeout_s)
-        try:
-            changed = await self._store.read_if_changed(self._path, known.version, timeout=self._timeout_s)
-        except ObjectNotFound:
-            return None
-        return changed or known
 
 
 def _given(answer: LookResult[Content] | Failed) -> Content | None:

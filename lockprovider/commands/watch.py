@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsspec_cas import Content, Machine, ObjectNotFound, Store, Unavailable, World
+from fsspec_cas import Content, Machine, Store, Unavailable, World
 from fsspec_cas.command import DONE, complain
 from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
@@ -62,22 +62,13 @@ class _Watcher:
 
     def look(self) -> list[Change]:
         """What happened since the last look; at first, what is there."""
-        content = self._read()
+        content = self._store.read_or_none(self._path, self._seen, timeout=self._timeout_s)
         after = None if content is None else LockRecord.decode(content.data)
         found = self._at_first(after) if self._first else changes_between(self._record, after)
         if found:
             self._lapse_told = False
         self._seen, self._record, self._first = content, after, False
         return found + self._lapse(after)
-
-    def _read(self) -> Content | None:
-        try:
-            if self._seen is None:
-                return self._store.read(self._path, timeout=self._timeout_s)
-            newer = self._store.read_if_changed(self._path, self._seen.version, timeout=self._timeout_s)
-        except ObjectNotFound:
-            return None
-        return newer or self._seen
 
     def _at_first(self, record: LockRecord | None) -> list[Change]:
         state = state_at(record, self._world.now_ms())

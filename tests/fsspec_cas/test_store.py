@@ -290,6 +290,14 @@ def test_what_may_not_be_there_is_read_as_none():
     assert store.read_or_none("a") == Content(b"data", V1)
 
 
+def test_what_is_known_is_given_back_while_it_still_is_the_object():
+    known = Content(b"data", V1)
+    for answer, found in ((Unchanged(), known), (seen(V2, None, b"new"), Content(b"new", V2)), (Missing(), None)):
+        store, backend, _ = scripted(answer)
+        assert store.read_or_none("a", known) == found
+        assert backend.asked == [("get", "root/a", V1, 60.0)]
+
+
 def test_an_unchanged_object_is_none_also_where_the_server_sends_it_all_the_same():
     for answer in (Unchanged(), seen(V1, None, b"data")):
         store, backend, _ = scripted(answer)

@@ -9,7 +9,8 @@ import pyarrow as pa
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
-from lockprovider.table.format.properties import BUCKET, DEFAULT_BUCKETS, TableConfig
+from lockprovider.table.format.log_content import wrapper_of
+from lockprovider.table.format.properties import BUCKET, DEFAULT_BUCKETS, MERGE_ON_READ, TABLE_TYPES, TableConfig
 from lockprovider.table.settings import IndexSettings
 
 
@@ -31,6 +32,8 @@ class TableSpec:
             is looked up, and two writers that insert the same new key conflict. It cannot be changed later. None: a
             new key goes into a new file group, and keys are looked up.
         bucket_by: the columns of the record key that tell the bucket; empty for all.
+        table_type: `copy_on_write`, where a change rewrites the files of its file groups, or `merge_on_read`, where it
+            goes into log files, which readers merge until a compaction does. It cannot be changed later.
     """
 
     name: str
@@ -42,6 +45,7 @@ class TableSpec:
     buckets: int | None = None
     bucket_by: tuple[str, ...] = ()
     url_encode: bool = False
+    table_type: str = "copy_on_write"
 
     def __post_init__(self) -> None:
         for name in ("record_keys", "partition_by", "bucket_by"):
@@ -54,6 +58,8 @@ class TableSpec:
             raise InvalidRecords(f"ordering={self.ordering!r} must be the name of one column")
         if not isinstance(self.buckets, (int, type(None))) or isinstance(self.buckets, bool):
             raise InvalidRecords(f"buckets={self.buckets!r} must be a whole number, or None for no bucket index")
+        if not isinstance(self.table_type, str) or self.table_type.upper() not in TABLE_TYPES:
+            raise InvalidRecords(f"table_type={self.table_type!r} is none: use 'copy_on_write' or 'merge_on_read'")
         if self.bucket_by and self.buckets is None:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 
@@ -67,7 +73,7 @@ class TableSpec:
         """The table's properties.
 
         Raises:
-            UnsupportedSchema: a column's type cannot be stored.
+            UnsupportedSchema: a column's type cannot be stored, or cannot order deletes in log files.
             InvalidRecords: a named column is not in the schema.
         """
         schema = hudi_schema.canonical(self.schema)
@@ -75,6 +81,8 @@ class TableSpec:
         missing = [column for column in named if column not in schema.names]
         if missing or not self.record_keys:
             raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
+        if self.ordering and self.table_type.upper() == MERGE_ON_READ:
+            wrapper_of(schema.field(self.ordering).type)
         index = None if self.buckets is None else BucketIndex(self.buckets, self.bucket_by or self.record_keys)
         return TableConfig(
             name=self.name,
@@ -83,6 +91,7 @@ class TableSpec:
             ordering_fields=(self.ordering,) if self.ordering else (),
             hive_style=self.hive_style,
             url_encode=self.url_encode,
+            table_type=self.table_type.upper(),
             schema_json=hudi_schema.to_avro(schema, self.name),
             bucket_index=None if index is None else index.checked(self.record_keys),
         )

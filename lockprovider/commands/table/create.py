@@ -31,6 +31,7 @@ def add(commands: Commands) -> None:
         "--buckets", type=int, metavar="N", help="Hudi's bucket index: N file groups a partition, by key"
     )
     parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
+    parser.add_argument("--merge-on-read", action="store_true", help="changes go into log files, which readers merge")
     parser.add_argument("--name", help="default: the folder's")
     parser.add_argument("--hive-style", action="store_true", help="folders like city=rome")
     parser.add_argument("--url-encode", action="store_true", help="folders like a%%2Fb: any text can be a partition")
@@ -52,6 +53,7 @@ def _create(arguments: Any) -> int:
         url_encode=arguments.url_encode,
         buckets=arguments.buckets,
         bucket_by=tuple(arguments.bucket_by),
+        table_type="merge_on_read" if arguments.merge_on_read else "copy_on_write",
     )
     behaviour = settings(arguments)
     table = Table.create(arguments.url, spec, storage_options=storage_options(arguments), settings=behaviour)

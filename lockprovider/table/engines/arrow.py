@@ -21,12 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockprovider.table.engines import bucketed
+from lockprovider.table.engines import bucketed, logged
 from lockprovider.table.engines.rows import Rows, as_stream, as_table, check_columns
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
+from lockprovider.table.files.write_log import refuse_unordered
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import consistent
@@ -286,6 +287,7 @@ def changes_by_partition(
     """Changes of the table's columns, apart for each partition; a key that is to be deleted is not upserted."""
     nothing = writer.schema.empty_table()
     rows, keys, homes = writer.keyed(nothing if upserts is None else upserts)
+    refuse_unordered(writer.config, rows)
     _, gone, gone_from = writer.keyed(nothing if deletes is None else deletes)
     here, there = _apart(homes), _apart(gone_from)
     paths = sorted({*here, *there})
@@ -332,6 +334,11 @@ def rewrite_partition(
     rows, keys = _unless_deleted(changes)
     rows, keys = merge.dedupe(rows, keys, writer.config.ordering_field)
     rows = rows.combine_chunks()
+    if writer.config.is_merge_on_read:
+        logs, new = logged.changes_of(writer, list(slices), (rows, keys, changes.deletes), task, limit)
+        yield from (stat for stat in in_order(logs, limit) if stat is not None)
+        yield from _insert_new(writer, partition, (rows.take(new), keys.take(new)), task, limit)
+        return
     fresh = np.ones(len(keys), dtype=np.bool_)
 
     def rewrite(old: FileSlice) -> WriteStat | None:
@@ -345,7 +352,13 @@ def rewrite_partition(
     stats = in_order([partial(rewrite, old) for old in slices], limit)
     yield from (stat for stat in stats if stat is not None)
     new = pa.array(fresh)
-    groups = new_groups(writer, partition, rows.filter(new), keys.filter(new), (task, 0))
+    yield from _insert_new(writer, partition, (rows.filter(new), keys.filter(new)), task, limit)
+
+
+def _insert_new(
+    writer: GroupWriter, partition: str, keyed: tuple[pa.Table, pa.Array], task: str, limit: int
+) -> Iterator[WriteStat]:
+    groups = new_groups(writer, partition, *keyed, (task, 0))
     yield from in_order([partial(writer.insert, *group) for group in groups], limit)
 
 

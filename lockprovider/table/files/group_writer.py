@@ -21,11 +21,14 @@ from fsspec_cas import Lost, Machine, Won
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
+from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
+from lockprovider.table.files.slice_rows import rows_of_keys
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
+from lockprovider.table.files.write_log import encode_log, refuse_unordered
 from lockprovider.table.format import bloom
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.data_files import BaseFile, LogFile
 from lockprovider.table.format.layout import (
     META,
     PARTITION_METAFILE,
@@ -42,6 +45,7 @@ from lockprovider.table.format.layout import (
 )
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.schema import with_meta
 from lockprovider.table.timeline.view import FileSlice
 
 _MARKED = 2  # files by as many markers; more by one object, and one that says so
@@ -122,6 +126,7 @@ class GroupWriter:
             yield self._encoded(group, key_filter)
 
     def _deduped(self, group: NewGroup) -> NewGroup:
+        refuse_unordered(self.config, group.rows)
         rows, keys = dedupe(group.rows, group.keys, self.config.ordering_field)
         return group._replace(rows=rows, keys=keys)
 
@@ -161,8 +166,13 @@ class GroupWriter:
     def rewrite(
         self, old: FileSlice, upserts: pa.Table, upsert_keys: pa.Array, delete_keys: pa.Array, token: str
     ) -> WriteStat | None:
-        """Write the next slice of a file group, upserts of new keys in it; None if nothing in it changes."""
+        """Write the next slice of a file group, upserts of new keys in it; None if nothing in it changes.
+
+        In a merge-on-read table this is a log file of the slice that is there.
+        """
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
+        if self.config.is_merge_on_read:
+            return self.log(old, rows, keys, delete_keys, token)
         rows, opened = rows.combine_chunks(), self.place.open_encoded(old.path)
         found = merge_plan(opened, rows, keys, delete_keys, self.config.ordering_field) or untouched(opened)
         return self.merge(old, opened, found.with_new(keys, delete_keys), rows, token)
@@ -195,6 +205,31 @@ class GroupWriter:
             num_deletes=found.deletes,
         )
         return self._put(Encoded(stat, data, found.keys), MarkerKind.MERGE)
+
+    def log(
+        self, old: FileSlice, rows: pa.Table, keys: pa.Array, delete_keys: pa.Array, token: str
+    ) -> WriteStat | None:
+        """Write a log file of a slice: rows of different keys, and deletes of those keys that it has rows of.
+
+        A key that is in both is deleted. None if there is nothing to write.
+
+        Raises:
+            InvalidRecords: a row has no ordering value.
+            Aborted: an earlier attempt of the same task has written other rows.
+        """
+        kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
+        rule = MergeRule.of(self.config)
+        gone = rows_of_keys(self.place, old, self.schema, rule, delete_keys) if len(delete_keys) else None
+        rows, keys = rows.filter(kept), keys.filter(kept)
+        deletes = with_meta(self.schema).empty_table() if gone is None else gone
+        if not rows.num_rows and not deletes.num_rows:
+            return None
+        file = LogFile(old.file_id, self.begin, 1, token)
+        stat, data = encode_log(self.config, file, old.partition, (rows, keys, deletes))
+        self._mark(stat.partition, stat.file_name, MarkerKind.CREATE)
+        if not self._create(stat.path, data) and self.place.store.read(stat.path).data != data:
+            raise _written_twice(stat.path)
+        return stat
 
     def withdraw_if_rolled_back(self, path: str) -> None:
         """Remove a file written just now if its instant was rolled back meanwhile: nobody would look for it again.
@@ -295,10 +330,7 @@ class GroupWriter:
         """
         there = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
         if len(there) != len(keys) or not pc.all(pc.is_in(keys, value_set=there)).as_py():
-            raise Aborted(
-                f"{path!r} was written twice, with different rows: they change when they are computed again; "
-                "store the rows first (a table, a checkpoint), then write them; and write once in a transaction"
-            )
+            raise _written_twice(path)
         return self.place.store.head(path).size
 
     def _create(self, path: str, data: bytes) -> bool:
@@ -308,6 +340,13 @@ class GroupWriter:
             return False
         outcome.unwrap()
         return True
+
+
+def _written_twice(path: str) -> Aborted:
+    return Aborted(
+        f"{path!r} was written twice, with different rows: they change when they are computed again; "
+        "store the rows first (a table, a checkpoint), then write them; and write once in a transaction"
+    )
 
 
 def group_id(begin: str, *task: object) -> str:

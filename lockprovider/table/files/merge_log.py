@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.base_file import array_of
-from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE
-from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME
+from lockprovider.table.format.properties import TableConfig, unknown_merge
 from lockprovider.table.format.schema import RECORD_KEY
 
 if TYPE_CHECKING:
@@ -61,16 +61,12 @@ class MergeRule:
         Raises:
             UnsupportedTable: its rows merge in a way that is not known here.
         """
-        mode = config.effective_merge_mode
-        expected = V8_MERGE.get(mode, {})
-        odd = next((key for key, value in expected.items() if config.raw.get(key, value) != value), None)
-        if mode not in V8_MERGE or odd is not None:
-            what = f"{odd}={config.raw[odd]}" if odd else f"hoodie.record.merge.mode={mode}"
+        if odd := unknown_merge(config):
             raise UnsupportedTable(
-                f"table {config.name!r}: {what} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
+                f"table {config.name!r}: {odd} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
                 f"{COMMIT_TIME} are known; compact it with the engine that wrote it, or read it read-optimized"
             )
-        return cls(config.ordering_fields if mode == EVENT_TIME else ())
+        return cls(config.ordering_fields if config.effective_merge_mode == EVENT_TIME else ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ BATCH_ROWS = 1 << 15  # few enough that memory is used again and again, not give
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
 _FEW_ROWS = 1000  # no smaller by zstd, whose buffers for each column cost more than the rest of such a file
-_CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all dates as of today's calendar
+CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all dates as of today's calendar
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -144,7 +144,7 @@ def _footer(
         key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known))
     return {
         files.AVRO_KEY: schema.to_avro(full, table_name),
-        files.SPARK_KEY: _CALENDAR,
+        files.SPARK_KEY: CALENDAR,
         files.BLOOM_TYPE_KEY: bloom.TYPE_CODE,
         files.BLOOM_KEY: key_filter,
         **_bounds(keys, known),

@@ -314,6 +314,7 @@ def _stat_to_avro(stat: WriteStat) -> dict[str, Any]:
         "numDeletes": stat.num_deletes,
         "totalWriteBytes": stat.file_size,
         "fileSizeInBytes": stat.file_size,
+        **({"baseFile": "", "logFiles": [stat.file_name], "logVersion": 1, "logOffset": 0} if stat.is_log else {}),
     }
 
 

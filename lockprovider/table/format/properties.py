@@ -284,6 +284,15 @@ def check_writable(config: TableConfig) -> None:
             raise UnsupportedTable(f"table {config.name!r}: {sentence}")
 
 
+def unknown_merge(config: TableConfig) -> str:
+    """The property by which rows merge in a way that is not known here, with its value; empty if they do not."""
+    mode = config.effective_merge_mode
+    if mode not in V8_MERGE:
+        return f"{_MODE}={mode}"
+    known = V8_MERGE[mode].items()
+    return next((f"{key}={config.raw[key]}" for key, value in known if config.raw.get(key, value) != value), "")
+
+
 def faults(config: TableConfig) -> tuple[str, ...]:
     """Every reason why the table cannot be read or written here, each with the next step; none if it can."""
     return tuple(sentence for bad, sentence in (*_reading_faults(config), *_writing_faults(config)) if bad)
@@ -317,10 +326,8 @@ def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
 
 
 def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
-    yield (
-        config.is_merge_on_read,
-        f"{_TYPE}={MERGE_ON_READ} can be read, and not written yet; write it with the engine that made it",
-    )
+    odd = unknown_merge(config) if config.is_merge_on_read else ""
+    yield bool(odd), f"{odd} merges rows of log files in a way unknown here; write it with the engine that made it"
     yield (
         bool(config.metadata_partitions),
         (

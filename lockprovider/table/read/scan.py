@@ -32,9 +32,10 @@ from pyarrow import types
 from fsspec_cas import InvalidInput
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
 from lockprovider.table.files.base_file import check_calendar, conform
-from lockprovider.table.files.log_file import columns_to_merge, read_logs
-from lockprovider.table.files.merge_log import LogMerge, MergeRule
+from lockprovider.table.files.log_file import columns_to_merge
+from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
+from lockprovider.table.files.slice_rows import merged_rows
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.timeline.view import FileSlice, Snapshot
@@ -242,33 +243,25 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 
 def _batches(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
     """The rows of one slice; `ahead` decodes several row groups at once, for those who keep them all."""
-    parts = _merging(place, scan, one, ahead=ahead) if one.logs else _stored(place, one, scan.read, scan, ahead=ahead)
-    for part in parts:
+    for part in _merging(place, scan, one) if one.logs else _stored(place, scan, one, ahead=ahead):
         rows = part if scan.where is None else part.filter(scan.where)
         yield from rows.select(scan.schema.names).to_batches()
 
 
-def _merging(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
+def _merging(place: TablePlace, scan: Scan, one: FileSlice) -> Iterator[pa.Table]:
     if scan.merged is None:
         raise RuntimeError("a scan with log files has a rule to merge them by")
-    columns, rule = scan.merged
-    merge = LogMerge(read_logs(place, [log.path for log in one.logs], columns, rule), rule)
-    if one.path:
-        yield from map(merge.merged, _stored(place, one, columns, None, ahead=ahead))
-    yield merge.rest()
+    return merged_rows(place, one, *scan.merged)
 
 
-def _stored(
-    place: TablePlace, one: FileSlice, columns: pa.Schema, known: Scan | None, *, ahead: bool
-) -> Iterator[pa.Table]:
-    """The rows of a base file; `known` if those may be left out that its statistics tell are not asked for."""
+def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> Iterator[pa.Table]:
     try:
         fragment = _fragment(place, one)
         there = fragment.physical_schema
         check_calendar(fragment.metadata, repr(one.path))
-        stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in columns])
-        if known is not None and known.by_statistics:
-            fragment = fragment.subset(filter=known.where, schema=stored)
+        stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
+        if scan.by_statistics:
+            fragment = fragment.subset(filter=scan.where, schema=stored)
         scanner = fragment.scanner(
             schema=stored,
             batch_size=SCAN_BATCH_ROWS,
@@ -277,7 +270,7 @@ def _stored(
             fragment_scan_options=_dataset().ParquetFragmentScanOptions(pre_buffer=ahead),
         )
         for batch in scanner.to_batches():
-            yield conform(pa.Table.from_batches([batch]), columns)
+            yield conform(pa.Table.from_batches([batch]), scan.read)
     except FileNotFoundError as error:
         raise HistoryGone.with_file(one.path) from error
     except pa.ArrowInvalid as error:

@@ -45,7 +45,7 @@ from lockprovider.table.timeline.archival import (
 )
 from lockprovider.table.timeline.retention import earliest_retained
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import replaced_groups
+from lockprovider.table.timeline.view import Snapshot, replaced_groups
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -138,10 +138,18 @@ def _round(table: TableContext, lease: Lease, keep: KeepActive) -> tuple[Archiva
 
 def _facts(table: TableContext) -> ArchivalFacts:
     """The files first: then a file of no instant never gets one."""
-    paths = frozenset(entry.path for entry in table.data_files())
+    files = table.data_files()
+    paths = frozenset(entry.path for entry in files)
     now = table.timeline()
     replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
-    return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now))
+    logs = _unsafe_logs(table.snapshot_of(now, files)) if table.config().is_merge_on_read else frozenset[str]()
+    return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now), logs)
+
+
+def _unsafe_logs(seen: Snapshot) -> frozenset[str]:
+    """See `ArchivalFacts.logs`; those that are archived already, as JVM writers do, are none."""
+    found = (log.file.begin for one in seen.slices for log in one.logs if log.file.begin < (one.base or "~"))
+    return frozenset(found) & frozenset(seen.timeline.completions)
 
 
 def _earliest(table: TableContext, now: Timeline) -> str:

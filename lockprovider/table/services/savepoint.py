@@ -19,7 +19,7 @@ from lockprovider.table.services import archive_removal
 from lockprovider.table.services.plans import complete, read_requested
 from lockprovider.table.state.as_of import snapshot_at
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, FileSlice
+from lockprovider.table.timeline.view import AsOf
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -51,7 +51,7 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
         known = savepoints(table, now).get(target.begin)
         if known is not None:
             return target.begin, known
-        names = names_by_partition(needed.path for needed in needed_by(table, now, target))
+        names = names_by_partition(sorted(needed_by(table, now, target)))
         made = Savepoint(user, table.world.now_ms(), comment, names)
         inflight = Instant(target.begin, Action.SAVEPOINT, InstantState.INFLIGHT)
         table.store.put_if_absent(f"{TIMELINE}/{inflight.file_name}", b"", create_once=True)
@@ -90,16 +90,16 @@ def commit_at(now: Timeline, begin: str | None) -> Instant:
     return found[0]
 
 
-def needed_by(table: TableContext, now: Timeline, target: Instant) -> tuple[FileSlice, ...]:
-    """The slices that an as-of to `target` needs; asked under the lock.
+def needed_by(table: TableContext, now: Timeline, target: Instant) -> frozenset[str]:
+    """The paths of the files that an as-of to `target` needs; asked under the lock.
 
     Raises:
         HistoryGone: some were cleaned, or a clean that is planned removes them.
     """
     by_completion = snapshot_at(table, now, AsOf(target.completion or "")).slices
     by_begin = snapshot_at(table, now, AsOf(target.begin, "begin")).slices
-    needed = tuple(sorted({*by_completion, *by_begin}))
-    going = _planned(table, now) & {slice_.path for slice_ in needed}
+    needed = frozenset(path for slice_ in (*by_completion, *by_begin) for path in slice_.paths)
+    going = _planned(table, now) & needed
     if going:
         raise HistoryGone(
             f"commit {target.begin} needs {len(going)} files that a planned clean is about to remove, "

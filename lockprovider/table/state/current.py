@@ -12,7 +12,7 @@ moment. Who reads by them looks again afterwards (`read.consistent`), who commit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -178,9 +178,13 @@ class CurrentState:
         """The completed rows of `timeline`, by these files; None: listed now."""
         files = self.data_files() if files is None else list(files)
         retired = frozenset[FileGroup]().union(*replaced_groups(timeline, self.metadata_of).values())
-        begins = archived_logs(timeline, files)
-        times = completions(self._archive, begins) if begins else {}
+        times = self.completions_of(timeline, [entry.path for entry in files])
         return snapshot_of(timeline, files, retired, lambda begin: times.get(begin, begin))
+
+    def completions_of(self, timeline: Timeline, paths: Iterable[str]) -> Mapping[str, str]:
+        """The completion times, by begin time, of archived writes that wrote log files which are among these."""
+        begins = archived_logs(timeline, paths)
+        return completions(self._archive, begins) if begins else {}
 
     def known_snapshot(self) -> Snapshot | None:
         """The rows that a reader sees now, if the log tells; None: list.

@@ -10,6 +10,8 @@ before
     restore        anything at all, while a restore is not finished
     replaced       the first replacecommit some of whose replaced files are still there: without it they would be
                    rows again
+    logs           the first write whose log files are read by its completion time: of a file group without a base
+                   file, or begun before the base file was that they are merged with
     orphans        the write before the first file of no instant: it would become visible
 
 Kept are at least so many writes, and what the cleaner's retention still needs, with one more before it. Restores and
@@ -23,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lockprovider.table.format.data_files import base_file_at
+from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.timeline.timeline import Timeline
@@ -89,6 +91,8 @@ class ArchivalFacts:
         paths: all data files, listed before `now`: a file whose instant is not on it never gets one.
         replaced: the file groups that each completed replacecommit ended, by its begin time.
         victims: the begin times that rollbacks take back which are not done.
+        logs: the begin times of writes whose log files are read by their completion time, which readers that do not
+            read the archive would not know: of groups without a base file, or begun before their base file was.
         earliest: the begin time of the oldest write that the cleaner's retention needs; empty if it has none.
     """
 
@@ -97,6 +101,7 @@ class ArchivalFacts:
     replaced: Mapping[str, frozenset[FileGroup]] = field(default_factory=dict)
     victims: frozenset[str] = frozenset()
     earliest: str = ""
+    logs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,9 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
     replace = _first_with_files(facts)
     if replace:
         yield replace, f"files that {replace} replaced are still there: `lockprovider table clean URL` removes them"
+    if facts.logs:
+        first = min(facts.logs)
+        yield first, f"log files of {first} are not compacted: hudi-rs would not see their rows; compact the table"
     lost = _orphans(facts)
     if lost:
         first = min(lost)
@@ -175,8 +183,8 @@ def _orphans(facts: ArchivalFacts) -> list[str]:
 
 
 def _groups(paths: Iterable[str]) -> Iterable[tuple[FileGroup, str]]:
-    for partition, base in filter(None, map(base_file_at, paths)):
-        yield (partition, base.file_id), base.begin
+    for partition, file in filter(None, map(data_file_at, paths)):
+        yield (partition, file.file_id), file.begin
 
 
 def _with_all_files(now: Timeline, writes: list[Instant]) -> tuple[Archivable, ...]:

@@ -4,9 +4,9 @@ Three policies, named as Hudi names them. By commits or hours, every as-of from 
 readable: for each file group all slices that began since, and the latest one before. By versions, a number of slices of
 each file group; a replacement counts as one.
 
-Never taken: the latest slice of a live file group, what a savepoint lists, what a pending write may still read. Taken
-whatever the policy: files whose instant is not on the timeline at all, left by a task that wrote on after its instant
-was rolled back; archival would make them visible.
+A slice goes with its log files. Never taken: the latest slice of a live file group, what a savepoint lists, what a
+pending write may still read. Taken whatever the policy: files whose instant is not on the timeline at all, left by a
+task that wrote on after its instant was rolled back; archival would make them visible.
 
 The last `n` commits are counted by completion, and "since" means their smallest begin time: a commit that began long
 ago and finished lately is a late one, and what it replaced is still needed.
@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from lockprovider.table.format.data_files import base_file_at
+from lockprovider.table.format.data_files import BaseFile, LogFile, data_file_at
 from lockprovider.table.format.instant import Instant, format_ms
 from lockprovider.table.format.layout import FileGroup, names_by_partition
 from lockprovider.table.timeline.timeline import Timeline
@@ -70,19 +71,20 @@ def removable(
     now_ms: int,
     replaced_by: Mapping[FileGroup, str],
     protected: frozenset[str],
+    archived: Mapping[str, str] = MappingProxyType({}),
 ) -> Removable:
     """The files that may go. `paths` were listed BEFORE `now`, so that a file without an instant never gets one.
 
     `replaced_by` maps file groups to the begin time of the completed replacecommit that ended them; `protected` are the
-    paths that savepoints list.
+    paths that savepoints list; `archived` has the completion times of archived writes that wrote logs.
     """
     earliest = earliest_retained(policy, now, now_ms)
     floors = (earliest.begin if earliest else None, _first_pending(now))
     since = min((floor for floor in floors if floor), default=None)
     taken = _orphans(now, paths)
-    for group, slices in _committed(now, paths).items():
-        needed = _needed(policy, slices, since, replaced_by.get(group))
-        taken |= {path for begin, path in slices if begin not in needed}
+    for group, slices in _committed(now, paths, archived).items():
+        needed = _needed(policy, [begin for begin, _ in slices], since, replaced_by.get(group))
+        taken |= {path for begin, mine in slices if begin not in needed for path in mine}
     return Removable(earliest, names_by_partition(sorted(taken - protected)))
 
 
@@ -104,9 +106,8 @@ def _first_pending(now: Timeline) -> str | None:
     return min(now.unfinished, default=None)
 
 
-def _needed(policy: Policy, slices: list[tuple[str, str]], since: str | None, replaced_by: str | None) -> set[str]:
+def _needed(policy: Policy, begins: list[str], since: str | None, replaced_by: str | None) -> set[str]:
     """The begin times of the slices to keep, of one file group's, oldest first."""
-    begins = [begin for begin, _ in slices]
     versions = policy.versions if isinstance(policy, KeepVersions) else 1
     if replaced_by is not None:
         begins.append(replaced_by)  # its end counts as its latest version
@@ -119,23 +120,38 @@ def _needed(policy: Policy, slices: list[tuple[str, str]], since: str | None, re
     return kept
 
 
-def _committed(now: Timeline, paths: Iterable[str]) -> dict[FileGroup, list[tuple[str, str]]]:
-    """The (begin, path) pairs of each file group's completed slices, oldest first."""
-    groups: dict[FileGroup, list[tuple[str, str]]] = {}
-    for group, begin, path in _slices(paths):
-        if now.visible(begin):
-            groups.setdefault(group, []).append((begin, path))
-    return {group: sorted(slices) for group, slices in groups.items()}
+def _committed(
+    now: Timeline, paths: Iterable[str], archived: Mapping[str, str]
+) -> dict[FileGroup, list[tuple[str, list[str]]]]:
+    """The begin time and the paths of each file group's completed slices, oldest first.
+
+    Logs go with the last slice whose base file began before they were completed; with none, if there was none.
+    """
+    bases: dict[FileGroup, dict[str, list[str]]] = {}
+    logs: list[tuple[FileGroup, str, str]] = []
+    for group, file, path in _files(paths):
+        if not now.visible(file.begin):
+            continue
+        if isinstance(file, LogFile):
+            completion = now.completions.get(file.begin) or archived.get(file.begin, file.begin)
+            logs.append((group, completion, path))
+        else:
+            bases.setdefault(group, {}).setdefault(file.begin, []).append(path)
+    for group, completion, path in logs:
+        mine = bases.setdefault(group, {})
+        mine.setdefault(max((begin for begin in mine if begin <= completion), default=""), []).append(path)
+    return {group: sorted(slices.items()) for group, slices in bases.items()}
 
 
 def _orphans(now: Timeline, paths: Iterable[str]) -> set[str]:
     known = {instant.begin for instant in now.instants}
-    return {path for _, begin, path in _slices(paths) if begin not in known and begin > now.first_active > ""}
+    found = ((file.begin, path) for _, file, path in _files(paths))
+    return {path for begin, path in found if begin not in known and begin > now.first_active > ""}
 
 
-def _slices(paths: Iterable[str]) -> Iterable[tuple[FileGroup, str, str]]:
+def _files(paths: Iterable[str]) -> Iterable[tuple[FileGroup, BaseFile | LogFile, str]]:
     for path in paths:
-        at = base_file_at(path)
+        at = data_file_at(path)
         if at is not None:
-            partition, base = at
-            yield (partition, base.file_id), base.begin, path
+            partition, file = at
+            yield (partition, file.file_id), file, path

@@ -141,6 +141,11 @@ class FileSlice:
         """All its files."""
         return (*([self.path] if self.path else []), *(log.path for log in self.logs))
 
+    @property
+    def begins(self) -> frozenset[str]:
+        """The begin times of the writes that its files are of."""
+        return frozenset([self.begin, *(log.file.begin for log in self.logs)])
+
     def with_logs(self, logs: Iterable[SliceLog]) -> FileSlice:
         """The same with these logs alone, of those that belong to it."""
         mine = in_merge_order(log for log in logs if log.completion >= self.base)
@@ -216,9 +221,9 @@ def snapshot_of(
     return Snapshot(timeline, tuple(sorted(bases.values())))
 
 
-def archived_logs(timeline: Timeline, files: Iterable[Entry]) -> frozenset[str]:
+def archived_logs(timeline: Timeline, paths: Iterable[str]) -> frozenset[str]:
     """The begin times of log files whose completion times are not on the timeline any more."""
-    found = (at[1] for entry in files if (at := _data_file(entry)) is not None and isinstance(at[1], LogFile))
+    found = (at[1] for path in paths if (at := data_file_at(path)) is not None and isinstance(at[1], LogFile))
     visible, known = timeline.visible, timeline.completions
     return frozenset(file.begin for file in found if file.begin not in known and visible(file.begin))
 

@@ -45,7 +45,7 @@ class Intent:
     @property
     def contents(self) -> tuple[bytes, bytes]:
         """Of the requested and of the inflight file."""
-        return (b"", b"") if self.action is Action.COMMIT else encode_replace_pending(self.operation)
+        return encode_replace_pending(self.operation) if self.action is Action.REPLACECOMMIT else (b"", b"")
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ class Transaction:
         self._timeline: Timeline | None = None if now is None else now.timeline
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"
-        self._action = Action.COMMIT
+        self._action = Action.DELTACOMMIT if self.config.is_merge_on_read else Action.COMMIT
         self._replaced: dict[str, tuple[str, ...]] = {}
         self._schema_json: str | None = None
         self._snapshot: Snapshot | None = None
@@ -269,6 +269,8 @@ def _look_for_keys(txn: Transaction, stats: Sequence[WriteStat]) -> KeyCheck | N
         InvalidRecords: they are inserted, and a key is in the table already.
     """
     table = txn.table
+    if txn.config.is_merge_on_read:
+        raise InvalidRecords("check_keys compares base files, and in a merge-on-read table logs have keys, too: upsert")
     if txn.config.bucket_index is None:
         keys = KeyCheck(table.place, stats)
         if txn.operation == "INSERT":

@@ -129,7 +129,8 @@ def _check_columns(table: TableContext, proposal: Proposal, done: tuple[Instant,
 def _check_overlap(
     table: TableContext, proposal: Proposal, now: Timeline, later: list[tuple[Instant, CommitMetadata]]
 ) -> None:
-    others = [ConcurrentOperation.of(i, metadata) for i, metadata in later]
+    # A compaction takes no row away: what is logged meanwhile is completed after it began, and stays for the next.
+    others = [ConcurrentOperation.of(i, metadata) for i, metadata in later if metadata.operation != COMPACT]
     others += planned_services(table, now)
     if proposal.is_table_service:
         others += pending_writes(table, now, proposal.begin)

@@ -90,7 +90,7 @@ def test_an_archived_log_is_completed_when_the_archive_says_so_and_else_at_its_b
     """M11: it may be one that straddles a compaction; whoever does not read the archive loses its rows."""
     timeline = [f"{C}_{D}.commit", f"{E}_{F}.deltacommit"]
     files = [Entry(path, 1, None) for path in (base(C), log(B), log(E))]
-    assert archived_logs(Timeline.of(timeline), files) == {B}
+    assert archived_logs(Timeline.of(timeline), [one.path for one in files]) == {B}
     told = only(snapshot_of(Timeline.of(timeline), files, archived=lambda _: D))
     assert begins(told) == [B, E]
     assert begins(only(snapshot_of(Timeline.of(timeline), files))) == [E]

@@ -302,7 +302,7 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
         txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
     ).slices  # without those of partitions that cannot have such rows
     numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
-    locate = tasks.locator(txn.table.place, seen)
+    locate = tasks.locator(GroupWriter(txn.table.place, "", txn.config, schema), seen)
     located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
     gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
     jobs.put(txn, for_tasks(txn, schema), gone, numbered)

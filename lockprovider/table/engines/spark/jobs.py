@@ -46,7 +46,7 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter)
     on = [tasks.KEY, tasks.PARTITION]
     # With a sketch the other keys of the table, of which there are many more, are not sent to Spark.
     sketch = _sketch(keyed) if numbered.changes <= SKETCHED_KEYS else None
-    locate = tasks.locator(writer.place, _NO_COLUMNS, sketch)
+    locate = tasks.locator(writer, _NO_COLUMNS, sketch)
     index = run_over(keyed.sparkSession, list(numbered.old.items()), locate, tasks.KEYS)
     tagged = keyed.join(index, on, "left")
     return tagged.withColumn(tasks.GROUP, F.coalesce(F.col(tasks.GROUP), fresh))

@@ -141,7 +141,7 @@ def _joined(grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: Gr
     located = jobs.run_over(
         grouped.sparkSession,
         touched,
-        tasks.locator(writer.place, writer.schema),
+        tasks.locator(writer, writer.schema),
         tasks.grouped_schema(writer.schema),
     )
     same = [F.col(f"s.{name}") == F.col(f"t.{name}") for name in (tasks.KEY, tasks.PARTITION)]

@@ -105,7 +105,7 @@ def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], 
     written = {instant.begin for instant in made}
     ours = pc.field(hudi_schema.COMMIT_TIME).isin(pa.array(sorted(written)))
     scan = snapshot_scan(table, options, columns, made[-1].completion, ours)
-    return pieces(table, replace(scan, slices=tuple(one for one in scan.slices if one.begin in written)))
+    return pieces(table, replace(scan, slices=tuple(one for one in scan.slices if not written.isdisjoint(one.begins))))
 
 
 def latest_completion(timeline: Timeline) -> str:

@@ -23,7 +23,10 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.base_file import conform
 from lockprovider.table.files.bucket_groups import groups
 from lockprovider.table.files.group_writer import GroupWriter, group_id
+from lockprovider.table.files.log_file import columns_to_merge
+from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
+from lockprovider.table.files.slice_rows import merged_rows
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.bucket import BucketIndex
@@ -101,7 +104,7 @@ def comparer(place: TablePlace) -> Callable[[Part], pa.Table]:
 
 
 def locator(
-    place: TablePlace, schema: pa.Schema, sketch: Sketch | None = None
+    writer: GroupWriter, schema: pa.Schema, sketch: Sketch | None = None
 ) -> Callable[[tuple[str, FileSlice]], pa.Table]:
     """The rows of a numbered file slice (no columns: just their keys), and where they are: of `grouped_schema`.
 
@@ -110,13 +113,22 @@ def locator(
 
     def rows(numbered: tuple[str, FileSlice]) -> pa.Table:
         number, one = numbered
-        found = conform(place.read(one.path, [hudi_schema.RECORD_KEY, *schema.names]), _with_key(schema))
+        found = _rows(writer, one, _with_key(schema))
         if sketch is not None:
             found = found.filter(sketch.may_have(found.column(0)))
         partition, group = (pa.repeat(pa.scalar(text), found.num_rows) for text in (one.partition, number))
         return pa.table([*found.columns[1:], found.column(0), partition, group], schema=grouped_schema(schema))
 
     return rows
+
+
+def _rows(writer: GroupWriter, one: FileSlice, columns: pa.Schema) -> pa.Table:
+    if not one.logs:
+        return conform(writer.place.read(one.path, columns.names), columns)
+    rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
+    more = [full.field(name) for name in columns_to_merge(full, rule) if name not in columns.names]
+    merged = merged_rows(writer.place, one, pa.schema([*columns, *more]), rule)
+    return pa.concat_tables(list(merged)).select(columns.names)
 
 
 def _with_key(schema: pa.Schema) -> pa.Schema:

@@ -1,0 +1,75 @@
+"""Writes into a merge-on-read table whose keys are looked up: changed rows go to log files of the groups they are in.
+
+A key is looked up in the base files, as JVM writers do, and in the logs of groups that have no base file. So a key that
+was deleted since the last compaction, and comes again, goes where it was. If several groups have it, as after a row was
+appended whose key had been deleted, the one with a row of it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.slice_rows import rows_of_keys
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.schema import RECORD_KEY
+from lockprovider.table.state.prefetch import in_order
+from lockprovider.table.timeline.view import FileSlice
+
+_NOBODY = -1
+
+
+def home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
+    """Of each key the number of the slice that it is in; -1 if it is in none."""
+    homes = np.full(len(keys), _NOBODY)
+    several = np.zeros(len(keys), dtype=np.bool_)
+    for number, found in enumerate(in_order([partial(_keys_in, writer, one, keys) for one in slices], limit)):
+        here = pc.is_in(keys, value_set=found).to_numpy(zero_copy_only=False)
+        several |= here & (homes != _NOBODY)
+        homes[here] = number
+    if several.any():
+        asked = keys.filter(pa.array(several))
+        for number, one in enumerate(slices):
+            live = _rows_in(writer, one, asked)
+            homes[pc.is_in(keys, value_set=live).to_numpy(zero_copy_only=False)] = number
+    return pa.array(homes)
+
+
+def changes_of(
+    writer: GroupWriter,
+    slices: Sequence[FileSlice],
+    changes: tuple[pa.Table, pa.Array, pa.Array],
+    token: str,
+    limit: int,
+) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
+    """What there is to write for rows of different keys, and deleted keys, of one partition: a call a file group.
+
+    Besides the numbers of the rows whose keys are in no group.
+    """
+    rows, keys, deletes = changes
+    there = home_of(writer, slices, pa.concat_arrays([keys, deletes]), limit)
+    mine, gone = there[: len(keys)], there[len(keys) :]
+    jobs: list[Callable[[], WriteStat | None]] = []
+    for number in pc.unique(there).to_pylist():
+        if number == _NOBODY:
+            continue
+        here, ended = pc.equal(mine, number), pc.equal(gone, number)
+        part = (rows.filter(here), keys.filter(here), deletes.filter(ended))
+        jobs.append(partial(writer.log, slices[number], *part, token))
+    return jobs, pc.indices_nonzero(pc.equal(mine, _NOBODY))
+
+
+def _keys_in(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> pa.Array:
+    return KeyFile(writer.place, one.path, one.size).among(keys) if one.path else _rows_in(writer, one, keys)
+
+
+def _rows_in(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> pa.Array:
+    found = rows_of_keys(writer.place, one, writer.schema, MergeRule.of(writer.config), keys)
+    return found.column(RECORD_KEY).combine_chunks()

@@ -1,0 +1,134 @@
+"""Log files, written: the changes of one file group by one instant, in one file that is put once.
+
+A block of rows, as Parquet or if they are few as Avro, then one of deletes. In a table that is ordered by a column a
+delete has the value of the row that it deletes: so it wins over that row, and a later row with a lower value stays
+deleted until the next compaction. Without a value it would let the base row come back then.
+
+Source: Hudi `HoodieAppendHandle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.files.base_file import AVRO_KEY, SPARK_KEY, array_of
+from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.write_base_file import CALENDAR, COMPRESSION
+from lockprovider.table.format.data_files import LogFile, parse_log_file
+from lockprovider.table.format.layout import join
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
+from lockprovider.table.format.log_content import encode_avro, encode_deletes, wrapper_of
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.schema import META_COLUMNS, RECORD_KEY, to_avro, with_meta
+
+PARQUET_ROWS = 1000  # from so many on a Parquet block is smaller than an Avro one, and quicker
+_BLOCK_BYTES = 256 << 20  # of a block's rows in memory, as JVM writers do; none may have 2 GiB
+
+
+def encode_log(
+    config: TableConfig,
+    file: LogFile,
+    partition: str,
+    changes: tuple[pa.Table, pa.Array, pa.Table],
+) -> tuple[WriteStat, bytes]:
+    """A log file: what a commit says of it, and its bytes.
+
+    Args:
+        config: the table's properties.
+        file: its name.
+        partition: its path.
+        changes: rows with the table's columns, one a key; their keys; and of the rows to delete the key and the
+            ordering columns, as `rows_of_keys` gives them.
+
+    Raises:
+        InvalidRecords: a row has no ordering value.
+    """
+    rows, keys, deletes = changes
+    refuse_unordered(config, rows)
+    if parse_log_file(file.name) != file:
+        raise InvalidRecords(f"{file.name!r} is no name of a log file to the JVM: write tokens are of digits")
+    text = to_avro(with_meta(rows.schema), config.name)
+    header: dict[int, str] = {Header.SCHEMA: text, Header.INSTANT_TIME: file.begin}
+    full = _with_own(rows, keys, partition, file)
+    blocks = [LogBlock(kind, header, content) for kind, content in _contents(full, text)]
+    blocks += [LogBlock(BlockKind.DELETE, header, content) for content in _deletes(config, deletes, partition)]
+    data = encode_blocks(blocks)
+    stat = WriteStat(
+        file.file_id,
+        join(partition, file.name),
+        partition,
+        prev_commit=file.begin,
+        num_writes=rows.num_rows,
+        num_updates=rows.num_rows,
+        num_deletes=deletes.num_rows,
+        file_size=len(data),
+    )
+    return stat, data
+
+
+def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
+    """Refuse rows without an ordering value, in a merge-on-read table: JVM readers fail at them.
+
+    Raises:
+        InvalidRecords: naming the column.
+    """
+    for name in MergeRule.of(config).ordering if config.is_merge_on_read else ():
+        if count := rows.column(name).null_count:
+            raise InvalidRecords(
+                f"ordering column {name!r} is null in {count} rows: in a merge-on-read table readers of the JVM's fail "
+                "at such a row as soon as there is another version of it; give each row a value"
+            )
+
+
+def _with_own(rows: pa.Table, keys: pa.Array, partition: str, file: LogFile) -> pa.Table:
+    """With Hudi's columns; a log's rows have the file group in place of the file's name."""
+    count, task = rows.num_rows, file.write_token.split("-", 1)[0]
+    numbers = pc.binary_join_element_wise(f"{file.begin}_{task}", pa.array(np.arange(count)).cast(pa.string()), "_")
+    begin, path, group = (pa.repeat(pa.scalar(text), count) for text in (file.begin, partition, file.file_id))
+    own = [begin, numbers, keys, path, group]
+    return pa.table([*own, *rows.columns], names=[*META_COLUMNS, *rows.column_names]).cast(with_meta(rows.schema))
+
+
+def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
+    size = -(-full.num_rows // max(1, -(-full.nbytes // _BLOCK_BYTES)))
+    for start in range(0, full.num_rows, max(1, size)):
+        part = full[start : start + size]
+        if full.num_rows < PARQUET_ROWS:
+            yield BlockKind.AVRO, encode_avro(part, text)
+        else:
+            yield BlockKind.PARQUET, _parquet(part, text)
+
+
+def _parquet(rows: pa.Table, text: str) -> bytes:
+    out = BytesIO()
+    with pq.ParquetWriter(out, rows.schema, compression=COMPRESSION, store_schema=False) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata({AVRO_KEY: text, SPARK_KEY: CALENDAR})
+    return out.getvalue()
+
+
+def _deletes(config: TableConfig, rows: pa.Table, partition: str) -> Iterator[bytes]:
+    """One block for deletes with an ordering value, and one for those of rows that have none: never both in one."""
+    keys = array_of(rows.column(RECORD_KEY))
+    name = config.ordering_field if MergeRule.of(config).ordering else None
+    values = pa.nulls(len(keys)) if name is None else array_of(rows.column(name))
+    typed = pc.is_valid(values)
+    for part, stored in ((keys.filter(typed), values.filter(typed)), (keys.filter(pc.invert(typed)), None)):
+        if len(part):
+            given = None if stored is None else _raw(stored).to_pylist()
+            yield encode_deletes(part.to_pylist(), partition, given, "" if stored is None else wrapper_of(values.type))
+
+
+def _raw(values: pa.Array) -> pa.Array:
+    if types.is_timestamp(values.type):
+        return values.cast(pa.int64())
+    return values.cast(pa.int32()) if types.is_date32(values.type) else values

@@ -1,0 +1,323 @@
+"""Merge-on-read tables written here: hudi-rs reads the same rows, whatever happens to them."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hudi import HudiTableBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from table.mor_tables import KINDS, SETTINGS, a_table, by_hudi_rs, content, keys, log_files, rows
+
+from lockprovider.table import (
+    Aborted,
+    HistoryGone,
+    InvalidRecords,
+    KeepActive,
+    KeepCommits,
+    Table,
+    TableSpec,
+    UnsupportedSchema,
+    WriteConflict,
+)
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.engines.writer import for_here
+from lockprovider.table.files import write_log
+from lockprovider.table.format.data_files import parse_log_file
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.log_block import BlockKind, decode_blocks
+from lockprovider.table.format.log_content import decode_deletes
+from lockprovider.table.format.metadata import decode_commit
+
+BY_EVENT = [kind for kind in KINDS if "event" in kind]
+
+
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    return a_table(tmp_path / "t", request.param)
+
+
+def blocks(table: Table) -> list[Any]:
+    return [block for path in log_files(table) for block in decode_blocks((Path(table.url) / path).read_bytes(), path)]
+
+
+def test_changes_go_into_log_files_and_new_rows_into_base_files(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 1), (2, "a", "x", 1), (3, "b", "x", 1)))
+    assert log_files(table) == []
+    before = {path: path.read_bytes() for path in Path(table.url).rglob("*.parquet")}
+    done = table.upsert(rows((1, "a", "y", 2), (3, "b", "y", 2)))
+    assert (done.updated, done.inserted) == (2, 0)
+    assert {path: path.read_bytes() for path in Path(table.url).rglob("*.parquet")} == before
+    assert len(log_files(table)) == 2
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "y", 2), (2, "a", "x", 1), (3, "b", "y", 2)]
+    assert content(table, read_optimized=True) == [(1, "a", "x", 1), (2, "a", "x", 1), (3, "b", "x", 1)]
+    assert {i.action for i in table.timeline().instants} == {Action.DELTACOMMIT}
+
+
+def test_the_commit_says_of_a_log_what_the_jvms_does(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 1)))
+    begin = table.upsert(rows((1, "a", "y", 2))).instant
+    (path,) = log_files(table)
+    done = table.timeline().written_at(begin)
+    assert done is not None
+    data = (Path(table.url) / ".hoodie/timeline" / done.file_name).read_bytes()
+    (record,) = list(fastavro.reader(BytesIO(data)))
+    (stat,) = record["partitionToWriteStats"]["a"]
+    name = path.rpartition("/")[2]
+    assert (stat["prevCommit"], stat["baseFile"], stat["logFiles"], stat["logVersion"]) == (begin, "", [name], 1)
+    assert decode_commit(data, "c").all_stats[0].is_log
+    for block in blocks(table):
+        assert block.instant == begin == parse_log_file(name).begin  # type: ignore[union-attr]
+
+
+def test_one_put_a_log_file_and_its_marker_first(tmp_path: Path) -> None:
+    table = a_table(tmp_path / "t", "by event")
+    table.upsert(rows((1, "a", "x", 1)))
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((1, "a", "y", 2)))
+    (path,) = log_files(table)
+    marker = Path(table.url) / ".hoodie/.temp" / txn.begin / f"{path}.marker.CREATE"
+    assert marker.exists()
+    assert marker.stat().st_mtime_ns <= (Path(table.url) / path).stat().st_mtime_ns
+    assert content(table) == [(1, "a", "x", 1)], "not committed"
+    txn.rollback()
+    assert log_files(table) == []
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "x", 1)]
+
+
+def test_many_rows_are_a_parquet_block_and_few_an_avro_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = a_table(tmp_path / "t", "by event")
+    many = [(i, "a", "x", 1) for i in range(write_log.PARQUET_ROWS)]
+    table.upsert(rows(*many))
+    table.upsert(rows(*((i, "a", "y", 2) for i, *_ in many)))
+    table.upsert(rows((0, "a", "z", 3)))
+    assert [block.kind for block in blocks(table)] == [BlockKind.PARQUET, BlockKind.AVRO]
+    monkeypatch.setattr(write_log, "_BLOCK_BYTES", 10_000)
+    table.upsert(rows(*((i, "a", "w", 4) for i, *_ in many)))
+    assert len(blocks(table)) > 4, "a block may not be larger than others can read"
+    assert content(table) == by_hudi_rs(table) == [(i, "a", "w", 4) for i, *_ in many]
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", BY_EVENT)
+def test_m4_a_delete_has_the_value_of_the_row_so_that_a_low_row_does_not_bring_it_back(
+    kind: str, tmp_path: Path
+) -> None:
+    table = a_table(tmp_path / "t", kind)
+    table.upsert(rows((1, "a", "x", 10)))
+    assert table.delete(keys((1, "a"), (9, "a"))).deleted == 1
+    (block,) = blocks(table)
+    assert [one.values for one in decode_deletes(block.content, "log")] == [(10,)]
+    table.upsert(rows((1, "a", "late", 5)))
+    assert content(table) == by_hudi_rs(table) == []
+    table.upsert(rows((1, "a", "new", 10)))
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "new", 10)]
+
+
+def test_m4_twin_a_delete_without_a_value_lets_the_deleted_row_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = write_log.encode_deletes
+    monkeypatch.setattr(write_log, "encode_deletes", lambda keys, partition, *_: encode(keys, partition, None))
+    table = a_table(tmp_path / "t", "by event")
+    table.upsert(rows((1, "a", "x", 10)))
+    table.delete(keys((1, "a")))
+    table.upsert(rows((1, "a", "late", 5)))
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "x", 10)]
+
+
+@pytest.mark.parametrize("kind", BY_EVENT)
+def test_m6_a_row_without_an_ordering_value_is_refused_before_anything_is_written(kind: str, tmp_path: Path) -> None:
+    table = a_table(tmp_path / "t", kind)
+    before = sorted(Path(table.url).rglob("*"))
+    bad = rows((1, "a", "x", 1), (2, "a", "x", 1)).set_column(3, "ts", pa.array([1, None], pa.int64()))
+    for write in (table.upsert, table.append):
+        with pytest.raises(InvalidRecords, match="ordering column 'ts' is null in 1 rows"):
+            write(bad)
+    assert sorted(Path(table.url).rglob("*")) == before
+
+
+def test_m6_without_an_ordering_column_nulls_are_values_like_others(tmp_path: Path) -> None:
+    table = a_table(tmp_path / "t", "by commit")
+    null = rows((1, "a", "x", 1)).set_column(3, "ts", pa.nulls(1, pa.int64()))
+    table.upsert(null)
+    table.upsert(null)
+    assert table.to_arrow().to_pylist() == null.to_pylist()
+
+
+def test_m5_a_column_that_cannot_order_deletes_is_refused_when_the_table_is_made(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("ts", pa.decimal128(9, 2))])
+    with pytest.raises(UnsupportedSchema, match="decimal"):
+        Table.create(str(tmp_path / "t"), TableSpec("t", columns, ("id",), ordering="ts", table_type="merge_on_read"))
+    assert not (tmp_path / "t").exists()
+    with pytest.raises(InvalidRecords, match="table_type='mor'"):
+        TableSpec("t", columns, ("id",), table_type="mor")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int32(), [5, 6]), (pa.float64(), [0.5, 1.5]), (pa.float32(), [0.5, 1.5]), (pa.string(), ["a", "b"]),
+        (pa.date32(), [5, 6]), (pa.timestamp("us", "UTC"), [5, 6]),
+    ],
+)  # fmt: skip
+def test_m5_deletes_of_all_ordering_types_are_read_by_hudi_rs(
+    kind: pa.DataType, values: list[Any], tmp_path: Path
+) -> None:
+    columns = pa.schema([("id", pa.int64()), ("ts", kind)])
+    spec = TableSpec("t", columns, ("id",), ordering="ts", table_type="merge_on_read")
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    table.upsert(pa.table({"id": [1, 2], "ts": pa.array(values[1:] * 2, kind)}, schema=columns))
+    table.delete(pa.table({"id": [1]}))
+    late = pa.table({"id": [1], "ts": pa.array(values[:1], kind)}, schema=columns)
+    table.upsert(late)
+    assert table.to_arrow(["id"])["id"].to_pylist() == [2]
+    found = [pa.record_batch(batch) for batch in HudiTableBuilder.from_base_uri(table.url).build().read()]
+    assert [row["id"] for batch in found for row in batch.to_pylist()] == [2]
+
+
+def test_m7_a_log_file_of_a_name_that_the_jvm_does_not_take_is_not_written(tmp_path: Path) -> None:
+    table = a_table(tmp_path / "t", "by event")
+    table.upsert(rows((1, "a", "x", 1)))
+    txn = table.transaction()
+    writer = for_here(txn, table.schema())
+    given_rows, given_keys, _ = writer.keyed(rows((1, "a", "y", 2)))
+    with pytest.raises(InvalidRecords, match="digits"):
+        writer.log(txn.snapshot.slices[0], given_rows, given_keys, given_keys[:0], "task-a")
+    txn.rollback()
+
+
+# -- writers beside each other -----------------------------------------------------------------------------------------
+
+
+def test_of_two_writers_of_one_file_group_the_second_gets_a_conflict_and_nothing_of_it_is_seen(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 1), (2, "b", "x", 1)))
+    other = Table.open(table.url, settings=SETTINGS)
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((1, "a", "mine", 5)))
+    other.upsert(rows((1, "a", "theirs", 2)))
+    with pytest.raises(WriteConflict):
+        txn.commit()
+    txn.rollback()
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "theirs", 2), (2, "b", "x", 1)]
+    apart = table.transaction()
+    engine.write(apart, upserts=rows((1, "a", "mine", 6)))
+    other.upsert(rows((2, "b", "theirs", 2)))
+    apart.commit()
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "mine", 6), (2, "b", "theirs", 2)]
+
+
+def test_what_a_dead_writer_left_is_removed_logs_too(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 1)))
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((1, "a", "dead", 9)))
+    txn.leave()
+    assert log_files(table)
+    Table.open(table.url).roll_back(txn.begin, force=True)
+    assert log_files(table) == []
+    with pytest.raises(Aborted):
+        txn.commit()
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "x", 1)]
+
+
+# -- the past, and services --------------------------------------------------------------------------------------------
+
+
+def test_the_past_and_what_changed_are_told_commit_by_commit(table: Table) -> None:
+    states, checkpoint = [], table.changes().checkpoint
+    steps = [
+        lambda: table.upsert(rows((1, "a", "x", 1), (2, "b", "x", 1))),
+        lambda: table.upsert(rows((1, "a", "y", 2), (3, "a", "x", 1))),
+        lambda: table.delete(keys((1, "a"))),
+        lambda: table.upsert(rows((1, "a", "again", 7))),
+    ]
+    expected = [
+        {("insert", 1), ("insert", 2)}, {("update", 1), ("insert", 3)}, {("delete", 1)}, {("insert", 1)},
+    ]  # fmt: skip
+    for step, told in zip(steps, expected, strict=True):
+        done = step()
+        found = table.changes(checkpoint)
+        assert {(row["_operation"], row["id"]) for row in found.to_arrow().to_pylist()} == told
+        checkpoint = found.checkpoint
+        states.append((done.completion, content(table)))
+    for completion, seen in states:
+        assert content(table, as_of=completion) == seen
+
+
+def test_a_restore_takes_logs_back_and_a_savepoint_keeps_them(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 1)))
+    kept = table.upsert(rows((1, "a", "y", 2))).instant
+    table.savepoint(kept)
+    paths = {path for saved in table.savepoints().values() for path in saved.paths}
+    assert set(log_files(table)) <= paths
+    table.upsert(rows((1, "a", "z", 3), (2, "a", "z", 3)))
+    table.delete(keys((1, "a")))
+    assert len(table.restore(kept).taken_back) == 2
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "y", 2)]
+    assert set(log_files(table)) <= paths
+
+
+def test_a_clean_takes_no_log_of_a_slice_that_is_the_latest(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 1)))
+    for number in range(2, 6):
+        table.upsert(rows((1, "a", "y", number)))
+    before = log_files(table)
+    assert table.clean(KeepCommits(1)) == ()
+    assert log_files(table) == before
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "y", 5)]
+
+
+def test_archived_delta_commits_are_still_rows_for_everybody(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 1)))
+    for number in range(2, 10):
+        table.upsert(rows((1, "a", "y", number)))
+    assert table.archive(KeepActive(1, 2)).instants == ()  # the retention needs them
+    settings = Table.open(table.url, settings=type(SETTINGS)(retention=KeepCommits(1)))
+    assert len(settings.archive(KeepActive(1, 2)).instants) > 3
+    again = Table.open(table.url)
+    assert content(again) == by_hudi_rs(again) == [(1, "a", "y", 9)]
+    again.upsert(rows((1, "a", "z", 10)))
+    assert content(again) == by_hudi_rs(again) == [(1, "a", "z", 10)]
+    with pytest.raises(HistoryGone):
+        content(again, as_of="20200101000000000")
+
+
+# -- histories ---------------------------------------------------------------------------------------------------------
+
+one_row = st.tuples(st.integers(1, 4), st.sampled_from("ab"), st.integers(1, 5))
+step = st.one_of(
+    st.tuples(st.just("upsert"), st.lists(one_row, min_size=1, max_size=3)),
+    st.tuples(st.just("delete"), st.lists(one_row, min_size=1, max_size=2)),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5)
+@given(st.lists(step, min_size=2, max_size=4))
+def test_histories_come_to_what_they_should_and_hudi_rs_agrees(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[tuple[int, str, int]]]]
+) -> None:
+    table = a_table(tmp_path_factory.mktemp("t") / "t", kind)
+    by_event = "event" in kind
+    state: dict[tuple[int, str], tuple[str, int]] = {}
+    highest: dict[tuple[int, str], int] = {}  # of rows, and of deletes since
+    for number, (what, given_rows) in enumerate(steps):
+        last = {(key, part): ts for key, part, ts in given_rows}
+        best = {(key, part): max(t for k, p, t in given_rows if (k, p) == (key, part)) for key, part, _ in given_rows}
+        if what == "delete":
+            table.delete(keys(*last))
+            for key in last:
+                state.pop(key, None)
+        else:
+            table.upsert(rows(*((key, part, f"{number}/{ts}", ts) for key, part, ts in given_rows)))
+            for key, ts in (best if by_event else last).items():
+                if not by_event or ts >= highest.get(key, 0):
+                    state[key], highest[key] = (f"{number}/{ts}", ts), ts
+        assert content(table) == by_hudi_rs(table) == sorted((*key, *value) for key, value in state.items())

@@ -14,13 +14,12 @@ from enum import Enum
 
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.format.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
+from lockprovider.table.format.writer_settings import FAILED_KEYS, MODE_KEY
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.conflict import Resolution, by_file_group, by_partition, prefer_writer
 from lockprovider.table.timeline.liveness import HeartbeatSettings
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
-MODE_KEY = "hoodie.write.concurrency.mode"
-FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
 RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
 _POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
 _COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")

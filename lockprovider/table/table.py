@@ -9,8 +9,7 @@ visible, and the others clean up after it. NOT promised: anything for writers th
 writers that insert the same new key at once are detected: they write different file groups, both succeed, and the key
 is there twice. A bucket index (`TableSpec.buckets`) promises it, and `check_keys` if all writers have it.
 
-This is the face, and no more. Behind it: what is there now (`state.current`), consistent reads and changes
-(`read`), one transaction (`transaction`), and again (`transaction.retry`), and a module for each service.
+This is the face, and no more; the floors behind it are in the package's README.
 
 Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), table version 8.
 """
@@ -31,11 +30,13 @@ from lockprovider.table.errors import InvalidRecords, TableExists
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.properties import encode_properties
 from lockprovider.table.format.service_metadata import Savepoint
+from lockprovider.table.format.writer_settings import SettingChange, shared
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import Commit, PointInTime
 from lockprovider.table.read.scan import Where, to_reader
 from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, recover, restore, savepoint
+from lockprovider.table.services import share as sharing
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
 from lockprovider.table.services.restore import RestoreResult
@@ -65,7 +66,7 @@ class Table(TableContext):
         settings: TableSettings | None = None,
         watcher: Watcher = nobody,
     ) -> Table:
-        """Make a new table, of version 8, with one empty commit that carries its schema.
+        """Make a new table, of version 8, shared (see `share`), with one empty commit that carries its schema.
 
         Raises:
             TableExists: there is one already; nothing was changed.
@@ -76,11 +77,10 @@ class Table(TableContext):
         if not isinstance(spec, TableSpec):
             raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
         settings = checked_table_settings(settings)
-        config = spec.with_index(settings.index).config()
+        config = shared(spec.with_index(settings.index).config())
         if settings.index is not None:
             settings.index.check(config)
-        data = encode_properties(config)
-        store = Store.from_url(url, storage_options)
+        store, data = Store.from_url(url, storage_options), encode_properties(config)
         audit = AuditLog(store)
         table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
         table.lock.require_safe_store()
@@ -379,12 +379,22 @@ class Table(TableContext):
         """
         adopt_buckets.adopt_bucket_index(self, buckets, bucket_by)
 
+    def share(self, *, dry_run: bool = False) -> tuple[SettingChange, ...]:
+        """Let the properties tell JVM Hudi's writers in Spark how to share the table; what changed. Safe to repeat.
+
+        A job that says otherwise fails. `dry_run`: nothing is written.
+
+        Raises:
+            UnsupportedTable: it cannot be written here. NotAcquired, CasError: may be repeated.
+        """
+        return sharing.would_share(self) if dry_run else sharing.share(self)
+
     def retire_metadata_table(self) -> int:
         """Stop using a metadata table of JVM Hudi's, and remove it; how many files it had. Safe to repeat.
 
-        A JVM writer that may have one builds it anew: set `hoodie.metadata.enable=false` on all of them first.
+        JVM writers in Spark make none from then on; set `hoodie.metadata.enable=false` on others (Flink, Java) first.
 
         Raises:
-            NotAcquired, CasError: the lock or the store; may be repeated.
+            Aborted: a write is pending, whose writer may be building it. NotAcquired, CasError: may be repeated.
         """
         return metadata_table.retire_metadata_table(self)

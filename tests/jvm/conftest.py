@@ -64,8 +64,8 @@ def hudi_jars(request: pytest.FixtureRequest) -> list[Path]:
 @pytest.fixture(scope="session")
 def start_hudi(
     request: pytest.FixtureRequest, hudi_jars: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[], HudiSpark]]:
-    """A function that starts a Spark driver with JVM Hudi, for tests that kill it."""
+) -> Iterator[Callable[..., HudiSpark]]:
+    """A function that starts a Spark driver with JVM Hudi, in this zone, for tests that kill it."""
     try:
         tool("java")
         folder, released = jvm_spark.pyspark(), hudi_jars
@@ -76,14 +76,14 @@ def start_hudi(
     server = request.getfixturevalue("seaweedfs")
     with ExitStack() as started:
 
-        def start() -> HudiSpark:
+        def start(zone: str = "UTC") -> HudiSpark:
             log = tmp_path_factory.mktemp("spark") / "driver.log"
-            return started.enter_context(HudiSpark(folder, [ours, *released], server, log))
+            return started.enter_context(HudiSpark(folder, [ours, *released], server, log, zone))
 
         yield start
 
 
 @pytest.fixture(scope="session")
-def hudi(start_hudi: Callable[[], HudiSpark]) -> HudiSpark:
+def hudi(start_hudi: Callable[..., HudiSpark]) -> HudiSpark:
     """The driver that all tests may share."""
     return start_hudi()

@@ -35,12 +35,12 @@ JARS = (
 MAIN = Path(__file__).parent / "spark_main.py"
 ANSWER_S = 600.0
 
-# What a Spark writer must be told to share a table with others; lockprovider/table/README.md says the same.
+# What a writer must be told that does not look into the properties; lockprovider/table/README.md says the same.
 SHARED = {
     "hoodie.write.auto.upgrade": "false",
     "hoodie.metadata.enable": "false",
     "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
-    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.clean.failed.writes.policy": "LAZY",
     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
     "hoodie.rollback.avoid.duplicate.plan": "true",
 }
@@ -58,9 +58,9 @@ class HudiError(RuntimeError):
 class HudiSpark:
     """One Spark driver. One thread at a time may ask it."""
 
-    def __init__(self, folder: Path, classpath: list[Path], server: S3Server, log: Path) -> None:
+    def __init__(self, folder: Path, classpath: list[Path], server: S3Server, log: Path, zone: str = "UTC") -> None:
         self.log = log
-        self._conf = _conf(classpath, server, log.parent)
+        self._conf = _conf(classpath, server, log.parent, zone)
         self._answers: queue.Queue[str | None] = queue.Queue()
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
@@ -108,6 +108,10 @@ class HudiSpark:
         given = {"schema": schema, "rows": rows, "options": options, "gate": None if gate is None else str(gate)}
         self._ask({"do": "write", "url": url, "select": select, **given})
 
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        """What this statement gives."""
+        return [tuple(row) for row in self._ask({"do": "sql", "statement": statement})]
+
     def buckets(self, fields: str, keys: list[str], count: int) -> list[int]:
         """The bucket of each record key, of `count`, by the hash of these fields."""
         found: list[int] = self._ask({"do": "buckets", "fields": fields, "keys": keys, "count": count})
@@ -152,7 +156,7 @@ class HudiSpark:
         self._answers.put(None)
 
 
-def _conf(classpath: list[Path], server: S3Server, folder: Path) -> dict[str, str]:
+def _conf(classpath: list[Path], server: S3Server, folder: Path, zone: str) -> dict[str, str]:
     s3a = {
         "impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "endpoint": server.endpoint,
@@ -164,7 +168,7 @@ def _conf(classpath: list[Path], server: S3Server, folder: Path) -> dict[str, st
     }
     return {
         "spark.driver.extraClassPath": joined(classpath),
-        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone={zone} -XX:+UseSerialGC",
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -174,6 +178,7 @@ def _conf(classpath: list[Path], server: S3Server, folder: Path) -> dict[str, st
         "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
         "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
         "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",

@@ -28,7 +28,9 @@ def main() -> None:
         try:
             answer({"ok": CALLS[call.pop("do")](spark, **call)})
         except Exception as error:  # noqa: BLE001 (told to the test)
-            answer({"error": causes(getattr(error, "java_exception", None)) or repr(error)[:20_000]})
+            answer(
+                {"error": causes(getattr(error, "java_exception", None)) or f"{type(error).__name__}: {error}"[:20_000]}
+            )
     os._exit(0)  # closing stdin is killing it: nothing is cleaned up
 
 
@@ -72,6 +74,10 @@ def write(
     return ""
 
 
+def sql(spark: SparkSession, *, statement: str) -> list[list[Any]]:
+    return [[plain(value) for value in row] for row in spark.sql(statement).collect()]
+
+
 def buckets(spark: SparkSession, *, fields: str, keys: list[str], count: int) -> list[int]:
     """The bucket of each record key, as the bucket index has it."""
     identifier = spark._jvm.org.apache.hudi.index.bucket.BucketIdentifier
@@ -112,7 +118,7 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 (a table)
     return value
 
 
-CALLS = {"read": read, "write": write, "buckets": buckets, "archived": archived}
+CALLS = {"read": read, "write": write, "sql": sql, "buckets": buckets, "archived": archived}
 # Whatever a library prints is no answer.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)

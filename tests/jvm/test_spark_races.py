@@ -42,7 +42,7 @@ def test_no_update_is_lost_in_a_long_race(hudi: HudiSpark, seaweedfs: SeaweedFS)
     assert ours_lost > 0
 
 
-def race(hudi: HudiSpark, table: Table, turns: int) -> tuple[int, int]:
+def race(hudi: HudiSpark, table: Table, turns: int, options: dict[str, str] = KEEPING) -> tuple[int, int]:
     """How many conflicts they had, and we."""
     upsert(table, *((key, "a", 0) for key in THEIR_KEYS + OUR_KEYS))
     lost = {"theirs": 0, "ours": 0}
@@ -56,7 +56,7 @@ def race(hudi: HudiSpark, table: Table, turns: int) -> tuple[int, int]:
 
     def they() -> None:
         for turn in range(1, turns + 1):
-            lost["theirs"] += write_until_it_succeeds(hudi, table, turn)
+            lost["theirs"] += write_until_it_succeeds(hudi, table, turn, options)
 
     def we() -> None:
         mine = Table.open(table.url, storage_options=table.storage_options, settings=table.settings)
@@ -77,11 +77,11 @@ def race(hudi: HudiSpark, table: Table, turns: int) -> tuple[int, int]:
     return lost["theirs"], lost["ours"]
 
 
-def write_until_it_succeeds(hudi: HudiSpark, table: Table, turn: int) -> int:
+def write_until_it_succeeds(hudi: HudiSpark, table: Table, turn: int, options: dict[str, str]) -> int:
     conflicts = 0
     while True:
         try:
-            hudi.write(table.url, DDL, [(key, "a", turn) for key in THEIR_KEYS], KEEPING)
+            hudi.write(table.url, DDL, [(key, "a", turn) for key in THEIR_KEYS], options)
         except HudiError as error:
             if "HoodieWriteConflictException" not in str(error):
                 raise

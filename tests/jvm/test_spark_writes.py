@@ -141,7 +141,7 @@ def test_writes_to_different_file_groups_both_succeed_whoever_commits_first(
 
 
 def test_we_roll_back_what_a_killed_writer_of_theirs_has_left(
-    hudi: HudiSpark, start_hudi: Callable[[], HudiSpark], table: Table, tmp_path: Path
+    hudi: HudiSpark, start_hudi: Callable[..., HudiSpark], table: Table, tmp_path: Path
 ) -> None:
     dying = start_hudi()
     with Writing(dying, table, [(1, "a", -1), (9, "z", -1)], tmp_path / "gate") as write:

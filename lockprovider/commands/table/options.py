@@ -19,7 +19,8 @@ from fsspec_cas.command import (
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table.output import CommandAnswer, show
 from lockprovider.table.errors import Aborted, HistoryGone, TableError, TableExists, WriteConflict
-from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
+from lockprovider.table.format.writer_settings import MODE_KEY
+from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.table import Table
 
 INSTANT = "the begin time of a commit, 17 digits; `log` lists them"

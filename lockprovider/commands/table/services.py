@@ -1,4 +1,4 @@
-"""`lockprovider table clean | archive | savepoint | restore | rollback | retire-metadata | adopt-buckets URL`."""
+"""`lockprovider table clean | archive | savepoint | restore | rollback | share | retire-metadata | ... URL`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,9 @@ def add(commands: Commands) -> None:
     parser = add_table_command(commands, "rollback", _rollback, about)
     parser.add_argument("instant", nargs="?", metavar="INSTANT", help="only this pending write")
     parser.add_argument("--force", action="store_true", help="with INSTANT: even if its writer is alive")
+    about = "Let the table tell JVM Hudi's writers in Spark how to share it: lock, conflicts, no metadata table."
+    parser = add_table_command(commands, "share", _share, about)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be set")
     about = "Remove a metadata table of JVM Hudi's, which would hide commits from here."
     add_table_command(commands, "retire-metadata", _retire, about)
     about = "Say in the properties that a JVM writer made buckets; all keys are read, to see whether it is true."
@@ -150,6 +153,15 @@ def _adopt(arguments: Any) -> int:
     table.adopt_bucket_index(arguments.buckets, arguments.bucket_by)
     said = {"buckets": arguments.buckets, "bucket_by": list(table.config().bucket_by)}
     return say_answer(arguments, CommandAnswer(said, f"every writer finds {arguments.buckets} buckets now"))
+
+
+def _share(arguments: Any) -> int:
+    changes = opened(arguments).share(dry_run=arguments.dry_run)
+    said = {"changed": [{"key": one.key, "found": one.found, "wanted": one.wanted} for one in changes]}
+    word = "would set" if arguments.dry_run else "set"
+    title = f"{word} {len(changes)} properties" if changes else "JVM writers in Spark find all settings already"
+    rows = tuple((one.key, one.found or "", one.wanted) for one in changes)
+    return say_answer(arguments, CommandAnswer(said, title, ("property", "was", "is") if rows else (), rows))
 
 
 def _retire(arguments: Any) -> int:

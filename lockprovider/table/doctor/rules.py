@@ -22,7 +22,8 @@ from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.instant import to_ms
 from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
-from lockprovider.table.format.properties import faults
+from lockprovider.table.format.properties import TableConfig, faults
+from lockprovider.table.format.writer_settings import ZONE_KEY, unshared
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens
 _MINUTE_MS = 60_000
@@ -61,7 +62,7 @@ def metadata_table(facts: Facts) -> Iterator[TableFinding]:
             "R2",
             "wrong" if listed else "note",
             "there is a metadata table below .hoodie/metadata" + ("" if listed else ", which no reader uses"),
-            "set hoodie.metadata.enable=false on every JVM writer, then `lockprovider table retire-metadata URL`",
+            "`lockprovider table retire-metadata URL`; Flink, Java: set hoodie.metadata.enable=false there before",
         )
 
 
@@ -69,7 +70,8 @@ def zones(facts: Facts) -> Iterator[TableFinding]:
     """R3: a completed file says when it was completed, and the store says when it was written."""
     if facts.config is not None and not facts.config.timezone:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer takes its own zone"
-        yield TableFinding("R3", "note", what, "run every JVM writer with -Duser.timezone=UTC")
+        mend = "`lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
+        yield TableFinding("R3", "note", what, mend)
     drifts = [(name, drift) for name, drift in _drifts(facts) if drift is not None]
     ahead = [name for name, drift in drifts if drift > _FUTURE_MS]
     if ahead:
@@ -107,6 +109,7 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
     if config is None:
         yield TableFinding("R4", "wrong", str(facts.properties), "restore hoodie.properties")
         return
+    yield from _settings(config)
     for sentence in faults(config):
         what, _, mend = sentence.rpartition("; ")
         yield TableFinding("R4", "wrong", what or sentence, mend if what else "use the engine that made the table")
@@ -116,7 +119,9 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
     initial = config.raw.get("hoodie.table.initial.version")
     if initial and initial != str(config.version):
         what = f"the table was upgraded from version {initial} to {config.version}"
-        yield TableFinding("R4", "note", what, "set hoodie.write.auto.upgrade=false on every JVM writer")
+        yield TableFinding(
+            "R4", "note", what, "`lockprovider table share URL` says hoodie.write.auto.upgrade=false to JVM writers"
+        )
     if config.version > _FOR_ALL:
         what = f"the table is of version {config.version}, which readers and writers of Hudi 1.0 cannot open"
         yield TableFinding("R4", "note", what, f"read it with Hudi 1.1 or newer, or downgrade it to {_FOR_ALL} there")
@@ -124,6 +129,20 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
     if folders and not config.partition_fields:
         what = f"hoodie.table.partition.fields is missing, but there are partitions: {some(folders)}"
         yield TableFinding("R4", "wrong", what, "set it; hudi-rs reads no rows without it")
+
+
+def _settings(config: TableConfig) -> Iterator[TableFinding]:
+    """What the table tells JVM writers in Spark; its zone is another rule's."""
+    changes = [change for change in unshared(config) if change.key != ZONE_KEY]
+    wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
+    mend = "`lockprovider table share URL`"
+    if wrong:
+        what = f"the properties tell JVM writers other settings than those of a shared table: {some(wrong)}"
+        yield TableFinding("R4", "wrong", what, mend)
+    missing = [change.key for change in changes if change.found is None]
+    if missing:
+        what = f"the properties do not tell JVM writers {len(missing)} settings of a shared table: {some(missing)}"
+        yield TableFinding("R4", "note", what, f"{mend}, or set them on every one")
 
 
 def twins(facts: Facts) -> Iterator[TableFinding]:

@@ -332,7 +332,7 @@ def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
         bool(config.metadata_partitions),
         (
             f"{_MDT}={','.join(config.metadata_partitions)} would hide these commits from JVM readers; "
-            "set hoodie.metadata.enable=false on every JVM writer, then Table.retire_metadata_table()"
+            "Table.retire_metadata_table() removes it"
         ),
     )
     yield (

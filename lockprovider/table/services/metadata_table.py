@@ -1,24 +1,23 @@
 """Retire a metadata table: a listing of the files that only JVM Hudi keeps, and that hides every commit not in it.
 
-Under the table lock the properties stop naming it, with one conditional write; from then on readers list the folders.
-Then it is removed. A JVM writer that may have one builds it anew, with all commits in it: set
-`hoodie.metadata.enable=false` on all of them first.
+Under the table lock the properties stop naming it, and tell Spark's writers to make none, with one conditional write;
+from then on readers list the folders. Then it is removed. JVM writers that do not look there (HoodieStreamer, Flink,
+the Java client) build it anew, with all commits in it: set `hoodie.metadata.enable=false` on them first.
 
 Source: Hudi `HoodieTableMetadataUtil.deleteMetadataTable`, `HoodieTableConfig`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lockprovider.table.errors import Aborted
 from lockprovider.table.format.layout import METADATA_TABLE
+from lockprovider.table.format.writer_settings import without_metadata_table
 from lockprovider.table.services import plans
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-
-_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # on local disks only; JVM readers would find it wrong
 
 
 def retire_metadata_table(table: TableContext) -> int:
@@ -28,13 +27,25 @@ def retire_metadata_table(table: TableContext) -> int:
 
     Raises:
         TableNotFound: there is no `hoodie.properties`.
+        Aborted: a write is pending, whose writer may be building the metadata table; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     with table.lock.acquire() as lease:
-        plans.change_properties(table, lease, lambda config: replace(config, metadata_partitions=()))
-        table.store.delete(_HADOOP_CHECKSUM)
         entries = table.store.list(f"{METADATA_TABLE}/")
+        if entries or table.config().metadata_partitions:
+            _check_no_write(table)
+        plans.change_properties(table, lease, without_metadata_table)
         for entry in entries:
             table.store.delete(entry.path)
     return len(entries)
+
+
+def _check_no_write(table: TableContext) -> None:
+    """A JVM writer builds a metadata table outside the lock: then a listing that hides commits could come back."""
+    pending = table.timeline().pending_writes
+    if pending:
+        raise Aborted(
+            f"write {min(pending)} is pending, and its writer may be building the metadata table: try again when it is "
+            "done; if its writer is dead, `lockprovider table rollback URL` first"
+        )

@@ -26,6 +26,8 @@ from lockprovider.table.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
+_HADOOP_CHECKSUM = ".hoodie/.hoodie.properties.crc"  # on local disks only; JVM readers would find it wrong
+
 
 def claim_time(table: TableContext, now: Timeline) -> str:
     """A begin time that no other action has or can get; `now` was listed under the lock.
@@ -102,6 +104,7 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
     if wanted != config:
         lease.check()
         table.store.put_if_match(PROPERTIES, encode_properties(wanted), found.version).unwrap()
+    table.store.delete(_HADOOP_CHECKSUM)
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:

@@ -119,7 +119,7 @@ def a_metadata_table(folder: Path) -> tuple[str, str]:
     (folder / ".hoodie" / "metadata" / "something").touch()
     with (folder / ".hoodie" / "hoodie.properties").open("a") as properties:
         properties.write("hoodie.table.metadata.partitions=files\n")
-    return "R2", "hoodie.metadata.enable=false on every JVM writer"
+    return "R2", "retire-metadata URL`.*hoodie.metadata.enable=false"
 
 
 def a_clock_ahead(folder: Path) -> tuple[str, str]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.settings import MODE_KEY, Mode, TableSettings
+from lockprovider.table.format.writer_settings import MODE_KEY
+from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.state.context import TableContext
 
 _HUDI = "hoodie."

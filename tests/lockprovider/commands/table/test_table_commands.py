@@ -356,3 +356,17 @@ def test_a_metadata_table_is_retired_when_asked(folder: Path, run: Any) -> None:
     assert "retire-metadata" in run("doctor", folder).out
     assert run("retire-metadata", folder, "--json").said == {"removed": 1}
     assert run("doctor", folder).code == 0
+
+
+def test_a_table_is_shared_when_asked(folder: Path, run: Any) -> None:
+    assert run("share", folder).out == "JVM writers in Spark find all settings already\n"
+    properties = folder / ".hoodie" / "hoodie.properties"
+    shared = properties.read_text()
+    other = shared.replace("hoodie.write.auto.upgrade=false\n", "")
+    properties.write_text(other)
+    assert "table share" in run("doctor", folder).out
+    change = {"key": "hoodie.write.auto.upgrade", "found": None, "wanted": "false"}
+    assert run("share", folder, "--dry-run", "--json").said == {"changed": [change]}
+    assert properties.read_text() == other
+    assert "hoodie.write.auto.upgrade" in run("share", folder).out
+    assert properties.read_text() == shared

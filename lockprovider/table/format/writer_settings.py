@@ -1,0 +1,64 @@
+"""The settings that a shared table carries for JVM Hudi's writers in Spark.
+
+These take everything in `hoodie.properties` for settings of their own, and fail with `Config conflict` if a job says
+otherwise: so the table says once what each of them would have to be told. NOT told: HoodieStreamer, Flink, the Java
+client, `ALTER TABLE` and `archive_commits`, which do not look there.
+
+Source: Hudi 1.2.0 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`, `HoodieWriterUtils.validateTableConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from lockprovider.table.format.properties import TableConfig
+
+MODE_KEY = "hoodie.write.concurrency.mode"
+FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
+METADATA_KEY = "hoodie.metadata.enable"
+LOCK_KEY = "hoodie.write.lock.provider"
+ZONE_KEY = "hoodie.table.timeline.timezone"
+
+SHARED: Mapping[str, str] = MappingProxyType(
+    {
+        LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",  # the same lock
+        MODE_KEY: "optimistic_concurrency_control",  # it is taken, and conflicts are told
+        # Live writers are not rolled back. By both names: a job that says EAGER by the older one is told, too.
+        **dict.fromkeys(FAILED_KEYS, "LAZY"),
+        METADATA_KEY: "false",  # a metadata table would hide commits that it was not told of
+        "hoodie.write.auto.upgrade": "false",  # it locks older readers out, and rolls live writers back
+        "hoodie.rollback.avoid.duplicate.plan": "true",  # else two that roll back one dead write fail
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A property that a shared table has, and this one has not; `found` is None if it has none at all."""
+
+    key: str
+    found: str | None
+    wanted: str
+
+
+def shared(config: TableConfig) -> TableConfig:
+    """The same table, with the settings; and with UTC for its zone, if it says none."""
+    return replace(config, timezone=config.timezone or "UTC", raw=MappingProxyType({**config.raw, **SHARED}))
+
+
+def without_metadata_table(config: TableConfig) -> TableConfig:
+    """The same table, which names no metadata table, and tells Spark's writers to make none."""
+    return replace(config, metadata_partitions=(), raw=MappingProxyType({**config.raw, METADATA_KEY: "false"}))
+
+
+def unshared(config: TableConfig) -> tuple[SettingChange, ...]:
+    """What `shared` would change; nothing if the table carries all of it. Values are compared as Hudi does."""
+    found = {key: config.raw.get(key) for key in SHARED}
+    changes = [
+        SettingChange(key, found[key], wanted)
+        for key, wanted in SHARED.items()
+        if (found[key] or "").strip().lower() != wanted.lower()
+    ]
+    return (*changes, *(() if config.timezone else (SettingChange(ZONE_KEY, None, "UTC"),)))

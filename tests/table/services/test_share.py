@@ -1,0 +1,133 @@
+"""A table that tells JVM Hudi's writers how to share it, and one that is told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
+
+from lockprovider.table import Aborted, Table, UnsupportedTable
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.java_properties import pairs
+from lockprovider.table.format.writer_settings import METADATA_KEY, MODE_KEY, SHARED, ZONE_KEY
+
+MEANT = {
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.metadata.enable": "false",
+    "hoodie.write.auto.upgrade": "false",
+    "hoodie.rollback.avoid.duplicate.plan": "true",
+    "hoodie.table.timeline.timezone": "UTC",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "t"
+
+
+@pytest.fixture
+def table(folder: Path) -> Table:
+    return Table.create(str(folder), SPEC, settings=SETTINGS)
+
+
+def said(folder: Path) -> dict[str, str]:
+    return dict(pairs((folder / ".hoodie" / "hoodie.properties").read_text()))
+
+
+def edit(folder: Path, **changed: str | None) -> None:
+    found = {key: value for key, value in {**said(folder), **changed}.items() if value is not None}
+    (folder / ".hoodie" / "hoodie.properties").write_text("".join(f"{key}={value}\n" for key, value in found.items()))
+
+
+def findings(table: Table) -> list[tuple[str, str, str]]:
+    return [(one.rule, one.state, f"{one.what}; {one.mend}") for _, _, found in diagnose(table) for one in found]
+
+
+def test_a_new_table_is_shared(table: Table, folder: Path) -> None:
+    assert MEANT.items() <= said(folder).items()
+    assert table.share() == table.share(dry_run=True) == ()
+    upsert(table, (1, "a", 1))
+    assert by_hudi_rs(table.url) == content(table) == {(1, "a", 1)}
+    assert findings(table) == []
+
+
+def test_an_older_table_is_shared_when_asked_and_not_by_a_dry_run(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1))
+    edit(folder, **dict.fromkeys(MEANT), **{"hoodie.some.setting": "theirs"})
+    (folder / ".hoodie" / ".hoodie.properties.crc").write_bytes(b"Hadoop's")
+    before = said(folder)
+    assert [(rule, state, "table share" in what) for rule, state, what in findings(table)] == [
+        ("R3", "note", True),
+        ("R4", "note", True),
+    ]
+    changes = table.share(dry_run=True)
+    assert {change.key: (change.found, change.wanted) for change in changes} == {k: (None, v) for k, v in MEANT.items()}
+    assert said(folder) == before
+    assert table.share() == changes
+    assert said(folder) == before | MEANT
+    assert not (folder / ".hoodie" / ".hoodie.properties.crc").exists()
+    assert table.share() == ()
+    assert findings(table) == []
+    Table.open(table.url, settings=SETTINGS).append(rows((2, "b", 2)))
+    assert by_hudi_rs(table.url) == content(table) == {(1, "a", 1), (2, "b", 2)}
+
+
+def test_other_settings_are_wrong_and_replaced(table: Table, folder: Path) -> None:
+    edit(folder, **{MODE_KEY: "SINGLE_WRITER", METADATA_KEY: "FALSE"})
+    ((rule, state, what),) = findings(table)
+    assert (rule, state) == ("R4", "wrong")
+    assert f"{MODE_KEY}=SINGLE_WRITER" in what
+    assert "table share" in what
+    (change,) = table.share()
+    assert (change.key, change.found, change.wanted) == (MODE_KEY, "SINGLE_WRITER", MEANT[MODE_KEY])
+    assert said(folder)[MODE_KEY] == MEANT[MODE_KEY]
+
+
+def test_a_table_that_cannot_be_written_here_is_not_shared(table: Table, folder: Path) -> None:
+    edit(folder, **dict.fromkeys(SHARED), **{"hoodie.table.metadata.partitions": "files"})
+    before = said(folder)
+    for dry_run in (True, False):
+        with pytest.raises(UnsupportedTable, match="retire_metadata_table"):
+            table.share(dry_run=dry_run)
+    edit(folder, **{"hoodie.table.metadata.partitions": None, ZONE_KEY: "LOCAL"})
+    with pytest.raises(UnsupportedTable, match="LOCAL"):
+        table.share()
+    assert said(folder).keys() - before.keys() == set()
+
+
+def test_a_transaction_in_flight_is_told_and_others_go_on(table: Table, folder: Path) -> None:
+    edit(folder, **dict.fromkeys(SHARED))
+    other, idle = (Table.open(table.url, settings=SETTINGS) for _ in range(2))
+    mine = other.transaction()
+    idle.append(rows((1, "a", 1)))
+    engine.write(mine, upserts=rows((2, "b", 2)))
+    assert Table.open(table.url, settings=SETTINGS).share()
+    with pytest.raises(Aborted, match="properties"):
+        mine.commit()
+    mine.rollback()
+    idle.append(rows((3, "c", 3)))
+    assert content(table) == {(1, "a", 1), (3, "c", 3)}
+
+
+def test_retiring_a_metadata_table_says_that_there_is_to_be_none(table: Table, folder: Path) -> None:
+    edit(folder, **dict.fromkeys(SHARED), **{"hoodie.table.metadata.partitions": "files"})
+    assert table.retire_metadata_table() == 0
+    assert said(folder)[METADATA_KEY] == "false"
+    assert "hoodie.table.metadata.partitions" not in said(folder)
+
+
+def test_a_metadata_table_is_not_retired_while_a_writer_may_build_it(table: Table, folder: Path) -> None:
+    pending = table.transaction()
+    engine.write(pending, upserts=rows((1, "a", 1)))
+    edit(folder, **{"hoodie.table.metadata.partitions": "files"})
+    before = said(folder)
+    with pytest.raises(Aborted, match=rf"write {pending.begin} is pending.*table rollback"):
+        table.retire_metadata_table()
+    assert said(folder) == before
+    table.roll_back(pending.begin, force=True)
+    assert table.retire_metadata_table() == 0

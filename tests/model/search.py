@@ -55,8 +55,8 @@ def _explore(initial: S, steps: Steps[S], at_most: int) -> Found:
         try:
             for label, after in steps(state):
                 taken += 1
-                if after not in came_from:
-                    came_from[after] = (state, label)
+                way = (state, label)
+                if came_from.setdefault(after, way) is way:  # hashed once: that is most of the work
                     todo.append(after)
         except BrokenPromise as broken:
             story = (*_story(came_from, state), broken.doing)

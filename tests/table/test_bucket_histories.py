@@ -77,6 +77,7 @@ def play(url: str, spec: TableSpec, seed: int, *, check_keys: bool) -> tuple[lis
     return problems, sum(result.conflicts for result in history.done.values())
 
 
+@pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize(("spec", "check_keys"), [(BUCKETS, False), (PLAIN, True)], ids=["buckets", "checked keys"])
 def test_writers_that_insert_the_same_keys_are_as_if_one_after_the_other(
     tmp_path: Path, seed: int, spec: TableSpec, check_keys: bool

@@ -137,6 +137,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"memory://histories/{tmp_path.name}" if request.param == "memory" else str(tmp_path / "table")
 
 
+@pytest.mark.usefixtures("brisk")
 def test_overlapping_writers_are_as_if_one_after_the_other(url: str, seed: int) -> None:
     problems, conflicts = play(url, writers=4, commits=8, seed=seed)
     assert problems == []
@@ -161,6 +162,7 @@ def test_overlapping_writers_again_and_again(url: str, seed: int, round_: int) -
     assert conflicts > 0
 
 
+@pytest.mark.usefixtures("brisk")
 def test_without_the_conflict_check_the_histories_are_wrong(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def read(url: str, options: Any, over: threading.Event) -> int:
     return count
 
 
+@pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize("place", ["local", pytest.param("s3", marks=pytest.mark.soak)])
 def test_no_update_is_lost_and_no_row_comes_or_goes(request: pytest.FixtureRequest, tmp_path: Path, place: str) -> None:
     server = None if place == "local" else request.getfixturevalue("seaweedfs")

@@ -649,6 +649,7 @@ def test_a_metadata_table_is_refused_until_it_is_retired(table: Table, folder: P
 # --- all at once ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("brisk")
 def test_writers_a_cleaner_and_savepoints_at_once_lose_and_double_nothing(table: Table, folder: Path) -> None:
     """The harshest policy: no slice stays but the latest."""
     keys, rounds, over, seen = range(4), 6, threading.Event(), []

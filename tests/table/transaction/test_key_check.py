@@ -67,6 +67,7 @@ def test_a_retry_makes_an_update_of_it(table: Table) -> None:
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 5), (2, "a", 5)}
 
 
+@pytest.mark.usefixtures("brisk")
 def test_many_writers_of_the_same_keys_leave_each_key_once(table: Table) -> None:
     def write(number: int) -> None:
         mine = Table.open(table.url, settings=CHECKED)

@@ -142,6 +142,7 @@ def test_begin_and_completion_times_exceed_everything_before_them(table: Table) 
     assert times == sorted(set(times))
 
 
+@pytest.mark.usefixtures("brisk")
 def test_a_conflict_is_retried_from_a_fresh_snapshot_until_every_update_counts(url: str, table: Table) -> None:
     upsert(table, *((number, "ab"[number % 2], 0) for number in range(6)))
     conflicts = []

@@ -14,7 +14,7 @@ from table.tables import SETTINGS, SPEC
 from lockprovider.table import InvalidRecords, Table, WriteConflict
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines.java import find_java
+from lockprovider.table.engines.java import FAST_START, find_java
 
 CHANGED = 7
 
@@ -28,7 +28,9 @@ def session() -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.remote("local[2]").config("spark.connect.grpc.binding.address", "127.0.0.1")
-    return builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    builder = builder.config("spark.driver.extraJavaOptions", FAST_START).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    return builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
 def main(url: str) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext, TaskContext
+from pyspark import SparkConf, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 from table.engines.spark import spark_tables
 from table.own_process import tell
 
 from lockprovider.table import Table, Transaction
 from lockprovider.table.engines import spark as engine
-from lockprovider.table.engines.java import find_java
+from lockprovider.table.engines.java import FAST_START, find_java
 from lockprovider.table.engines.spark import jobs
 
 PATIENCE_S = 150.0
@@ -24,6 +24,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": FAST_START,
     "spark.executor.cores": "1",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.speculation": "true",
@@ -42,7 +43,7 @@ def session(home: Path) -> Any:
     """Spark starts no second attempt on the first one's host: two executors, each on a loopback address of its own."""
     os.environ["JAVA_HOME"], os.environ["SPARK_LOCAL_IP"] = str(find_java().home), "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    SparkContext._ensure_initialized()
+    SparkContext._ensure_initialized(conf=SparkConf().set("spark.driver.extraJavaOptions", FAST_START))
     jvm, gateway = SparkContext._jvm, SparkContext._gateway
     conf, deploy = jvm.org.apache.spark.SparkConf(), jvm.org.apache.spark.deploy
     master = deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", 0, 0, conf)._1().address().toSparkURL()

@@ -1,4 +1,4 @@
-"""One Spark session a worker; writers that do not wait for seconds."""
+"""One Spark session a worker; a machine without power cuts; writers that do not wait for seconds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ def spark() -> Iterator[Any]:
     session = spark_session("tests", cores=2, attempts=2)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_power_cuts() -> Iterator[None]:
+    """Processes die here, the machine does not: nothing is synced. What is, local files' own tests know."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture

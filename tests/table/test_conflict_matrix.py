@@ -177,12 +177,6 @@ class Template(NamedTuple):
         return Table.open(str(folder), settings=SETTINGS)
 
 
-@pytest.fixture(autouse=True)
-def no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody dies here."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Template:
     return Template.made(tmp_path_factory.mktemp("matrix") / "plain", SPEC)

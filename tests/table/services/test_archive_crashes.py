@@ -118,7 +118,6 @@ def die_at_every_step(tmp_path: Path, made: Path, *, applied: bool) -> int:
 def test_whatever_the_last_request_was_readers_see_the_same_and_the_next_archival_ends(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # the process dies, the machine does not
     monkeypatch.setattr("lockprovider.table.services.archive_files._MERGED", 3)
     assert die_at_every_step(tmp_path, made, applied=applied) > 40
 
@@ -131,7 +130,6 @@ def test_an_archiver_that_removes_completed_files_first_is_caught(
             for instant in (*action.completed, *action.pending):
                 table.store.delete(f"{TIMELINE}/{instant.file_name}")
 
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     monkeypatch.setattr("lockprovider.table.services.archive_removal.remove_archived", remove)
     with pytest.raises(AssertionError, match="looks pending after"):
         die_at_every_step(tmp_path, made, applied=False)

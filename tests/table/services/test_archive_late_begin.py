@@ -58,8 +58,7 @@ class Held(LocalBackend):
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+def table(tmp_path: Path) -> Table:
     made = Table.create(str(tmp_path / "t"), SPEC, settings=FEW)
     upsert(made, (0, "p0", 0))
     return made

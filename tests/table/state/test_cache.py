@@ -65,8 +65,7 @@ class Dies:
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # processes die here, the machine does not
+def table(tmp_path: Path) -> Table:
     made = Table.create(str(tmp_path / "t"), SPEC, settings=SELDOM)
     upsert(made, (1, "a", 1))
     return made
@@ -361,10 +360,7 @@ def change(table: Table, drawn: random.Random, number: int) -> None:
     [SPEC, replace(SPEC, buckets=3), TableSpec("whole", SCHEMA, record_keys=("id",))],
     ids=["partitions", "buckets", "no partitions"],
 )
-def test_whatever_others_commit_the_snapshot_by_memory_is_that_of_a_listing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: TableSpec
-) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+def test_whatever_others_commit_the_snapshot_by_memory_is_that_of_a_listing(tmp_path: Path, spec: TableSpec) -> None:
     writer, drawn, by_memory = Table.create(str(tmp_path / "t"), spec, settings=SELDOM), random.Random(spec.name), 0
     reader = another(writer)
     reader.snapshot()

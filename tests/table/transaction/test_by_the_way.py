@@ -57,9 +57,8 @@ class Behind(LocalBackend):
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+def table(tmp_path: Path) -> Table:
     """With a lock that has a log."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(made, (1, "a", 1))
     upsert(made, (2, "b", 1))

@@ -95,6 +95,47 @@ def test_without_the_settings_a_bare_write_takes_no_lock_and_hides_what_we_commi
     assert table.store.list(f"{METADATA_TABLE}/") == []
 
 
+MADE = {
+    "hoodie.table.name": SPEC.name,
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.partitionpath.field": "part",
+}
+
+
+def opened(url: str, server: SeaweedFS) -> Table:
+    return Table.open(url, storage_options=server.storage_options, settings=PLAIN)
+
+
+def test_a_table_that_they_made_with_their_defaults_is_shared(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+    url = seaweedfs.new_prefix()
+    hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], MADE)
+    table = opened(url, seaweedfs)
+    with pytest.raises(UnsupportedTable, match="retire_metadata_table"):
+        table.share()
+    assert table.retire_metadata_table()
+    assert {(one.key, one.found) for one in table.share()} >= {(ZONE_KEY, "LOCAL"), (LOCK_KEY, None)}
+    hudi.write(url, DDL, [(1, "a", 10)], NOTHING)
+    upsert(table, (2, "b", 20))
+    assert same(hudi, table) == {(1, "a", 10), (2, "b", 20)}
+
+
+def test_a_table_of_version_6_is_refused_with_the_call_that_upgrades_it(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+    url = seaweedfs.new_prefix()
+    older = {"hoodie.write.table.version": "6", "hoodie.metadata.enable": "false"}
+    hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], MADE | older)
+    with pytest.raises(UnsupportedTable) as refused:
+        opened(url, seaweedfs)
+    _, call, _ = str(refused.value).split("`")
+    hudi.sql(f"create table older using hudi location '{url}'")
+    hudi.sql(call.replace("...", "older"))
+    hudi.sql("drop table older")
+    table = opened(url, seaweedfs)
+    table.share()
+    hudi.write(url, DDL, [(1, "a", 10)], NOTHING)
+    upsert(table, (2, "b", 20))
+    assert same(hudi, table) == {(1, "a", 10), (2, "b", 20)}
+
+
 OTHERWISE = {
     LOCK_KEY: "org.apache.hudi.client.transaction.lock.InProcessLockProvider",
     MODE_KEY: "single_writer",

@@ -20,14 +20,13 @@ from itertools import pairwise
 
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.data_files import BaseFile
-from lockprovider.table.format.instant import to_ms
 from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
 from lockprovider.table.format.properties import TableConfig, faults
 from lockprovider.table.format.writer_settings import ZONE_KEY, unshared
+from lockprovider.table.timeline.drift import ZONE_MS, drifts_ms
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens
 _MINUTE_MS = 60_000
-_ZONE_MS = 15 * _MINUTE_MS  # zones differ by multiples of this
 _MARGIN_MS = _MINUTE_MS // 2
 _FUTURE_MS = 10 * _MINUTE_MS
 
@@ -72,29 +71,22 @@ def zones(facts: Facts) -> Iterator[TableFinding]:
         what = "hoodie.table.timeline.timezone is not set: each JVM writer takes its own zone"
         mend = "`lockprovider table share URL`, or run every JVM writer with -Duser.timezone=UTC"
         yield TableFinding("R3", "note", what, mend)
-    drifts = [(name, drift) for name, drift in _drifts(facts) if drift is not None]
-    ahead = [name for name, drift in drifts if drift > _FUTURE_MS]
+    drifts = drifts_ms(facts.timeline, {name: entry.modified_ms for name, entry in facts.entries.items()})
+    ahead = [name for name, drift in drifts.items() if drift > _FUTURE_MS]
     if ahead:
         what = f"{len(ahead)} instants are ahead of the store's clock: {some(ahead)}"
         yield TableFinding(
             "R3", "wrong", what, "find the writer whose clock or zone is wrong; run it with -Duser.timezone=UTC"
         )
-    honest = any(abs(drift) < _MARGIN_MS for _, drift in drifts)
-    other = [name for name, drift in drifts if drift < -_ZONE_MS / 2 and _is_zone(drift)]
+    honest = any(abs(drift) < _MARGIN_MS for drift in drifts.values())
+    other = [name for name, drift in drifts.items() if drift < -ZONE_MS / 2 and _is_zone(drift)]
     if other and honest:
         what = f"{len(other)} instants are whole quarters of an hour behind the others: {some(other)}"
         yield TableFinding("R3", "wrong", what, "find the JVM writer in another zone; run it with -Duser.timezone=UTC")
 
 
-def _drifts(facts: Facts) -> Iterator[tuple[str, int | None]]:
-    for name, entry in facts.entries.items():
-        instant = next((i for i in facts.timeline.instants if i.file_name == name), None)
-        if instant is not None and instant.completion is not None and entry.modified_ms is not None:
-            yield name, to_ms(instant.completion) - entry.modified_ms
-
-
 def _is_zone(drift_ms: int) -> bool:
-    return abs(drift_ms - round(drift_ms / _ZONE_MS) * _ZONE_MS) < _MARGIN_MS
+    return abs(drift_ms - round(drift_ms / ZONE_MS) * ZONE_MS) < _MARGIN_MS
 
 
 def properties(facts: Facts) -> Iterator[TableFinding]:

@@ -299,12 +299,10 @@ def faults(config: TableConfig) -> tuple[str, ...]:
 
 
 def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
+    call, to = ("upgrade_table", "EIGHT") if config.version < READABLE_VERSIONS[0] else ("downgrade_table", "NINE")
     yield (
         config.version not in READABLE_VERSIONS,
-        (
-            f"{_VERSION}={config.version} is not supported, only 8 and 9 are; "
-            "upgrade or downgrade it with Hudi's own tools, or read it with another engine"
-        ),
+        f"{_VERSION}={config.version} is not 8 or 9; JVM Hudi has `CALL {call}(table => '...', to_version => '{to}')`",
     )
     yield config.layout_version != 2, f"{_LAYOUT}={config.layout_version} is not supported, only 2 is"  # noqa: PLR2004
     yield (
@@ -337,7 +335,7 @@ def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
     )
     yield (
         config.timezone not in {"", "UTC"},
-        f"{_ZONE}={config.timezone} would mix two clocks on one timeline; only UTC can be written",
+        f"{_ZONE}={config.timezone} would mix two clocks; Table.share() makes it UTC, if all writers ran in it",
     )
     yield from _index_faults(config)
     yield not config.record_keys, f"{_KEYS} is empty; rows without a key cannot be updated, name the key columns"

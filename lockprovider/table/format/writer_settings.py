@@ -44,8 +44,8 @@ class SettingChange:
 
 
 def shared(config: TableConfig) -> TableConfig:
-    """The same table, with the settings; and with UTC for its zone, if it says none."""
-    return replace(config, timezone=config.timezone or "UTC", raw=MappingProxyType({**config.raw, **SHARED}))
+    """The same table, with the settings, and with UTC for its zone."""
+    return replace(config, timezone="UTC", raw=MappingProxyType({**config.raw, **SHARED}))
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:
@@ -61,4 +61,5 @@ def unshared(config: TableConfig) -> tuple[SettingChange, ...]:
         for key, wanted in SHARED.items()
         if (found[key] or "").strip().lower() != wanted.lower()
     ]
-    return (*changes, *(() if config.timezone else (SettingChange(ZONE_KEY, None, "UTC"),)))
+    zone = SettingChange(ZONE_KEY, config.timezone or None, "UTC")
+    return (*changes, *(() if config.timezone == "UTC" else (zone,)))

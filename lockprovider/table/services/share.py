@@ -2,15 +2,22 @@
 
 Under the table lock, with one conditional write. A table that `Table.create` made has these settings already. Jobs that
 run have read the properties before: one that began without the lock goes on without it, until it is started again.
+
+Tables that JVM Hudi makes say `LOCAL` for the zone of their times: each writer's own. That is UTC if all of them ran in
+it, and the store's clock tells: it has written each completed file at about the time that its name says.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lockprovider.table.errors import UnsupportedTable
+from lockprovider.table.format.layout import PROPERTIES, TIMELINE
 from lockprovider.table.format.properties import TableConfig, check_writable
-from lockprovider.table.format.writer_settings import SettingChange, shared, unshared
+from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, shared, unshared
 from lockprovider.table.services import plans
+from lockprovider.table.timeline.drift import drifts_ms, of_other_zones
+from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -22,7 +29,7 @@ def would_share(table: TableContext) -> tuple[SettingChange, ...]:
     Raises:
         UnsupportedTable: as for `share`.
     """
-    return _changes(table.config())
+    return _changes(table, table.config())
 
 
 def share(table: TableContext) -> tuple[SettingChange, ...]:
@@ -31,7 +38,7 @@ def share(table: TableContext) -> tuple[SettingChange, ...]:
     A transaction that is being written here ends with `Aborted`, as by every change of the properties.
 
     Raises:
-        UnsupportedTable: it cannot be written here: it has a metadata table, or times of another zone than UTC, ...
+        UnsupportedTable: it cannot be written here: it has a metadata table, times of another zone than UTC, ...
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
@@ -39,7 +46,7 @@ def share(table: TableContext) -> tuple[SettingChange, ...]:
 
     def change(config: TableConfig) -> TableConfig:
         nonlocal done
-        done = _changes(config)
+        done = _changes(table, config)
         return shared(config) if done else config
 
     with table.lock.acquire() as lease:
@@ -47,6 +54,21 @@ def share(table: TableContext) -> tuple[SettingChange, ...]:
     return done
 
 
-def _changes(config: TableConfig) -> tuple[SettingChange, ...]:
-    check_writable(config)
+def _changes(table: TableContext, config: TableConfig) -> tuple[SettingChange, ...]:
+    check_writable(shared(config))
+    if config.timezone != "UTC":
+        _check_zone(table, config)
     return unshared(config)
+
+
+def _check_zone(table: TableContext, config: TableConfig) -> None:
+    """All times on the timeline are of UTC, by the store's clock."""
+    prefix = f"{TIMELINE}/"
+    written_ms = {entry.path.removeprefix(prefix): entry.modified_ms for entry in table.store.list(prefix)}
+    others = of_other_zones(drifts_ms(Timeline.of(written_ms), written_ms))
+    if others:
+        raise UnsupportedTable(
+            f"table {config.name!r} has {len(others)} times that are not of UTC by the store's clock, the last is "
+            f"{max(others)}: a writer ran in another zone, or the table was copied; if all ran in UTC, write "
+            f"{ZONE_KEY}=UTC into {PROPERTIES} while nobody writes, and try again"
+        )

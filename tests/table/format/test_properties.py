@@ -103,8 +103,8 @@ def test_plain_jvm_tables_can_be_written(table: str) -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        (replace(GOOD, version=6), r"hoodie\.table\.version=6"),
-        (replace(GOOD, version=10), r"hoodie\.table\.version=10"),
+        (replace(GOOD, version=6), r"hoodie\.table\.version=6 .*CALL upgrade_table.*'EIGHT'"),
+        (replace(GOOD, version=10), r"hoodie\.table\.version=10 .*CALL downgrade_table.*'NINE'"),
         (replace(GOOD, layout_version=1), r"layout\.version=1"),
         (replace(GOOD, table_type="NO_TABLE"), r"NO_TABLE.*only COPY_ON_WRITE and MERGE_ON_READ"),
         (replace(GOOD, base_file_format="ORC"), "ORC"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -94,10 +95,27 @@ def test_a_table_that_cannot_be_written_here_is_not_shared(table: Table, folder:
     for dry_run in (True, False):
         with pytest.raises(UnsupportedTable, match="retire_metadata_table"):
             table.share(dry_run=dry_run)
-    edit(folder, **{"hoodie.table.metadata.partitions": None, ZONE_KEY: "LOCAL"})
-    with pytest.raises(UnsupportedTable, match="LOCAL"):
-        table.share()
-    assert said(folder).keys() - before.keys() == set()
+    assert said(folder) == before
+
+
+def test_local_times_are_taken_for_utc_only_if_they_were(table: Table, folder: Path) -> None:
+    upsert(table, (1, "a", 1))
+    edit(folder, **{ZONE_KEY: "LOCAL"})
+    with pytest.raises(UnsupportedTable, match="share"):
+        Table.open(table.url, settings=SETTINGS).append(rows((2, "b", 2)))
+    last = max((folder / ".hoodie" / "timeline").glob("*_*.commit"))
+    written_s = last.stat().st_mtime
+    for hours in (-5, 9):
+        os.utime(last, (written_s, written_s + hours * 3600))
+        with pytest.raises(UnsupportedTable, match=f"1 times that are not of UTC.*{last.name}"):
+            table.share()
+        assert said(folder)[ZONE_KEY] == "LOCAL"
+    os.utime(last, (written_s, written_s))
+    (change,) = table.share()
+    assert (change.key, change.found, change.wanted) == (ZONE_KEY, "LOCAL", "UTC")
+    Table.open(table.url, settings=SETTINGS).append(rows((2, "b", 2)))
+    assert by_hudi_rs(table.url) == content(table) == {(1, "a", 1), (2, "b", 2)}
+    assert findings(table) == []
 
 
 def test_a_transaction_in_flight_is_told_and_others_go_on(table: Table, folder: Path) -> None:

@@ -35,6 +35,8 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import Commit, PointInTime
 from lockprovider.table.read.scan import Where, to_reader
+from lockprovider.table.rewrite import compaction
+from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, recover, restore, savepoint
 from lockprovider.table.services import share as sharing
 from lockprovider.table.services.archive import ArchiveResult
@@ -296,6 +298,38 @@ class Table(TableContext):
             NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
         """
         return clean.would_clean(self, policy) if dry_run else clean.clean(self, policy)
+
+    def compact(self, *, dry_run: bool = False) -> tuple[CompactionResult, ...]:
+        """Merge the log files of a merge-on-read table into new base files, while writers go on.
+
+        What is scheduled and nobody runs comes first. `dry_run`: nothing is written; what it would schedule.
+
+        Raises:
+            UnsupportedTable: the table is copy-on-write, or cannot be written here.
+        """
+        return compaction.would_compact(self) if dry_run else compaction.compact_table(self)
+
+    def schedule_compaction(self) -> str | None:
+        """Write down what is to be merged, for another to run; its begin time, None if there is nothing."""
+        return compaction.schedule_compaction(self)
+
+    def run_compaction(self, instant: str) -> CompactionResult:
+        """Run a scheduled compaction, of the JVM's too, or go on with one whose executor died; see `compaction`.
+
+        Raises:
+            HistoryGone: there is no such compaction, or files that it names are gone.
+            Aborted: another executor is at work.
+        """
+        return compaction.run_compaction(self, instant)
+
+    def unschedule_compaction(self, instant: str) -> None:
+        """Take a scheduled compaction back; no row changes by it.
+
+        Raises:
+            HistoryGone: there is no such compaction.
+            Aborted: an executor is at work.
+        """
+        compaction.unschedule_compaction(self, instant)
 
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`); their rows stay.

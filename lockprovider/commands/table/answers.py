@@ -10,8 +10,11 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.state.archive_index import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lockprovider.table.read.consistent import Commit
     from lockprovider.table.table import Table
+    from lockprovider.table.timeline.view import FileSlice
 
 
 def info(table: Table) -> CommandAnswer:
@@ -36,8 +39,10 @@ def info(table: Table) -> CommandAnswer:
         "savepoints": sorted(i.begin for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed),
         "last_commit": last[0].file_name if last else None,
         "partitions": len(seen.partitions),
-        "files": len(seen.slices),
-        "bytes": sum(slice_.size for slice_ in seen.slices),
+        "files": len(_files(seen.slices)),
+        "bytes": sum(size for _, _, size in _files(seen.slices)),
+        "log_files": sum(len(slice_.logs) for slice_ in seen.slices),
+        "pending_compactions": list(now.pending(Action.COMPACTION)),
     }
     columns = [f"{name} {kind}" for name, kind in said["columns"].items()]
     rows = tuple((key.replace("_", " "), columns if key == "columns" else value) for key, value in said.items())
@@ -100,12 +105,21 @@ def _rank(instant: Instant) -> int:
 def files(table: Table, partition: str | None, as_of: str | None) -> CommandAnswer:
     """The files that a reader reads."""
     seen = table.snapshot(as_of=as_of)
-    found = seen.within(None if partition is None else [partition])
+    found = _files(seen.within(None if partition is None else [partition]))
     columns = ("path", "instant", "bytes")
-    said = [dict(zip(columns, (s.path, s.begin, s.size), strict=True)) for s in found]
-    total = sum(slice_.size for slice_ in found)
+    said = [dict(zip(columns, one, strict=True)) for one in found]
+    total = sum(size for _, _, size in found)
     title = f"{len(found)} files, {total} bytes, of {table.url}" + (f" as of {as_of}" if as_of else "")
     return CommandAnswer(said, title, columns, tuple(tuple(one.values()) for one in said))
+
+
+def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
+    """Path, instant and size of each base and log file."""
+    found: list[tuple[str, str, int]] = []
+    for one in slices:
+        found += [(one.path, one.begin, one.size)] if one.path else []
+        found += [(log.path, log.file.begin, log.size) for log in one.logs]
+    return found
 
 
 def read(

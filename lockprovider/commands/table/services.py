@@ -1,4 +1,4 @@
-"""`lockprovider table clean | archive | savepoint | restore | rollback | share | retire-metadata | ... URL`."""
+"""`lockprovider table clean | compact | archive | savepoint | restore | rollback | share | ... URL`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
+_COMPACTED = ("instant", "completion", "partition", "file_group")
+
 
 def add(commands: Commands) -> None:
     """Register them."""
     _add_clean(commands)
+    _add_compact(commands)
     _add_archive(commands)
     parser = add_table_command(commands, "savepoint", _savepoint, "Keep the files of a commit from being cleaned.")
     parser.add_argument("instant", nargs="?", metavar="INSTANT", help=f"{INSTANT} (default: the last)")
@@ -55,6 +58,40 @@ def _add_clean(commands: Commands) -> None:
     keep.add_argument("--hours", type=float, metavar="H", help="keep what an as-of within H hours needs")
     keep.add_argument("--versions", type=int, metavar="N", help="keep N versions of each file group")
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def _add_compact(commands: Commands) -> None:
+    about = "Merge the log files of a merge-on-read table into new base files, while writers go on."
+    parser = add_table_command(commands, "compact", _compact, about)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--schedule", action="store_true", help="only write down what is to be merged")
+    what.add_argument(
+        "--run", dest="scheduled", metavar="INSTANT", help="run a scheduled one, or go on with a dead executor's"
+    )
+    what.add_argument("--unschedule", metavar="INSTANT", help="take a scheduled one back; no row changes by it")
+    what.add_argument("--dry-run", action="store_true", help="only say what would be merged")
+
+
+def _compact(arguments: Any) -> int:
+    table = opened(arguments)
+    if arguments.schedule:
+        begin = table.schedule_compaction()
+        said = f"scheduled compaction {begin}" if begin else "there is nothing to compact"
+        return say_answer(arguments, CommandAnswer({"scheduled": begin}, said))
+    if arguments.unschedule:
+        table.unschedule_compaction(arguments.unschedule)
+        said = f"compaction {arguments.unschedule} is not scheduled any more"
+        return say_answer(arguments, CommandAnswer({"unscheduled": arguments.unschedule}, said))
+    done = (
+        (table.run_compaction(arguments.scheduled),)
+        if arguments.scheduled
+        else table.compact(dry_run=arguments.dry_run)
+    )
+    rows = tuple((one.instant, one.completion, *group) for one in done for group in one.file_groups)
+    told = [dict(zip(_COMPACTED, row, strict=True)) for row in rows]
+    word = "would merge" if arguments.dry_run else "merged"
+    title = f"{word} {sum(one.log_files for one in done)} log files of {len(rows)} file groups"
+    return say_answer(arguments, CommandAnswer(told, title, _COMPACTED if rows else (), rows))
 
 
 def _add_archive(commands: Commands) -> None:

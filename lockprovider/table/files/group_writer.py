@@ -163,6 +163,14 @@ class GroupWriter:
         self.open_partitions([file.stat.partition])
         return self._put(file, None if announced else MarkerKind.CREATE)
 
+    def put_slice(self, file: Encoded, kind: MarkerKind) -> WriteStat:
+        """Create the next file of a group; one of the same name by an earlier attempt stays, if it has the same keys.
+
+        Raises:
+            Aborted: it has others.
+        """
+        return self._put(file, kind)
+
     def rewrite(
         self, old: FileSlice, upserts: pa.Table, upsert_keys: pa.Array, delete_keys: pa.Array, token: str
     ) -> WriteStat | None:
@@ -329,7 +337,7 @@ class GroupWriter:
             Aborted: it has other rows.
         """
         there = self.place.read(path, [hudi_schema.RECORD_KEY]).column(0)
-        if len(there) != len(keys) or not pc.all(pc.is_in(keys, value_set=there)).as_py():
+        if len(there) != len(keys) or pc.all(pc.is_in(keys, value_set=there)).as_py() is False:
             raise _written_twice(path)
         return self.place.store.head(path).size
 

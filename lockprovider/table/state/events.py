@@ -17,6 +17,9 @@ EventKind = Literal[
     "lock_released",  # the lock is free again
     "cleaned",  # files that no reader needs any more were removed
     "archived",  # the oldest instants are in the archive, and off the timeline
+    "compaction_scheduled",  # which log files are to be merged is on the timeline
+    "compaction_unscheduled",  # it is not any more
+    "compacted",  # they are merged
     "savepoint",  # a commit's files are kept from now on
     "restored",  # later commits were taken back
     "retry",  # the transaction starts over from a fresh snapshot

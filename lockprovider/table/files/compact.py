@@ -1,0 +1,55 @@
+"""The compaction of one file slice: its rows, merged, as the base file of the next one.
+
+Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lockprovider.table.files.group_writer import Encoded, GroupWriter
+from lockprovider.table.files.log_file import columns_to_merge
+from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.slice_rows import merged_rows
+from lockprovider.table.files.write_base_file import write_base_file
+from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.layout import MarkerKind, join
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY, with_meta
+from lockprovider.table.timeline.view import FileSlice
+
+
+def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteStat:
+    """Write the base file of the writer's instant with all rows of a slice, which keep what they say of their commit.
+
+    It may have no rows: without it those of the base file before would show again. A task that is run again finds the
+    file of its first attempt. Memory: as of `merged_rows`, the keys, the rows of one row group and the file's bytes.
+    """
+    rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
+    needed = columns_to_merge(full, rule)
+    parts = [rows.column(RECORD_KEY) for rows in merged_rows(writer.place, one, _of(full, needed), rule)]
+    keys = pa.concat_arrays([pa.array([], pa.string()), *(chunk for part in parts for chunk in part.chunks)])
+    stored = [COMMIT_TIME, COMMIT_SEQNO, *writer.schema.names]
+    columns = _of(full, [*stored, *(name for name in needed if name not in stored)])
+    base = BaseFile(one.file_id, token, writer.begin)
+    data = write_base_file(
+        (rows.select(stored) for rows in merged_rows(writer.place, one, columns, rule)),
+        writer.schema,
+        keys=keys,
+        partition=one.partition,
+        base_file=base,
+        table_name=writer.config.name,
+    )
+    stat = WriteStat(
+        one.file_id,
+        join(one.partition, base.name),
+        one.partition,
+        prev_commit=one.base or None,
+        prev_base_file=one.path.rpartition("/")[2] or None,
+        num_writes=len(keys),
+    )
+    return writer.put_slice(Encoded(stat, data, keys), MarkerKind.MERGE if one.path else MarkerKind.CREATE)
+
+
+def _of(full: pa.Schema, names: list[str]) -> pa.Schema:
+    return pa.schema([full.field(name) for name in names])

@@ -52,8 +52,8 @@ class FreeLock:
     def publish_last(self, pending: Pending, data: bytes) -> None:
         """Create the pending object with `data`, if and only if nobody has taken the lock since; as of a `Lease`.
 
-        While nobody waits, the record is then written once more, so that JVM writers need not wait; `release` returns
-        after that.
+        While nobody waits, the record is then written once more, so that JVM writers need not wait. The caller need not
+        wait for that, but whoever asks for this `Lock` next does.
 
         Raises:
             LeaseLost: somebody was faster; nothing was written, and will not be.
@@ -92,12 +92,11 @@ class FreeLock:
         if self._pid != os.getpid():
             return
         try:
-            if self._freeing is not None:
-                self._freeing.result()
-            elif not self._over:
+            if not self._over and self._freeing is None:
                 self._client.go_last(self._free)
         finally:
-            self.end()
+            if self._freeing is None:
+                self.end()
 
     def __enter__(self) -> FreeLock:
         return self
@@ -118,6 +117,7 @@ class FreeLock:
             raise PublishUnknown(reason) from error
         if not waited_for:
             self._freeing = self._client.free_again()
+            self._freeing.add_done_callback(lambda _: self.end())  # until then it is the turn of this thread
 
     def end(self) -> None:
         """The turn is over, without a request."""

@@ -6,7 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from patience import until
+
 from fsspec_cas import Store
+from lockprovider import HUDI_LOCK_PATH, LockRecord
 from lockprovider.table import Table, TableSettings
 
 _REQUESTS = ("put", "get", "head", "delete", "list_page")
@@ -62,3 +65,10 @@ def counted(table: Table, settings: TableSettings) -> tuple[Table, Asked]:
     asked = Asked(table.store.backend)
     store = Store(asked, table.store.root)  # type: ignore[arg-type] # by name
     return Table(store, table.url, storage_options=table.storage_options, settings=settings), asked
+
+
+def nothing_is_under_way(table: Table, asked: Asked) -> None:
+    """Return once a commit's leftovers are gone and the lock is free, for which its caller does not wait."""
+    store = Store(asked.inner, table.store.root)
+    until(lambda: LockRecord.decode(store.read(HUDI_LOCK_PATH).data).expired)
+    until(lambda: not store.list(".hoodie/.heartbeat/"))

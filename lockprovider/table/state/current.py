@@ -36,6 +36,7 @@ from lockprovider.table.timeline.view import Snapshot, archived_logs, replaced_g
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
+_FRESH_S = 1.0  # old the properties may be at a commit: not every upgrade is made under the lock
 _PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
 
 
@@ -62,6 +63,8 @@ class CurrentState:
         self._lock = lock
         self._memory = memory
         self._config: tuple[Version, TableConfig] | None = None
+        self._config_read: tuple[float, TableConfig | None] = (0.0, None)  # when that read began
+        self._looked: tuple[float, LockRecord | None] = (0.0, None)  # at the lock record, and when that was over
 
     # -- the properties ------------------------------------------------------------------------------------------------
 
@@ -74,13 +77,21 @@ class CurrentState:
                 continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
         raise TableNotFound(f"there is no Hudi table at {self._url!r}; create one with Table.create")
 
+    def _config_at(self, record: LockRecord) -> TableConfig:
+        """The properties, as they were after that record was there, and not long ago."""
+        (began_s, config), (looked_s, looked_at) = self._config_read, self._looked
+        is_of_then = looked_at is not None and looked_at.nonce == record.nonce != "" and began_s > looked_s
+        is_fresh = is_of_then and self._lock.world.monotonic_s() - began_s < _FRESH_S
+        return config if config is not None and is_fresh else self.config()
+
     def _read_config(self) -> TableConfig:
         """While it has not changed, no body is moved."""
-        known = self._config
+        known, began_s = self._config, self._lock.world.monotonic_s()
         content = self._store.read(PROPERTIES) if known is None else self._store.read_if_changed(PROPERTIES, known[0])
         if content is not None:
             known = self._config = (content.version, parse_properties(content.data))
         assert known is not None  # noqa: S101 - unchanged is said only of what was read before
+        self._config_read = began_s, known[1]
         return known[1]
 
     # -- the timeline --------------------------------------------------------------------------------------------------
@@ -111,7 +122,8 @@ class CurrentState:
         seen = None if listed else self._memory.known(log)
         if seen is not None:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
-            return TableView(seen.timeline, self.config() if decided else seen.config, seen.log, listed=False)
+            last = seen.config if record is None or not decided else self._config_at(record)
+            return TableView(seen.timeline, last, seen.log, listed=False)
         found: list[Timeline] = []
         config, _ = at_once(self._store, [self.config, lambda: found.append(self.timeline())])
         assert config is not None  # noqa: S101 - of the first call
@@ -126,9 +138,11 @@ class CurrentState:
     def _record(self) -> LockRecord | None:
         """The lock record now; one that cannot be understood tells a reader nothing."""
         try:
-            return self._lock.look()
+            record = self._lock.look()
         except MalformedRecord:
             return None
+        self._looked = self._lock.world.monotonic_s(), record
+        return record
 
     def _exists(self, path: str) -> bool:
         try:

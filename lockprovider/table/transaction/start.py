@@ -65,6 +65,7 @@ class Started:
 
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
         """Tell of the start, on this snapshot, and clean up after dead writers if it is time to."""
+        table.store.in_background(table.config)  # after the look at the record: so the commit need not wait for it
         try:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
             if self.looks_for_dead:
@@ -74,11 +75,10 @@ class Started:
             raise
 
     def end(self, table: TableContext, left: Iterable[str]) -> None:
-        """After the commit: what is left over is harmless, and removed by the next `recover.sweep`."""
+        """After the commit: what is left over is harmless, nobody waits for its end, and `recover.sweep` removes it."""
         self.is_over = True
         self.heartbeat.leave()
-        with contextlib.suppress(CasError):
-            table.store.delete_all([*left, heartbeat_path(self.begin)])
+        table.store.in_background(partial(table.store.delete_all, [*left, heartbeat_path(self.begin)]))
 
     def roll_back(self, table: TableContext) -> None:
         """Remove everything that was written; what cannot be removed now is left to the next writer."""

@@ -75,6 +75,7 @@ def test_it_is_one_write_of_the_record_and_one_to_free_it_for_those_who_know_not
     before = record(store)
     backend.asked.clear()
     publish(lock, turn, "second")
+    until(lambda: record(store).expired)
     assert backend.asked == [f"put {RECORD}", "put second", f"put {RECORD}"]
     after = record(store)
     assert after.expired
@@ -150,6 +151,7 @@ def test_what_was_decided_before_is_there_before_the_own(store: Store, backend: 
     lock, turn = found_free(store)
     backend.asked.clear()
     publish(lock, turn, "fourth")
+    until(lambda: record(store).expired)
     assert backend.written == [RECORD, "second", "third", "fourth", RECORD]
     assert there(store) == {"first", "second", "third", "fourth"}
     assert not record(store).unapplied

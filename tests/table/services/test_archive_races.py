@@ -19,6 +19,7 @@ FEW = TableSettings(
 )
 KEYS = 3
 INCREMENTS = 15
+AT_ONCE = 15  # commits that an archival finds: it keeps the lock for seconds, for what was handed over before
 PAUSE_S = 0.05  # between two looks of a reader or an archiver: they are to meet writes, not to take the machine
 
 
@@ -39,8 +40,9 @@ def write(url: str, options: Any, key: int) -> None:
 
 def archive(url: str, options: Any, over: threading.Event) -> int:
     table, count = Table.open(url, storage_options=options, settings=FEW), 0
-    while not over.wait(PAUSE_S):
-        count += len(table.archive().instants)
+    while not over.wait(PAUSE_S) or not count:
+        if len(table.timeline().writes) >= AT_ONCE:
+            count += len(table.archive().instants)
         if count % 3 == 0:
             table.clean()
     return count
@@ -48,7 +50,7 @@ def archive(url: str, options: Any, over: threading.Event) -> int:
 
 def read(url: str, options: Any, over: threading.Event) -> int:
     seen, count, checkpoint = 0, 0, ""
-    while not over.wait(PAUSE_S):
+    while not over.wait(PAUSE_S) or not count:
         table = Table.open(url, storage_options=options, settings=FEW)
         found = content(table)
         assert sorted(row[0] for row in found) == list(range(KEYS)), "a row came or went"

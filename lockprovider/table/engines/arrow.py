@@ -285,19 +285,21 @@ def changes_by_partition(
     writer: GroupWriter, upserts: pa.Table | None, deletes: pa.Table | None
 ) -> dict[str, PartitionChanges]:
     """Changes of the table's columns, apart for each partition; a key that is to be deleted is not upserted."""
-    nothing = writer.schema.empty_table()
-    rows, keys, homes = writer.keyed(nothing if upserts is None else upserts)
+    nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
+    rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts)
     refuse_unordered(writer.config, rows)
-    _, gone, gone_from = writer.keyed(nothing if deletes is None else deletes)
+    _, gone, gone_from = (nothing, none, none) if deletes is None else writer.keyed(deletes)
+    if not writer.config.partition_fields:
+        return {"": PartitionChanges(rows, keys, gone)} if len(keys) or len(gone) else {}
     here, there = _apart(homes), _apart(gone_from)
     paths = sorted({*here, *there})
     if len(paths) == 1:
         return {paths[0]: PartitionChanges(rows, keys, gone)}
-    none = pa.array([], pa.int64())
+    no_rows = pa.array([], pa.int64())
     found: dict[str, PartitionChanges] = {}
     for partition in paths:
-        mine = here.get(partition, none)
-        found[partition] = PartitionChanges(rows.take(mine), keys.take(mine), gone.take(there.get(partition, none)))
+        mine, others = here.get(partition, no_rows), there.get(partition, no_rows)
+        found[partition] = PartitionChanges(rows.take(mine), keys.take(mine), gone.take(others))
     return found
 
 

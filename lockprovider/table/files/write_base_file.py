@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from io import BytesIO
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 BATCH_ROWS = 1 << 15  # few enough that memory is used again and again, not given back and taken anew
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
+_NOT_COMPARED = (schema.COMMIT_SEQNO, schema.PARTITION_PATH, schema.FILE_NAME)
+_DIGITS = 9  # of a row's number in its file
 _FEW_ROWS = 1000  # no smaller by zstd, whose buffers for each column cost more than the rest of such a file
 CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all dates as of today's calendar
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
@@ -60,6 +62,7 @@ def write_base_file(
     first = next(groups)
     compression = "snappy" if len(keys) <= _FEW_ROWS else COMPRESSION
     settings = {"compression": compression, "use_dictionary": _repetitive(first), "store_schema": False}
+    settings["write_statistics"] = _compared(first)
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
             writer.write_table(group)
@@ -70,7 +73,7 @@ def write_base_file(
 def fresh(rows: pa.Table, base_file: BaseFile, places: NDArray[np.int64]) -> pa.Table:
     """Rows of this file's instant, with commit time and sequence number; `places` are theirs in the file."""
     task = base_file.write_token.split("-", 1)[0]
-    numbers = pc.binary_join_element_wise(f"{base_file.begin}_{task}", pa.array(places).cast(pa.string()), "_")
+    numbers = _numbered(f"{base_file.begin}_{task}_", places)
     own = [pa.field(schema.COMMIT_TIME, _TEXTS), pa.field(schema.COMMIT_SEQNO, pa.string())]
     columns = [_constant(base_file.begin, len(places)), numbers, *rows.columns]
     return pa.table(columns, schema=pa.schema([*own, *rows.schema]))
@@ -117,6 +120,28 @@ def _constant(text: str, count: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
 
 
+def _numbered(prefix: str, numbers: NDArray[np.int64]) -> pa.Array:
+    """Texts of a prefix and a number each, which rise; in a third of the time that a cast and a join take."""
+    start = np.frombuffer(prefix.encode(), np.uint8)
+    texts, offsets = [np.empty(0, np.uint8)], [np.zeros(1, np.int64)]
+    ends = np.searchsorted(numbers, 10 ** np.arange(_DIGITS + 1))
+    ends[0] = 0
+    for digits, (first, end) in enumerate(pairwise(ends.tolist()), 1):
+        left, size = numbers[first:end].astype(np.uint32), len(start) + digits
+        if not len(left):
+            continue
+        rows = np.empty((len(left), size), np.uint8)
+        rows[:, : len(start)] = start
+        for place in range(size - 1, len(start) - 1, -1):
+            more = left // np.uint32(10)
+            rows[:, place] = left - more * np.uint32(10) + ord("0")
+            left = more
+        texts.append(rows.reshape(-1))
+        offsets.append(offsets[-1][-1] + size * np.arange(1, len(rows) + 1))
+    buffers = (np.concatenate(offsets).astype(np.int32), np.concatenate(texts))
+    return pa.StringArray.from_buffers(len(numbers), *map(pa.py_buffer, buffers))
+
+
 def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Without entries of its dictionary that no row has: they would be written, again and again."""
     if not types.is_dictionary(values.type) or not len(values):
@@ -131,6 +156,13 @@ def _repetitive(full: pa.Table) -> bool | list[str]:
     if any(types.is_nested(column.type) for column in full.schema):
         return True  # their parts have names of their own
     return [name for name in full.column_names if _repeats(full.column(name)[:_PROBED_ROWS])]
+
+
+def _compared(full: pa.Table) -> bool | list[str]:
+    """The columns worth statistics: those that somebody may filter by; all if some are nested."""
+    if any(types.is_nested(column.type) for column in full.schema):
+        return True
+    return [name for name in full.column_names if name not in _NOT_COMPARED]
 
 
 def _repeats(values: pa.ChunkedArray) -> bool:

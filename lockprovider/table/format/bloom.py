@@ -4,8 +4,8 @@ It is Hadoop's dynamic bloom filter with a bound (type code `DYNAMIC_V0`), of on
 bits (431 KB in the footer) for up to 60,000 keys, whatever there are, and twice as many for more: of 500,000 keys it
 finds a third of all others, too. Here a filter has room for the keys that there are, up to the next power of two, at
 the rate of false positives of the JVM's, one in a billion, while that is no larger than the JVM's largest; of more keys
-it is as large as that one, with as many hashes as are best then (of 500,000 keys: 7, and one in a hundred). Readers
-take its size and the number of hashes from itself. JVM writers with the bloom index fail on a file without a filter.
+it is as large as that one, with fewer hashes (of 500,000 keys: 4, and one in a hundred). Readers take its size and the
+number of hashes from itself. JVM writers with the bloom index fail on a file without a filter.
 
 Source: Hudi `InternalDynamicBloomFilter`, `BloomFilterUtils`; Hadoop `MurmurHash`, `HashFunction`.
 """
@@ -32,6 +32,7 @@ TYPE_CODE = "DYNAMIC_V0"
 
 _MOST_HASHES = 30
 _MOST_BITS = 2 * 2_587_966
+_HASHES_A_BIT = 0.45  # for each key, where room is short: 0.69 would be best, hardly better, and half as slow again
 _BITS_PER_KEY = -log(1e-9) / log(2) ** 2  # at one false positive in a billion
 _LEAST_ROOM = 16
 _VERSION, _MURMUR = -1, 1
@@ -146,7 +147,8 @@ def _bits(room: int) -> int:
 
 
 def _hashes(room: int) -> int:
-    return max(1, min(_MOST_HASHES, round(_bits(room) / room * log(2))))
+    bits = _bits(room)
+    return _MOST_HASHES if bits < _MOST_BITS else max(1, round(_HASHES_A_BIT * bits / room))
 
 
 @dataclass(frozen=True, slots=True)

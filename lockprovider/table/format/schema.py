@@ -263,6 +263,7 @@ _LOGICAL: Mapping[tuple[str, str], pa.DataType] = {
 }
 
 
+@lru_cache(maxsize=64)
 def from_avro(text: str) -> pa.Schema:
     """The Arrow schema of a table's Avro schema (JSON).
 

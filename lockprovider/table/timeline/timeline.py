@@ -132,10 +132,10 @@ class Timeline:
         """All instants of begin times that have more, or less, than one action that is completed; in no order."""
         return _perhaps_pending(self.instants)
 
-    def next_time(self, now_ms: int) -> str:
-        """A time of now that exceeds everything on the timeline."""
+    def next_time(self, now_ms: int, begun: str = "") -> str:
+        """A time of now that exceeds everything on the timeline, and the begin time `begun`."""
         now = format_ms(now_ms)
-        latest = self.latest_time
+        latest = max(self.latest_time, begun)
         return now if now > latest else after(latest)
 
     def is_alone(self, instant: Instant) -> bool:

@@ -152,7 +152,7 @@ class Committing:
         if seen.listed:
             table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
         validate.validate(table, proposal, self._mine.heartbeat, seen)
-        completion = now.plus([proposal.inflight]).next_time(table.world.now_ms())  # by a log, `now` has it not
+        completion = now.next_time(table.world.now_ms(), proposal.begin)  # by a log, `now` has it not
         name = proposal.completed(completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
         lease.publish_last(replace(staged, path=f"{TIMELINE}/{name}"), self._data)

@@ -4,6 +4,7 @@ import io
 from dataclasses import dataclass
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -51,6 +52,19 @@ def test_a_base_file_has_hudis_columns_and_footer() -> None:
     assert footer[b"hoodie_bloom_filter_type_code"] == b"DYNAMIC_V0"
     assert footer[b"org.apache.hudi.bloomfilter"].decode() == bloom.encode_filter(["a", "b"])
     assert schema.from_avro(footer[b"parquet.avro.schema"].decode()) == schema.with_meta(ROWS.schema)
+
+
+@given(st.sets(st.integers(0, 10**9 - 1)))
+def test_a_row_s_number_in_its_file_ends_its_sequence_number(places: set[int]) -> None:
+    rows = pa.table({"v": pa.nulls(len(places), pa.int64())})
+    found = write_base_file.fresh(rows, BASE, np.array(sorted(places), dtype=np.int64))
+    assert found["_hoodie_commit_seqno"].to_pylist() == [f"{BASE.begin}_3_{place}" for place in sorted(places)]
+
+
+def test_what_somebody_may_filter_by_has_statistics() -> None:
+    group = pq.ParquetFile(io.BytesIO(write(ROWS))).metadata.row_group(0)
+    with_them = [group.column(n).path_in_schema for n in range(group.num_columns) if group.column(n).is_stats_set]
+    assert with_them == ["_hoodie_commit_time", "_hoodie_record_key", *ROWS.column_names]
 
 
 def test_equal_input_gives_equal_bytes() -> None:

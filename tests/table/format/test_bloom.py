@@ -118,7 +118,7 @@ def test_no_keys_make_an_empty_filter() -> None:
     assert bloom.encode_filter(pa.array([], pa.string())) == bloom.encode_filter([])
 
 
-@pytest.mark.parametrize(("count", "hashes", "rate"), [(70_000, 27, 1e-6), (200_000, 14, 1e-3), (500_000, 7, 0.02)])
+@pytest.mark.parametrize(("count", "hashes", "rate"), [(70_000, 18, 1e-6), (200_000, 9, 1e-3), (500_000, 4, 0.02)])
 def test_of_many_keys_it_is_as_large_as_the_jvms_and_better(count: int, hashes: int, rate: float) -> None:
     keys = pa.array(np.arange(count)).cast(pa.string())
     text = bloom.encode_filter(keys)

@@ -22,9 +22,9 @@ KINDS: dict[str, dict[str, Any]] = {
 Row = tuple[int, str, str, int]
 
 
-def a_table(folder: Path, kind: str, **more: Any) -> Table:
-    spec = TableSpec("t", COLUMNS, ("id",), ("part",), table_type="merge_on_read", **KINDS[kind], **more)
-    return Table.create(str(folder), spec, settings=SETTINGS)
+def a_table(folder: Path | str, kind: str, storage_options: dict[str, Any] | None = None) -> Table:
+    spec = TableSpec("t", COLUMNS, ("id",), ("part",), table_type="merge_on_read", **KINDS[kind])
+    return Table.create(str(folder), spec, settings=SETTINGS, storage_options=storage_options)
 
 
 def rows(*given: Row) -> pa.Table:

@@ -126,7 +126,7 @@ def test_a_table_that_nobody_has_archived_for_long_is_read_equal_by_all(hudi: Hu
     assert len(hudi.archived(table.url)) == len(archive_index.instants_since(table.archived, "0"))
 
 
-@pytest.mark.parametrize("step", ["_point", "remove"])
+@pytest.mark.parametrize("step", ["_point", "remove_archived"])
 def test_they_archive_on_where_ours_died_halfway_and_so_do_we(
     hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
 from lockprovider.acquire.polling import Join, Observation, Waiter, comes_again, join_failed, looked, passing
-from lockprovider.lease.machine import ahead_of, hands_over, joined, not_there, step
+from lockprovider.lease.machine import not_there, step
 from lockprovider.lease.states import (
     EVERYONE,
     Apply,
@@ -51,6 +51,7 @@ from lockprovider.lease.states import (
     TryLock,
     Writing,
 )
+from lockprovider.record.line import ahead_of, hands_over, joined
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings

@@ -20,7 +20,7 @@ from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, 
 from lockprovider import cli as lock_cli
 from lockprovider.lease import machine
 from lockprovider.publish import steps
-from lockprovider.record import commit_log
+from lockprovider.record import commit_log, line
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 from lockprovider.table import KeepActive, KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.errors import TableError
@@ -272,9 +272,9 @@ def test_the_constants_of_the_lock_are_the_codes() -> None:
         f"{settings.timeout_s:g} s, {settings.poll_s:g} s",
         f"| {GRACE_MS} ms (Hudi's)",
         f"min(validity, {HAND_OVER_S:g} s); half of it to apply",
-        f"plainly released lock | {machine.HAND_OVERS} |",
-        f"a free lock is anyone's after | {machine.LONGEST_S:g} s",
-        f"{machine._REST_MS / 1000:g} s, every {machine._REST_EVERY_MS // 1000} s",
+        f"plainly released lock | {line.HAND_OVERS} |",
+        f"a free lock is anyone's after | {line.LONGEST_S:g} s",
+        f"{line._REST_MS / 1000:g} s, every {line._REST_EVERY_MS // 1000} s",
         f"{machine._PAST_MS // 1000} s after it passed",
         f"{commit_log._ENTRIES} entries, {commit_log._PACKED} bytes deflated, {commit_log._LARGEST} bytes an entry",
         f"more than {commit_log._LARGEST} bytes, or of more than {commit_log._PACKED // 2} deflated",

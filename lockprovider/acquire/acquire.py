@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 from lockprovider.acquire.polling import FIRST_S, Join, Observation, Pause, Waiter, join_failed, looked, passing
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import NotAcquired
-from lockprovider.lease.machine import ahead_of, joined
 from lockprovider.lease.record_file import Known
 from lockprovider.lease.states import EVERYONE, Busy, Free, Held, Idle, Passing
+from lockprovider.record.line import ahead_of, joined
 
 if TYPE_CHECKING:
     import threading

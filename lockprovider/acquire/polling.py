@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.lease.machine import LONGEST_S, ahead_of, lies_free_s, may_stay_free, rests_s
 from lockprovider.lease.states import Busy, Passing
+from lockprovider.record.line import LONGEST_S, ahead_of, lies_free_s, may_stay_free, rests_s
 from lockprovider.record.record import LockRecord
 
 FIRST_S = 0.05

@@ -28,12 +28,10 @@ then its own.
 A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
 One that does not keep it drops it with its take.
 
-One that knows nothing of `line` hardly finds the lock free where many wait. So if one was seen of late (`guest_ms`),
-those in the line leave the lock alone for as long as it takes to be found, every so often (`rest_ms`).
-
-`line` in the record says whose turn is next. It is politeness: who does not see it, or passes over it, takes the lock
-as safely as anybody. So waiters may write it too: while the lock is held, one adds itself under the version it has read
-and changes nothing else (`joined`). The holder's next write is refused once, and finds its own lease at a new version.
+`line` in the record says whose turn is next; see `lockprovider.record.line`. It is politeness: who does not see it, or
+passes over it, takes the lock as safely as anybody. So waiters may write it too: while the lock is held, one adds
+itself under the version it has read and changes nothing else (`joined`). The holder's next write is refused once, and
+finds its own lease at a new version.
 """
 
 from __future__ import annotations
@@ -81,6 +79,18 @@ from lockprovider.lease.states import (
     Writing,
 )
 from lockprovider.record.commit_log import Log
+from lockprovider.record.line import (
+    LONG_PAST_MS,
+    LONGEST_S,
+    ahead_of,
+    guest_ms,
+    joined,
+    lies_free_s,
+    may_stay_free,
+    rest_ms,
+    rests_s,
+    turn_ms,
+)
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import Holder, LockRecord
 from lockprovider.settings import HAND_OVER_S, LockSettings
@@ -156,7 +166,7 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
     """Where something is to be rolled forward still, those who know nothing of that are kept away for a while."""
     if record.unapplied:
         return replace(record, handed=True, valid_until_ms=_handed_until_ms(me, _not_back_ms(held, at)))
-    return replace(record, expired=True, rest_ms=_rest_ms(record, at.now_ms))
+    return replace(record, expired=True, rest_ms=rest_ms(record, at.now_ms))
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
@@ -199,34 +209,6 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
     return Idle(), Busy(record.owner, record.valid_until_ms, record.holder, ahead, free)
 
 
-def may_stay_free(record: LockRecord) -> bool:
-    """Whether a publish may take the lock by the way.
-
-    Not one that lapsed: its holder may be at work. Not without a log: a publish would not tell what happened before.
-    And one in so many is done under a lock that is taken and released: one that is only ever handed over is never free
-    for a client that knows nothing of that.
-    """
-    log = record.log
-    sole = all(pending.sole for pending in record.unapplied)
-    return record.given and log is not None and log.next % HAND_OVERS != 0 and sole and record.tells_all
-
-
-HAND_OVERS = 8
-# No turn counts for longer in what others wait for, and nobody's turn is waited for longer at a lock that lies free.
-LONGEST_S = 4.5
-
-
-def hands_over(record: LockRecord, now_ms: int) -> bool:
-    """Whether its holder hands over rather than releases: others are in the line, and it is not for a JVM's turn.
-
-    Not after a long turn: all who were in the line may have given up, and whoever knows nothing of them would wait for
-    nobody.
-    """
-    lasts_ms = 0 if record.holder is None else now_ms - record.holder.since_ms
-    every_so_often = record.log is not None and record.log.next % HAND_OVERS == 0
-    return bool(record.line) and lasts_ms <= LONGEST_S * 1000 and not every_so_often
-
-
 def refused(write: State, condition: Condition, *, patient: bool) -> PutFailed | LostRace:
     """What a refusal tells: of a take by one that can wait that somebody was faster, else nothing before a look.
 
@@ -237,42 +219,11 @@ def refused(write: State, condition: Condition, *, patient: bool) -> PutFailed |
     return LostRace() if patient and repeatable and isinstance(condition, Version) else PutFailed()
 
 
-def rests_s(record: LockRecord, now_ms: int) -> float:
-    """For how long those in the line leave a released lock to one that knows nothing of it, in seconds."""
-    left_ms = record.rest_ms - now_ms if record.expired else 0
-    return left_ms / 1000 if 0 < left_ms <= _REST_MS else 0.0
-
-
-def _rest_ms(record: LockRecord, now_ms: int) -> int:
-    last_ms = max(record.guest_ms, record.rest_ms)
-    is_due = record.line and record.guest_ms and now_ms > last_ms + _REST_EVERY_MS
-    return now_ms + _REST_MS if is_due else record.rest_ms
-
-
-_REST_EVERY_MS = 15_000
-_REST_MS = 1200  # JVM Hudi looks once in a second
-
-
-def ahead_of(name: str, line: tuple[str, ...]) -> int:
-    """How many in the line go before this one; all, if it is not in it."""
-    return line.index(name) if name in line else len(line)
-
-
-def lies_free_s(record: LockRecord, now_ms: int) -> float:
-    """For how long a lock that is free was there for the taking, as far as the record says; clocks may differ."""
-    return (now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
-
-
 def _no_shows(me: Me, record: LockRecord, at: Moment, passing: Passing) -> int:
     """How many at the head of the line had their turn and did not come."""
     if lies_free_s(record, at.now_ms) > LONGEST_S:
         return len(record.line)
     return 0 if passing.version is None else min(passing.over, ahead_of(me.line_name, record.line))
-
-
-def joined(record: LockRecord, name: str) -> LockRecord:
-    """The same record with this name at the end of the line; nothing else may differ."""
-    return record if name in record.line else replace(record, line=(*record.line, name))
 
 
 def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: Reading) -> Step:
@@ -293,11 +244,11 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRe
         pending=seen.pending if seen else None,
         holder=Holder(me.host, me.pid, at.now_ms),
         line=tuple(name for name in (seen.line[no_shows:] or restored) if name != me.line_name) if seen else (),
-        turn_ms=_turn_ms(seen, at.now_ms) if seen else 0,
+        turn_ms=turn_ms(seen, at.now_ms) if seen else 0,
         late_ms=_late_ms(seen, at.now_ms) if seen else 0,
         log=_log(seen, at) if wish.keeps_log else None,
         earlier=seen.earlier if seen else (),
-        guest_ms=_guest_ms(seen, at.now_ms) if seen else 0,
+        guest_ms=guest_ms(seen, at.now_ms) if seen else 0,
         rest_ms=seen.rest_ms if seen else 0,
     )
 
@@ -338,37 +289,6 @@ def _late_ms(seen: LockRecord, now_ms: int) -> int:
 
 
 _PAST_MS = 60_000
-_LONG_PAST_MS = 3_600_000
-
-
-def _guest_ms(seen: LockRecord, now_ms: int) -> int:
-    if not seen.nonce:
-        return now_ms
-    return seen.guest_ms if now_ms <= seen.guest_ms + _LONG_PAST_MS else 0
-
-
-def _turn_ms(seen: LockRecord, now_ms: int) -> int:
-    """How long a turn takes, as a running mean of those that somebody waited for, without outliers: a hint."""
-    if not seen.line or seen.holder is None:
-        return 0
-    last_ms, mean_ms = _last_turn_ms(seen, seen.holder.since_ms, now_ms), seen.turn_ms
-    if not mean_ms:
-        return last_ms
-    if mean_ms > 2 * max(last_ms, _HANDOVER_MS):  # they were long while the line was formed
-        return (mean_ms + last_ms) // 2
-    return (15 * mean_ms + min(last_ms, 2 * mean_ms) + 8) // 16
-
-
-def _last_turn_ms(seen: LockRecord, since_ms: int, now_ms: int) -> int:
-    """From take to take; for how long it lay there counts only up to the time for which it was held."""
-    if not seen.freed_ms:
-        return max(1, min(now_ms - since_ms, _LONGEST_TURN_MS))
-    held_ms = min(seen.freed_ms - since_ms, _LONGEST_TURN_MS)
-    return max(1, held_ms + min(now_ms - seen.freed_ms, max(held_ms, _HANDOVER_MS)))
-
-
-_LONGEST_TURN_MS = round(LONGEST_S * 1000)
-_HANDOVER_MS = 100
 
 
 def _write(purpose: Purpose, state: Held | Rolling, record: LockRecord, at: Moment) -> Step:
@@ -516,7 +436,7 @@ def only_ours_since(record: LockRecord | None, since_ms: int) -> bool:
     if record is None or not record.nonce:
         return False
     since_ms -= _CLOCKS_DIFFER_MS
-    return record.guest_ms < since_ms and record.epoch < since_ms + _LONG_PAST_MS
+    return record.guest_ms < since_ms and record.epoch < since_ms + LONG_PAST_MS
 
 
 _CLOCKS_DIFFER_MS = 60_000

@@ -12,7 +12,7 @@ from fsspec_cas import AlreadyExists, CasError, Store, Version
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.lease.driver import Driver, final
-from lockprovider.lease.machine import hand_over_s, hands_over, not_there, only_ours_since, settle_commit
+from lockprovider.lease.machine import hand_over_s, not_there, only_ours_since, settle_commit
 from lockprovider.lease.states import (
     AppliedPending,
     Apply,
@@ -34,6 +34,7 @@ from lockprovider.lease.states import (
 )
 from lockprovider.publish import steps
 from lockprovider.publish.applier import Applier
+from lockprovider.record.line import hands_over
 from lockprovider.record.pending import Pending
 
 _LOG = logging.getLogger("lockprovider")

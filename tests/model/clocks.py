@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
-from lockprovider.lease.machine import belief, joined, step
+from lockprovider.lease.machine import belief, step
 from lockprovider.lease.states import (
     EVERYONE,
     Checking,
@@ -39,6 +39,7 @@ from lockprovider.lease.states import (
     TryLock,
     Writing,
 )
+from lockprovider.record.line import joined
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import GRACE_MS, LockSettings
 from model.search import BrokenPromise

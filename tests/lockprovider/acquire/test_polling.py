@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fsspec_cas import Version
 from lockprovider import Holder, LockRecord
 from lockprovider.acquire.polling import FIRST_S, Join, Observation, Pause, Waiter, join_failed, looked, passing
-from lockprovider.lease.machine import LONGEST_S, ahead_of
 from lockprovider.lease.states import Busy, Passing
+from lockprovider.record.line import LONGEST_S, ahead_of
 from lockprovider.settings import GRACE_MS
 
 draws = st.floats(min_value=0, max_value=1, exclude_max=True)

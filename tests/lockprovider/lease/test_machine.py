@@ -8,7 +8,7 @@ import pytest
 
 from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
-from lockprovider.lease.machine import LONGEST_S, belief, hands_over, joined, rests_s, settle_commit, step
+from lockprovider.lease.machine import belief, settle_commit, step
 from lockprovider.lease.states import (
     EVERYONE,
     AppliedPending,
@@ -42,6 +42,7 @@ from lockprovider.lease.states import (
     TryLock,
     Writing,
 )
+from lockprovider.record.line import LONGEST_S, hands_over, joined, rests_s
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 SETTINGS = LockSettings(validity_s=100, renew_s=10)  # so the margin is 10 s

@@ -12,7 +12,7 @@ from noting import RECORD, SETTINGS, Noting, record, rewritten
 from fsspec_cas import Store
 from fsspec_cas.testing import ManualClock
 from lockprovider import Lease, LeaseLost, Lock, LockSettings, Pending, PublishUnknown
-from lockprovider.lease.machine import LONGEST_S
+from lockprovider.record.line import LONGEST_S
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 

@@ -18,7 +18,7 @@ from fsspec_cas.testing import ManualClock
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import CoordinationError, Overloaded
 
-TESTS = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parents[2]
 
 
 class Held:
@@ -155,15 +155,21 @@ for n in range(3):
 def test_a_ctrl_c_leaves_the_line_and_the_others_go_on() -> None:
     code = """
 import sys, threading
+from patience import until
 from fsspec_cas import Machine
 from lockprovider.recipes.batching import Batcher
 go = threading.Event()
+def tell():
+    until(lambda: batcher.waiting)
+    print("mine waits", flush=True)
 def write(batch):
     print("writing", *batch, flush=True)
     go.wait(240)
     return batch
 batcher = Batcher(write, world=Machine())
 other = batcher.submit("other")
+until(lambda: not batcher.waiting)
+threading.Thread(target=tell).start()
 try:
     batcher.do("mine")
 except KeyboardInterrupt:
@@ -172,7 +178,7 @@ go.set()
 print(other.result(), batcher.do("last"), flush=True)
 """
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=TESTS)
-    assert child.stdout.readline() == "writing other\n"
+    assert [child.stdout.readline() for _ in range(2)] == ["writing other\n", "mine waits\n"]
     child.send_signal(signal.SIGINT)
     rest, _ = child.communicate(timeout=240)
     assert "mine" not in rest

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from lockprovider.record.pending import Pending
 
@@ -80,6 +81,7 @@ def pack(entries: tuple[Entry, ...]) -> bytes:
     return zlib.compress(head + b"\n" + b"".join(e.data or b"" for e in entries), _LEVEL) if entries else b""
 
 
+@lru_cache(maxsize=8)  # what was just packed, or read, is asked for again and again
 def unpack(packed: bytes) -> tuple[Entry, ...]:
     """The entries again.
 

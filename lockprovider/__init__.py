@@ -38,7 +38,7 @@ from lockprovider.record.record import HUDI_LOCK_PATH, Holder, LockRecord
 from lockprovider.settings import LockSettings
 
 if TYPE_CHECKING:
-    from lockprovider import state
+    from lockprovider import queue, state
 
 __all__ = [
     "HUDI_LOCK_PATH",
@@ -70,15 +70,19 @@ __all__ = [
     "async_lock",
     "lock",
     "open_lock",
+    "queue",
     "state",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """What is imported only when it is used: the recipes."""
+    found: Any = None
     if name == "state":
         import lockprovider.state as found  # noqa: PLC0415 - see above
-
+    elif name == "queue":
+        import lockprovider.queue as found  # noqa: PLC0415
+    if found is not None:
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

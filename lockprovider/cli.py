@@ -13,16 +13,27 @@ from lockprovider.commands import audit, breaking, demo, status, watch
 from lockprovider.commands import run as run_command
 from lockprovider.commands.place import CODES
 from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
-from lockprovider.recipes.errors import CoordinationError, Fenced, NoRevision, Overloaded, StateConflict, StateLocked
+from lockprovider.recipes.errors import (
+    ClaimLost,
+    CoordinationError,
+    Fenced,
+    NoRevision,
+    Overloaded,
+    QueueFull,
+    SequenceGap,
+    StateConflict,
+    StateLocked,
+)
 
 # Name, module and help of commands that are loaded only when asked for; each module has `add(commands)`, as the
 # commands above have, and sets `run` to what takes the parsed arguments and returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
     "table": ("lockprovider.commands.table.cli", "look at a Hudi table, and run its services"),
+    "queue": ("lockprovider.commands.queue.cli", "messages that many put and many work on"),
     "state": ("lockprovider.commands.state.cli", "a document that many read, change and edit, with a history"),
 }
 
-_RUN = (["state", "run"],)  # commands of commands that run another
+_RUN = (["state", "run"], ["queue", "work"])  # commands of commands that run another
 
 _EXAMPLES = """examples:
   lockprovider status s3://bucket/table
@@ -92,7 +103,9 @@ def _code(error: Exception) -> int | None:
             return UNKNOWN
         case LeaseLost() | NotAcquired() | Fenced() | StateLocked() | StateConflict() | NoRevision():
             return REFUSED
-        case Overloaded():
+        case ClaimLost() | SequenceGap():
+            return REFUSED
+        case Overloaded() | QueueFull():
             return UNAVAILABLE
         case LockError() | CoordinationError():
             return BAD_INPUT

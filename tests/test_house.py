@@ -48,16 +48,16 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("client",),
         ("aio",),
         ("recipes",),
-        ("state",),
+        ("queue", "state"),
         ("table",),
         ("demo",),
         ("commands",),
         ("cli",),
     ],
     "lockprovider.recipes": [
-        ("errors", "place"),
+        ("errors", "place", "values"),
         ("batching",),
-        ("state",),
+        ("queue", "state"),
     ],
     "lockprovider.table": [
         ("errors",),
@@ -101,6 +101,9 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.state.turn": set(),
     "lockprovider.recipes.state.changes": set(),
     "lockprovider.recipes.state.difference": set(),
+    "lockprovider.recipes.queue.contents": set(),
+    "lockprovider.recipes.queue.operations": set(),
+    "lockprovider.recipes.queue.watch": set(),
     "lockprovider.table.errors": set(),
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
@@ -339,6 +342,7 @@ SAME_WORDS = {
     "Commit": "a commit of a table; an event of the lease machine",
     "Entry": "of a listing; of the commit log, which hands it on as LogEntry",
     "State": "of the lease machine; a state file",
+    "open": "opens a state file; opens a queue: the fronts of two recipes",
     "Lost": "the outcome of a write; the state of a lease",
 }
 

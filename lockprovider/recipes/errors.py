@@ -5,6 +5,11 @@ CoordinationError
 ├── StateLocked          an edit is being made: wait, or look at who (`owner`, `valid_until_ms`, `reason`)
 ├── StateConflict        it was changed during the edit, nothing was written: edit again (`current` is its serial)
 ├── NoRevision           there is none of that serial, or not any more (a LookupError)
+├── ClaimLost            stop: the message was given to another, or its claim has ended
+├── SequenceGap          this number is below one that was put: number the messages in the order of putting
+├── NoQueue              there is no queue: create it (a LookupError)
+├── QueueFull            the queue's object is as large as it may be; nothing was put: take some first
+├── TooLarge             one message is larger than the queue takes; keep it elsewhere and put its name
 ├── Overloaded           too much waits already, this was not taken: later, or fewer at once
 └── MalformedObject      the object is not what it should be; nothing was overwritten (a ValueError)
 
@@ -56,6 +61,26 @@ class StateConflict(CoordinationError):
 
 class NoRevision(CoordinationError, LookupError):
     """There is no revision of this serial, or it was trimmed."""
+
+
+class ClaimLost(CoordinationError):
+    """Another has the message, or it lapsed, was acked, nacked or buried; this claim counts no more."""
+
+
+class SequenceGap(CoordinationError):
+    """The producer has put a higher number, and this one is none that was put before."""
+
+
+class NoQueue(CoordinationError, LookupError):
+    """There is no queue at the path."""
+
+
+class QueueFull(CoordinationError):
+    """The queue's object would become larger than it may be."""
+
+
+class TooLarge(CoordinationError):
+    """One message is larger than the queue takes."""
 
 
 class Overloaded(CoordinationError):

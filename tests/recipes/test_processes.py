@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 
-from lockprovider.state import State
+from lockprovider.queue import Queue
+from lockprovider.state import UNCHANGED, State
 
 TESTS = Path(__file__).resolve().parent.parent
 STORES = ("local", "seaweedfs", "fake_gcs", "azurite")
@@ -73,3 +75,38 @@ def test_processes_that_are_killed_lose_and_double_no_update(place, children, se
     revisions = state.history(1000)
     assert [one.serial for one in revisions] == [*range(state.read().serial, 0, -1)]
     assert all(newer.value[: len(older.value)] == older.value for newer, older in itertools.pairwise(revisions))
+
+
+def test_of_producers_and_workers_that_are_killed_no_message_is_lost_or_doubled(place, children, seed) -> None:
+    """Producers begin again under their name; what killed workers had claimed is delivered again."""
+    url, options = place
+    chance = random.Random(seed)
+    url = f"{url}/folder/backfill.json"
+    queue = Queue.create(url, storage_options=options, pace_s=0.0, visible_s=2.0, max_attempts=1000)
+    producers = [start(children, "recipes.queue_child", url, options, "put", f"p{one}", 40) for one in range(2)]
+    workers = [start(children, "recipes.queue_child", url, options, "work", "endless", 0) for _ in range(2)]
+    for child in (*producers, *workers):
+        words = lines(child)
+        for _ in range(chance.randrange(1, 4)):
+            next(words)
+        child.kill()
+        child.wait()
+    for child in [start(children, "recipes.queue_child", url, options, "put", f"p{one}", 40) for one in range(2)]:
+        assert [*lines(child)][-1] == "40"
+    queue.work(lambda job: note(url, options, job.id), threads=2, until_empty=True)
+    until(lambda: queue.work(lambda job: note(url, options, job.id), until_empty=True).acked == 0 and empty(queue))
+    assert queue.stat().put == 80
+    assert sorted(state_of(url, options).read().value) == sorted(f"{queue._writer.id}-{n}" for n in range(1, 81))
+
+
+def state_of(url: str, options: dict[str, Any]) -> State[list[str]]:
+    return State.open(f"{url}.effects", storage_options=options, default=list, pace_s=0.0, keep=1000)
+
+
+def note(url: str, options: dict[str, Any], job: str) -> None:
+    state_of(url, options).update(lambda done: UNCHANGED if job in done else [*done, job])
+
+
+def empty(queue: Queue) -> bool:
+    stat = queue.stat()
+    return stat.ready == stat.claimed == stat.dead == 0

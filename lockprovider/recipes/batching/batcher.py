@@ -104,7 +104,11 @@ class Batcher(Generic[Op, T]):
 
     def do(self, operation: Op) -> T:
         """Put it into the line and wait for its result. After a Ctrl-C it is dropped, or goes on if a write has it."""
-        answer = self.submit(operation)
+        return self.wait(self.submit(operation))
+
+    @staticmethod
+    def wait(answer: Future[T]) -> T:
+        """The result of an operation in the line; see `do` for a Ctrl-C."""
         try:
             while not wait([answer], _SLICE_S).done:
                 pass

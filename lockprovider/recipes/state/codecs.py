@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fsspec_cas import InvalidInput
 from lockprovider.recipes.errors import MalformedObject
+from lockprovider.recipes.values import json_copy
 
 V = TypeVar("V")
 
@@ -41,26 +42,11 @@ class Json:
         """See `Codec`."""
         if value is None:
             raise InvalidInput("None is no state: return the new value, or UNCHANGED to write nothing")
-        _check_keys(value)
-        try:
-            return json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(f"a state must be what JSON can say: {error}") from error
+        return json_copy(value, "a state")
 
     def decode(self, stored: Any) -> Any:
         """See `Codec`."""
         return json.loads(json.dumps(stored))
-
-
-def _check_keys(value: Any) -> None:
-    if isinstance(value, dict):
-        for key, below in value.items():
-            if not isinstance(key, str):
-                raise InvalidInput(f"the key {key!r} would come back as text: JSON has no other keys")
-            _check_keys(below)
-    elif isinstance(value, (list, tuple)):
-        for below in value:
-            _check_keys(below)
 
 
 class Raw:

@@ -17,7 +17,7 @@ from typing import Any
 
 from lockprovider.recipes.errors import MalformedObject
 
-FORMAT = 1
+_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Document:
     def encode(self) -> bytes:
         """As JSON."""
         fields: dict[str, Any] = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "lineage": self.lineage,
             "serial": self.serial,
             "write": self.write,
@@ -84,9 +84,9 @@ def decode(data: bytes, path: str) -> Document:
         found = json.loads(data)
         if not isinstance(found, dict) or "lineage" not in found or "value" not in found:
             raise MalformedObject(f"{path!r} is no state file, and is left as it is: give the state another path")
-        if found["format"] != FORMAT:
+        if found["format"] != _FORMAT:
             raise MalformedObject(
-                f"{path!r} has format {found['format']!r}, this version knows {FORMAT}: use a newer one"
+                f"{path!r} has format {found['format']!r}, this version knows {_FORMAT}: use a newer one"
             )
         mark = found.get("edit")
         return Document(

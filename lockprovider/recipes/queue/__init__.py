@@ -1,0 +1,50 @@
+"""Messages that many put and many work on, in one object: `lockprovider.queue`.
+
+`contents.py` is what is stored, `operations.py` what may be done to it, `watch.py` which claims have lapsed (pure);
+`writer.py` writes for all callers of a process; `Queue`, `AsyncQueue` and `Job` are the front.
+"""
+
+from lockprovider.recipes.errors import (
+    ClaimLost,
+    CoordinationError,
+    Fenced,
+    MalformedObject,
+    NoQueue,
+    Overloaded,
+    QueueFull,
+    SequenceGap,
+    StateConflict,
+    TooLarge,
+)
+from lockprovider.recipes.queue.aio import AsyncJob, AsyncQueue
+from lockprovider.recipes.queue.contents import QueueSettings
+from lockprovider.recipes.queue.job import Job
+from lockprovider.recipes.queue.queue import Queue
+from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
+
+create = Queue.create
+open = Queue.open  # noqa: A001 - it reads as lockprovider.queue.open
+
+__all__ = [
+    "AsyncJob",
+    "AsyncQueue",
+    "ClaimLost",
+    "CoordinationError",
+    "Fenced",
+    "Job",
+    "Letter",
+    "MalformedObject",
+    "NoQueue",
+    "Overloaded",
+    "Queue",
+    "QueueFull",
+    "QueueSettings",
+    "QueueStat",
+    "Receipt",
+    "SequenceGap",
+    "StateConflict",
+    "TooLarge",
+    "Worked",
+    "create",
+    "open",
+]

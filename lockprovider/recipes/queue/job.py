@@ -1,0 +1,202 @@
+"""`Job`: a message that this process works on, and its heartbeat."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+from fsspec_cas import CasError, World
+from fsspec_cas.given import seconds
+from lockprovider.recipes.errors import ClaimLost, CoordinationError
+from lockprovider.recipes.queue.contents import Claim
+from lockprovider.recipes.queue.operations import Beat, End, New
+
+Do = Callable[[Any], Any]
+
+_MARGIN_SHARE = 10
+_MARGIN_MAX_S = 10.0
+_BEATS = 3  # in the time of a claim
+_ERROR_CHARS = 500
+_LONGEST_DELAY_S = 300.0
+
+
+class Job:
+    """A claimed message. Leave it (`with`) to ack it, or, after an exception, to give it back.
+
+    Attributes:
+        id: of the message, the same at each delivery: for effects that must not be made twice.
+        n: its number in the queue.
+        attempt: 1 at the first delivery.
+        epoch: rises with each claim of the queue: `fence=job`.
+        error: what the last attempt ended with.
+        lost: set once another may have it.
+    """
+
+    def __init__(self, queue_id: str, claim: Claim, began_s: float, do: Do, world: World) -> None:
+        message = claim.message
+        self.id = f"{queue_id}-{message.n}"
+        self.n = message.n
+        self.body = message.given()
+        self.key = message.key
+        self.attempt = message.attempts
+        self.error = message.error
+        self.epoch = claim.turn
+        self.token = claim.token
+        self.visible_s = claim.visible_ms / 1000
+        self.lost = threading.Event()
+        self.ended: str | None = None
+        self._then: list[New] = []
+        self._do = do
+        self._world = world
+        self.believe_until(began_s)
+
+    def believe_until(self, sent_s: float) -> None:
+        """The claim was made or prolonged by a write that was sent then (monotonic s)."""
+        self._deadline_s = sent_s + self.visible_s - min(self.visible_s / _MARGIN_SHARE, _MARGIN_MAX_S)
+
+    def check(self) -> None:
+        """Return if nobody else has it, as far as this process can know, without a request.
+
+        Raises:
+            ClaimLost: stop working on it.
+        """
+        if self.ended is not None:
+            raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
+        if self.lost.is_set() or self._world.monotonic_s() > self._deadline_s:
+            self.lost.set()
+            raise ClaimLost(f"the claim of message {self.n} has lapsed, another may have it: stop working on it")
+
+    def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
+        """Put this message together with the ack: both are done, or neither."""
+        not_before_ms = self._world.now_ms() + int(seconds(delay_s, "delay_s") * 1000) if delay_s else 0
+        self._then.append(New(body, key, priority, not_before_ms))
+
+    def ack(self) -> None:
+        """It is done: it is not delivered again.
+
+        Raises:
+            ClaimLost: the claim had ended; another may have it, or has done it. What `then` was given was not put.
+            OutcomeUnknown: nobody can tell; do it again.
+        """
+        self._end(End(self.n, self.token, "ack", tuple(self._then)))
+
+    def nack(self, *, delay_s: float | None = None, error: str = "", counts: bool = True) -> None:
+        """Give it back, to be delivered again after `delay_s` (default: 2 s, doubling with each attempt, 300 at most).
+
+        With `counts=False` the attempt is not counted.
+
+        Raises:
+            ClaimLost, OutcomeUnknown: as `ack`.
+        """
+        wait_s = min(2.0**self.attempt, _LONGEST_DELAY_S) if delay_s is None else seconds(delay_s, "delay_s")
+        delay_ms, error = int(wait_s * 1000), error[:_ERROR_CHARS]
+        self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
+
+    def leave(self) -> None:
+        """Give it back at once, as if it had not been claimed; if that fails, it lapses."""
+        with contextlib.suppress(CasError, CoordinationError):
+            self.nack(delay_s=0.0, error=self.error, counts=False)
+        self.lost.set()
+
+    def bury(self, why: str) -> None:
+        """Make it a dead letter: it is not delivered again until `redrive`.
+
+        Raises:
+            ClaimLost, OutcomeUnknown: as `ack`.
+        """
+        self._end(End(self.n, self.token, "bury", error=why[:_ERROR_CHARS]))
+
+    def extend(self, visible_s: float) -> None:
+        """From now on it may take so long without a heartbeat.
+
+        Raises:
+            ClaimLost: another has it.
+        """
+        sent_s = self._world.monotonic_s()
+        visible_s = seconds(visible_s, "visible_s")
+        if self._do(Beat(((self.n, self.token),), int(visible_s * 1000))):
+            self.lost.set()
+        self.visible_s = visible_s
+        self.believe_until(sent_s)
+        self.check()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.ended is not None:
+            return
+        if error is None:
+            self.ack()
+        else:
+            with contextlib.suppress(CasError, CoordinationError):  # the error on its way is the news; else it lapses
+                counts = isinstance(error, Exception)  # a Ctrl-C says nothing of the message
+                self.nack(error=f"{type(error).__name__}: {error}", counts=counts, delay_s=None if counts else 0.0)
+
+    def _end(self, end: End) -> None:
+        if self.ended not in (None, end.verb):
+            raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
+        self._do(end)
+        self.ended = end.verb
+
+
+class ClaimHeartbeat:
+    """Prolongs the claims of all jobs of a process, with one operation, as long as there are some."""
+
+    def __init__(self, submit: Callable[[Beat], Future[Any]], world: World) -> None:
+        self._submit = submit
+        self._world = world
+        self.be_new()
+
+    def be_new(self) -> None:
+        """With no jobs: in a forked child, which holds no claims."""
+        self._guard = threading.Condition()
+        self._jobs: dict[str, Job] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, job: Job) -> None:
+        """Beat for it from now on."""
+        with self._guard:
+            self._jobs[job.token] = job
+            self._guard.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="queue-heartbeat", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._guard:
+                self._drop_ended()
+                if not self._jobs:
+                    self._guard.wait(1.0)
+                    self._drop_ended()
+                if not self._jobs:
+                    self._thread = None
+                    return
+                self._guard.wait(min(job.visible_s for job in self._jobs.values()) / _BEATS)
+                self._drop_ended()
+                jobs = [*self._jobs.values()]
+            if jobs:
+                self.beat(jobs)
+
+    def beat(self, jobs: list[Job]) -> None:
+        """Prolong these now; one that fails is late, and the next may come in time."""
+        sent_s = self._world.monotonic_s()
+        try:
+            lost = self._submit(Beat(tuple((job.n, job.token) for job in jobs))).result()
+        except (CasError, CoordinationError):
+            return
+        for job in jobs:
+            if job.n in lost:
+                job.lost.set()
+            else:
+                job.believe_until(sent_s)
+
+    def _drop_ended(self) -> None:
+        self._jobs = {token: job for token, job in self._jobs.items() if job.ended is None and not job.lost.is_set()}

@@ -1,0 +1,345 @@
+"""What may be done to a queue, and what becomes of it. Pure.
+
+Each operation answers for itself when it is repeated, so a lost answer can always be asked for again:
+
+1. a put is told by (producer, seq): the numbers of a producer rise, and it is one client at a time. Of two that share
+   a name at once, the one that is behind is refused, and is not told that what it put was there before;
+2. a claim by the token that its client has chosen;
+3. the end of a claim (ack, nack, bury) by the message and the token: of the claim that is there it ends it; of one that
+   was ended so, it says yes again; of any other it is `ClaimLost`. Time decides when a claim lapses, never whose ack
+   counts.
+
+A message with a key is delivered when no other of that key is being worked on, and all that came before it are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockprovider.recipes.errors import ClaimLost, Fenced, Overloaded, QueueFull, SequenceGap, StateConflict
+from lockprovider.recipes.queue.contents import PRODUCERS, RECENT, SETTLED, Claim, Contents, Dead, Message
+
+UNNAMED = "~"  # what the names of producers begin with that nobody has named
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """A message to be put; `not_before_ms` is epoch ms, 0 for now."""
+
+    body: Any
+    key: str = ""
+    priority: int = 0
+    not_before_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Put a message once. `known`: the producer's numbers that are known to be there, up to this one."""
+
+    message: New
+    producer: str
+    seq: int
+    client: str
+    known: int = 0
+    fence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Claim the next message."""
+
+    token: str
+    who: str
+    visible_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End a claim: `verb` is ack, nack or bury; `then` goes with an ack.
+
+    Of a nack: `delay_ms` until it is delivered again, and whether it counts as an attempt.
+    """
+
+    n: int
+    token: str
+    verb: str
+    then: tuple[New, ...] = ()
+    delay_ms: int = 0
+    error: str = ""
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Prolong claims; the result are the numbers of those that are lost. `visible_ms` 0: by as much as before."""
+
+    claims: tuple[tuple[int, str], ...]
+    visible_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lapse:
+    """A claim whose heartbeat was not seen to move for its time."""
+
+    n: int
+    token: str
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """Deliver dead letters again, these or all, as if they were new; the result is how many."""
+
+    numbers: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Remove what is ready and dead, if nothing was written since `rev`; the result is how many."""
+
+    rev: int
+
+
+@dataclass(frozen=True, slots=True)
+class Was:
+    """A put that had been done before; `n` is 0 where it is not known any more which message it was."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class NothingReady:
+    """There is nothing to claim now; at `until_ms` something may be (0: nobody knows when)."""
+
+    until_ms: int
+
+
+QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge
+
+
+class Repeated(Exception):
+    """An operation that was sent before cannot be told from one that was not: what would tell has been pushed out."""
+
+
+def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sent: bool = False) -> Any:
+    """Change the contents, and say what came of it. `sent`: it may have been carried out before.
+
+    Raises:
+        CoordinationError: the operation is refused, alone; nothing of it was done.
+        Repeated: see there.
+    """
+    result: Any = None
+    match operation:
+        case Put():
+            result = _put(contents, operation, sent=sent)
+        case Take():
+            result = _take(contents, operation, now_ms, sent=sent)
+        case End():
+            _end(contents, operation, now_ms, sent=sent)
+        case Beat(claims, visible_ms):
+            result = _beat(contents, claims, visible_ms, now_ms)
+        case Lapse(n, token, beat):
+            claim = contents.claims.get(n)
+            if claim is not None and (claim.token, claim.beat) == (token, beat):
+                _give_back(contents, claim, "nobody answered for it in time", 0, now_ms)
+        case Redrive(numbers):
+            result = _redrive(contents, [*contents.dead] if numbers is None else numbers)
+        case Purge(rev):
+            result = _purge(contents, rev)
+    return result
+
+
+def carry_out_all(
+    contents: Contents, operations: Iterable[QueueOperation], now_ms: int, batch: str, *, sent: bool = False
+) -> list[Any]:
+    """The operations of one write, on a copy of what is there; each has its result, or its error."""
+    results: list[Any] = []
+    for operation in operations:
+        try:
+            results.append(carry_out(contents, operation, now_ms, sent=sent))
+        except Exception as error:  # noqa: BLE001 - it is raised where it was called
+            results.append(error)
+    if contents.changed:
+        contents.rev += 1
+        contents.recent = (*contents.recent, batch)[-RECENT:]
+        for token in [*contents.settled][: max(0, len(contents.settled) - SETTLED)]:
+            del contents.settled[token]
+    return results
+
+
+def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
+    """What one of these writes came to, if one of them was done; by the identities that they were given."""
+    return next((tries[batch] for batch in contents.recent if batch in tries), None)
+
+
+def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
+    last, n, client = contents.producers.get(put.producer, (0, 0, ""))
+    if put.seq <= last:
+        if put.seq == last:
+            return Was(n)
+        if put.seq <= put.known or (sent and client == put.client):
+            return Was(0)
+        if sent:
+            raise Repeated(
+                f"another client puts as {put.producer!r} at the same time, and {put.seq} may be there or not"
+            )
+        raise SequenceGap(
+            f"{put.producer!r} has put {last}, and {put.seq} is no repeat of its own: number messages as they are put"
+        )
+    if 0 < put.fence < contents.epoch:
+        newest = contents.epoch
+        raise Fenced(f"epoch {put.fence} is over: {newest} has put since; stop what goes on under it", newest)
+    if not last:
+        _make_room(contents, put.producer)
+    number = _add(contents, [put.message])[0]
+    contents.epoch = max(contents.epoch, put.fence)
+    contents.producers.pop(put.producer, None)  # to the end: the longest idle are first
+    contents.producers[put.producer] = (put.seq, number, put.client)
+    return number
+
+
+def _make_room(contents: Contents, producer: str) -> None:
+    """Of producers without a name the longest idle goes; one with a name must be remembered."""
+    unnamed = producer.startswith(UNNAMED)
+    alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
+    if len(alike) >= PRODUCERS:
+        if not unnamed:
+            raise Overloaded(f"{PRODUCERS} named producers have put here, and each is remembered: use fewer names")
+        del contents.producers[alike[0]]
+
+
+def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
+    """All of them, or none."""
+    messages = []
+    for n, new in enumerate(news, contents.next):
+        message = Message(n, new.priority, new.not_before_ms, 0, new.key, new.body)
+        messages.append(message.told())
+    more = sum(len(one.text) for one in messages) - freed
+    if messages and contents.size + more > contents.settings.max_bytes:
+        raise QueueFull(f"it holds {contents.size} bytes, and takes {contents.settings.max_bytes}: take some first")
+    contents.next += len(messages)
+    contents.size += more
+    contents.changed = True
+    for one in messages:
+        contents.add(one)
+    return [one.n for one in messages]
+
+
+def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
+    if sent and (mine := [claim for claim in contents.claims.values() if claim.token == take.token]):
+        return mine[0]
+    until_ms = 0
+    for place, message in enumerate(contents.ready):
+        if message.not_before_ms > now_ms:
+            until_ms = min(until_ms or message.not_before_ms, message.not_before_ms)
+        elif not message.key or _is_first(contents, message):
+            del contents.ready[place]
+            contents.turn += 1
+            taken = replace(message, attempts=message.attempts + 1).told()
+            until_ms = now_ms + take.visible_ms
+            claim = Claim(taken, take.token, take.who, 0, until_ms, take.visible_ms, contents.turn)
+            contents.claims[message.n] = claim
+            contents.size += len(taken.text) - len(message.text)
+            contents.changed = True
+            return claim
+    return NothingReady(until_ms)
+
+
+def _is_first(contents: Contents, message: Message) -> bool:
+    """Whether nobody works on one of its key, and none of its key came before it."""
+    if any(claim.message.key == message.key for claim in contents.claims.values()):
+        return False
+    return all(one.n >= message.n for one in contents.ready if one.key == message.key)
+
+
+def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
+    claim = contents.claims.get(end.n)
+    name = f"{end.n}.{end.token}"
+    if claim is None or claim.token != end.token:
+        if contents.settled.get(name) == end.verb:
+            return
+        if sent and end.verb == "ack" and _is_forgotten(contents, end.n):
+            raise Repeated(f"message {end.n} was acked, and by whom cannot be told any more")
+        raise ClaimLost(_why_lost(contents, end))
+    match end.verb:
+        case "ack":
+            _add(contents, end.then, freed=len(claim.message.text))
+            del contents.claims[end.n]
+        case "bury":
+            del contents.claims[end.n]
+            contents.dead[end.n] = Dead(claim.message, end.error, now_ms)
+        case _:
+            _give_back(contents, claim, end.error, end.delay_ms, now_ms, counts=end.counts)
+    contents.settled[name] = end.verb
+    contents.changed = True
+
+
+def _is_forgotten(contents: Contents, n: int) -> bool:
+    """Whether the message is gone, and nothing says under which claim."""
+    there = n in contents.claims or n in contents.dead or any(one.n == n for one in contents.ready)
+    return not there and not any(claim.startswith(f"{n}.") for claim in contents.settled)
+
+
+_DONE = {"ack": "acked", "nack": "given back", "bury": "buried"}
+
+
+def _why_lost(contents: Contents, end: End) -> str:
+    claim = contents.claims.get(end.n)
+    ended = contents.settled.get(f"{end.n}.{end.token}")
+    if ended is not None:
+        return f"message {end.n} was {_DONE[ended]} under this claim already"
+    if claim is not None:
+        return f"message {end.n} was given to {claim.who} since: stop working on it"
+    return f"the claim of message {end.n} has ended: stop working on it"
+
+
+def _give_back(
+    contents: Contents, claim: Claim, error: str, delay_ms: int, now_ms: int, *, counts: bool = True
+) -> None:
+    old = claim.message
+    del contents.claims[old.n]
+    contents.changed = True
+    if counts and old.attempts >= contents.settings.max_attempts:
+        new = replace(old, error=error).told()
+        contents.dead[new.n] = Dead(new, f"{new.attempts} attempts: {error}", now_ms)
+    else:
+        not_before_ms = now_ms + delay_ms if delay_ms else 0
+        new = replace(old, attempts=old.attempts - (not counts), not_before_ms=not_before_ms, error=error).told()
+        contents.add(new)
+    contents.size += len(new.text) - len(old.text)
+
+
+def _beat(contents: Contents, claims: Iterable[tuple[int, str]], visible_ms: int, now_ms: int) -> tuple[int, ...]:
+    lost = []
+    for n, token in claims:
+        claim = contents.claims.get(n)
+        if claim is None or claim.token != token:
+            lost.append(n)
+            continue
+        visible = visible_ms or claim.visible_ms
+        beaten = Claim(claim.message, token, claim.who, claim.beat + 1, now_ms + visible, visible, claim.turn)
+        contents.claims[n] = beaten
+        contents.changed = True
+    return tuple(lost)
+
+
+def _redrive(contents: Contents, numbers: Iterable[int]) -> int:
+    found = [contents.dead.pop(n) for n in numbers if n in contents.dead]
+    for dead in found:
+        again = replace(dead.message, attempts=0, not_before_ms=0).told()
+        contents.size += len(again.text) - len(dead.message.text)
+        contents.add(again)
+        contents.changed = True
+    return len(found)
+
+
+def _purge(contents: Contents, rev: int) -> int:
+    if contents.rev != rev or contents.changed:
+        raise StateConflict(f"it was written since it was looked at (revision {contents.rev}, not {rev})", contents.rev)
+    gone = [*contents.ready, *(dead.message for dead in contents.dead.values())]
+    contents.size -= sum(len(one.text) for one in gone)
+    contents.ready, contents.dead = [], {}
+    contents.changed = bool(gone) or contents.changed
+    return len(gone)

@@ -1,0 +1,344 @@
+"""`Queue`: messages that many put and many work on, in one object.
+
+    queue = lockprovider.queue.create("s3://bucket/backfill.json")
+    queue.put_many(({"day": day} for day in days), producer="backfill-7")   # again after a crash: nothing twice
+    queue.work(lambda job: load(job.body), threads=8)
+
+Promised. A message that was put is delivered until it is acked. It is put once for a (producer, seq), also where
+answers were lost and the producer died and began again. An ack that returns was of the newest claim of the message, and
+is the only one; what `then` was given is put with it, or neither is done. Of messages with a key one is worked on at a
+time, in the order of putting. Time decides only when a claim lapses, never whose ack counts.
+
+Not promised: that a message is delivered once; make its effect fenced (`fence=job`), or named by `job.id`. An order
+among messages without a key, beyond priority and the order of putting while nobody fails.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from fsspec_cas import InvalidInput, Machine, Store, World, check_path
+from fsspec_cas.given import seconds, whole
+from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.errors import CoordinationError, TooLarge
+from lockprovider.recipes.place import me, store_and_path
+from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Contents, Message, QueueSettings
+from lockprovider.recipes.queue.crew import Crew
+from lockprovider.recipes.queue.job import ClaimHeartbeat, Job
+from lockprovider.recipes.queue.operations import (
+    UNNAMED,
+    New,
+    NothingReady,
+    Purge,
+    Put,
+    QueueOperation,
+    Redrive,
+    Take,
+    Was,
+)
+from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
+from lockprovider.recipes.queue.writer import QueueWriter
+from lockprovider.recipes.values import json_copy
+
+_TIMEOUT_S = 60.0
+_GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
+_BODY_BYTES = 256 << 10
+_CHUNK = 1000
+_FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
+
+
+class Queue:
+    """A queue. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
+
+    `timeout_s` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        pace_s: float | None = None,
+        world: World | None = None,
+    ) -> None:
+        if not isinstance(store, Store):
+            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use Queue.open(url)")
+        self.path = check_path(path)
+        self.world = world or Machine()
+        pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
+        self._batcher: Batcher[QueueOperation, Any] = Batcher(self._commit, world=self.world, pace_s=pace_s)
+        self._store = store.on_throttled(self._batcher.throttled)
+        self._writer = QueueWriter(self._store, self.path, seconds(timeout_s, "timeout_s"), self.world)
+        self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
+        self._known: dict[str, int] = {}
+        self._acknowledged: deque[tuple[str, int]] = deque(maxlen=_CHUNK)
+        self._be_new()
+        _ALL.add(self)
+
+    def _be_new(self) -> None:
+        """A client of its own, who has put and claimed nothing."""
+        self._client = self.world.new_id()
+        self._unnamed = 0  # how many this client has put without a producer's name
+        self._numbers = threading.Lock()  # a number and its place in the line are given together
+        self._stopping = threading.Event()
+        self._heartbeat.be_new()
+        self._writer.news = threading.Condition()
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        *,
+        visible_s: float = VISIBLE_S,
+        max_attempts: int = MAX_ATTEMPTS,
+        max_bytes: int = MAX_BYTES,
+        storage_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Queue:
+        """Make the queue, or open it, if it is there with the same settings. See `QueueSettings`.
+
+        Raises:
+            CoordinationError: it is there with others.
+            InvalidInput: the URL or a setting does not fit.
+            OutcomeUnknown, StoreError: the store failed; do it again.
+        """
+        kept = QueueSettings(
+            seconds(visible_s, "visible_s"),
+            whole(max_attempts, "max_attempts", least=1),
+            whole(max_bytes, "max_bytes", least=4096),
+        )
+        store, path = store_and_path(url, storage_options)
+        queue = cls(store, path, **options)
+        made = queue._writer.create(Contents(queue.world.new_id(), kept))
+        there = queue._writer.read()[0].settings
+        if not made and there != kept:
+            raise CoordinationError(f"the queue at {url!r} is there, with {there}: open() it, or give it another path")
+        return queue
+
+    @classmethod
+    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Queue:
+        """The queue at a URL, with fsspec's storage options; nothing is asked of the store yet.
+
+        Raises:
+            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+        """
+        store, path = store_and_path(url, storage_options)
+        return cls(store, path, **options)
+
+    def put(
+        self,
+        body: Any,
+        *,
+        key: str = "",
+        priority: int = 0,
+        delay_s: float = 0.0,
+        dedupe: str | None = None,
+        producer: str | None = None,
+        seq: int | None = None,
+        fence: Any = None,
+    ) -> Receipt:
+        """Put a message: JSON or bytes. The higher `priority` goes first; `delay_s` is when it may be delivered.
+
+        `producer` and `seq` say that it is put once: the numbers of a producer rise, and may have gaps; one client at a
+        time puts as it. `dedupe` says it for one message, while the queue remembers the name (the last 1,000 such).
+
+        Raises:
+            SequenceGap: a higher number of this producer is there, and this one was not put before.
+            QueueFull, TooLarge: it has no room.
+            Fenced: `fence` is over.
+            OutcomeUnknown: nobody can tell; with a producer or `dedupe`, put it again.
+            NoQueue, StoreError: nothing was put.
+        """
+        given = self._new(body, key, priority, delay_s)
+        return self._receipt(self._putting(given, producer, seq, dedupe, fence))
+
+    def put_many(
+        self, bodies: Iterable[Any], *, producer: str | None = None, key: Callable[[Any], str] | None = None
+    ) -> list[Receipt]:
+        """Put messages in their order, a thousand to a write. With a `producer` they are numbered from 1.
+
+        Repeat it with the same messages after a crash or an error: those that are there are not put again.
+
+        Raises:
+            What `put` raises; some may be there.
+        """
+        receipts: list[Receipt] = []
+        waiting: deque[tuple[Put, Future[Any]]] = deque()
+        for number, body in enumerate(bodies, 1):
+            given = self._new(body, "" if key is None else key(body), 0, 0.0)
+            waiting.append(self._putting(given, producer, None if producer is None else number, None, None))
+            if len(waiting) >= _CHUNK:
+                receipts.append(self._receipt(waiting.popleft()))
+        return [*receipts, *map(self._receipt, waiting)]
+
+    def last_seq(self, producer: str) -> int:
+        """The last number that was put as this producer; 0 if there is none. Where to go on after a crash."""
+        return self._writer.read()[0].producers.get(producer, (0, 0, ""))[0]
+
+    def claim(self, *, visible_s: float | None = None, timeout_s: float = 0.0) -> Job | None:
+        """The next message, or None if there was none within `timeout_s`. Its claim is prolonged until it is ended.
+
+        Raises:
+            NoQueue, StoreError, OutcomeUnknown: the store failed. What may have been claimed lapses.
+        """
+        visible_ms = int(seconds(self._visible_s() if visible_s is None else visible_s, "visible_s") * 1000)
+        deadline_s, poll_s = self.world.monotonic_s() + seconds(timeout_s, "timeout_s"), _FIRST_POLL_S
+        while True:
+            began_s = self.world.monotonic_s()
+            claim = self._batcher.do(Take(self.world.new_id()[-17:], me(), visible_ms))
+            if not isinstance(claim, NothingReady):
+                job = Job(self._writer.id, claim, began_s, self._batcher.do, self.world)
+                self._heartbeat.add(job)
+                return job
+            left_s = deadline_s - self.world.monotonic_s()
+            if left_s <= 0 or self._stopping.is_set():
+                return None
+            waits_s = min(poll_s, left_s, self._writer.idle_s() + 0.001)
+            if claim.until_ms:
+                waits_s = min(waits_s, max(0.001, (claim.until_ms - self.world.now_ms()) / 1000))
+            with self._writer.news:
+                self._writer.news.wait(waits_s)
+            poll_s = min(poll_s * 2, _LAST_POLL_S)
+
+    def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
+        """One message after another, until `stop`, or until there is none; leave each with `with`."""
+        while not self._stopping.is_set():
+            job = self.claim(visible_s=visible_s, timeout_s=0.0 if until_empty else _LAST_POLL_S)
+            if job is not None:
+                yield job
+            elif until_empty:
+                return
+
+    def work(
+        self,
+        fn: Callable[[Job], object],
+        *,
+        threads: int = 1,
+        visible_s: float | None = None,
+        until_empty: bool = False,
+        on_error: Callable[[Job, Exception], None] | None = None,
+    ) -> Worked:
+        """Call `fn` with each message, on so many threads, until `stop`, or until there is none.
+
+        It is acked when `fn` returns, and given back when it raises; `on_error` is told, and `job.error` says it at the
+        next attempt. An error of the queue itself ends the work.
+
+        Raises:
+            What `claim` raises.
+        """
+        return Crew(self, fn, visible_s, until_empty=until_empty, on_error=on_error).work(threads)
+
+    def stop(self) -> None:
+        """Let all who work here finish what they have, and claim nothing more."""
+        self._stopping.set()
+        with self._writer.news:
+            self._writer.news.notify_all()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def stat(self) -> QueueStat:
+        """What is in it."""
+        contents, _ = self._writer.read()
+        delayed = sum(one.not_before_ms > self.world.now_ms() for one in contents.ready)
+        counts = len(contents.ready), delayed, len(contents.claims), len(contents.dead)
+        return QueueStat(*counts, contents.next - 1, contents.size, contents.rev)
+
+    def peek(self, limit: int = 20) -> list[Letter]:
+        """The next messages in the order of delivery, as they are now; none is claimed."""
+        return [Letter.of(one) for one in self._writer.read()[0].ready[:limit]]
+
+    def dead(self) -> list[Letter]:
+        """The dead letters."""
+        return [Letter.of(one.message, one.why) for one in self._writer.read()[0].dead.values()]
+
+    def redrive(self, numbers: Iterable[int] | None = None) -> int:
+        """Deliver dead letters again, those of these numbers or all, as if they were new; how many."""
+        done: int = self._batcher.do(Redrive(None if numbers is None else tuple(numbers)))
+        return done
+
+    def purge(self, *, expected: int) -> int:
+        """Remove what is ready and dead, if the queue still is as `stat` showed it (`expected=stat.rev`); how many.
+
+        Raises:
+            StateConflict: it was written since.
+        """
+        done: int = self._batcher.do(Purge(whole(expected, "expected")))
+        return done
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Take nothing more, and return once what waits is written."""
+        self.stop()
+        self._batcher.close(timeout_s)
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _commit(self, operations: Any) -> Any:
+        return self._writer.commit(operations)
+
+    def _visible_s(self) -> float:
+        return self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
+
+    def _new(self, body: Any, key: str, priority: int, delay_s: float) -> New:
+        not_before_ms = self.world.now_ms() + int(seconds(delay_s, "delay_s") * 1000) if delay_s else 0
+        if not isinstance(key, str):
+            raise InvalidInput(f"key={key!r} must be text")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise InvalidInput(f"priority={priority!r} must be a whole number")
+        body = body if isinstance(body, bytes) else json_copy(body, "a message that is no bytes")
+        size = len(Message(0, priority, not_before_ms, 0, key, body).told().text)
+        if size > _BODY_BYTES:
+            raise TooLarge(f"a message of {size} bytes: keep it in an object of its own, and put its name")
+        return New(body, key, priority, not_before_ms)
+
+    def _putting(
+        self, new: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
+    ) -> tuple[Put, Future[Any]]:
+        if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
+            raise InvalidInput("give a producer with its seq, or dedupe, or neither")
+        epoch = 0 if fence is None else whole(getattr(fence, "epoch", fence), "fence", least=1)
+        if dedupe is not None:
+            put = Put(new, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch)
+            return put, self._batcher.submit(put)
+        if producer is not None and (not producer or producer.startswith(UNNAMED)):
+            raise InvalidInput(f"producer={producer!r} must be a name that does not begin with {UNNAMED!r}")
+        name = producer or f"{UNNAMED}{self._client}"
+        if producer is not None and producer not in self._known:
+            self._known[producer] = self.last_seq(producer)
+        with self._numbers:
+            self._unnamed += seq is None
+            number = self._unnamed if seq is None else whole(seq, "seq", least=1)
+            was_told = (name, number) in self._acknowledged
+            put = Put(new, name, number, self._client, number if was_told else self._known.get(name, 0), epoch)
+            return put, self._batcher.submit(put)
+
+    def _receipt(self, waiting: tuple[Put, Future[Any]]) -> Receipt:
+        put, answer = waiting
+        result = self._batcher.wait(answer)
+        self._acknowledged.append((put.producer, put.seq))
+        return Receipt(result.n, again=True) if isinstance(result, Was) else Receipt(result)
+
+
+_ALL: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for one in _ALL:
+        one._be_new()  # noqa: SLF001 - it is of this file
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

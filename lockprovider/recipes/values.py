@@ -1,0 +1,32 @@
+"""What JSON can say, checked and copied."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fsspec_cas import InvalidInput
+
+
+def json_copy(value: Any, what: str) -> Any:
+    """The value as JSON will give it back, sharing nothing with the one that was given.
+
+    Raises:
+        InvalidInput: JSON cannot say it, or would say it otherwise.
+    """
+    _check_keys(value, what)
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{what} must be what JSON can say: {error}") from error
+
+
+def _check_keys(value: Any, what: str) -> None:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            if not isinstance(key, str):
+                raise InvalidInput(f"{what} has the key {key!r}, which would come back as text: JSON has no other keys")
+            _check_keys(below, what)
+    elif isinstance(value, (list, tuple)):
+        for below in value:
+            _check_keys(below, what)

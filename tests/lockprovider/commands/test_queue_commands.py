@@ -1,0 +1,117 @@
+"""`lockprovider queue`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from patience import until
+
+from lockprovider.queue import Queue
+
+COMMAND = str(Path(sys.executable).with_name("lockprovider"))
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    return f"file://{tmp_path}/backfill.json"
+
+
+def queue(*arguments, stdin="", code=0):
+    """One command to its end. It never shows a traceback."""
+    words = [COMMAND, "queue", *map(str, arguments)]
+    done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=240, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, done
+    return done
+
+
+def test_messages_are_put_shown_and_worked_on(url, tmp_path) -> None:
+    assert "make it with create" in queue("stat", url, code=2).stderr
+    queue("create", url, "--max-attempts", 2)
+    queue("create", url, "--max-attempts", 2)
+    assert "is there, with" in queue("create", url, code=2).stderr
+    assert "put: 3; there before: 0" in queue("put", url, "--producer", "days", stdin="a\nb\nc\n").stdout
+    assert json.loads(queue("put", url, "--producer", "days", "--json", stdin="a\nb\nc\nd\n").stdout)["again"] == 3
+    queue("put", url, '{"day": 1}', "--priority", 1, "--key", "k")
+    assert "leave out" in queue("put", url, "x", "--producer", "days", "--key", "k", code=2).stderr
+    stat = json.loads(queue("stat", url, "--json").stdout)
+    assert (stat["ready"], stat["put"]) == (5, 5)
+    assert [json.loads(line)["body"] for line in queue("peek", url, "--json").stdout.splitlines()][:2] == [
+        {"day": 1},
+        "a",
+    ]
+    script = f'read x; echo "$x $QUEUE_ATTEMPT $QUEUE_KEY" >> {tmp_path}/done; test "$x" != b'
+    done = queue("work", url, "--threads", 2, "--until-empty", "--", "sh", "-c", script)
+    assert "acked: 4; given back or buried: 1" in done.stdout
+    assert "exit code 1" in done.stderr
+    assert sorted((tmp_path / "done").read_text().splitlines()) == ["a 1 ", "b 1 ", "c 1 ", "d 1 ", '{"day": 1} 1 k']
+    (left,) = queue("peek", url, "--json").stdout.splitlines()
+    assert (json.loads(left)["body"], json.loads(left)["attempts"]) == ("b", 1)
+
+
+def test_codes_give_back_bury_and_redrive(url) -> None:
+    queue("create", url, "--max-attempts", 1)
+    queue("put", url, "a")
+    queue("work", url, "--until-empty", "--", "sh", "-c", "exit 75")
+    (later,) = queue("peek", url, "--json").stdout.splitlines()
+    assert (json.loads(later)["attempts"], json.loads(later)["error"]) == (0, "later")
+    rev = json.loads(queue("stat", url, "--json").stdout)["rev"]
+    assert "removed: 1" in queue("purge", url, "--expected", rev).stdout
+    queue("put", url, "b")
+    queue("work", url, "--until-empty", "--", "sh", "-c", "exit 3")
+    (dead,) = queue("dead", url, "--json").stdout.splitlines()
+    assert json.loads(dead)["why"] == "1 attempts: RuntimeError: exit code 3"
+    assert "exit code 3" in queue("dead", url).stdout
+    assert "again: 1" in queue("redrive", url).stdout
+    stat = json.loads(queue("stat", url, "--json").stdout)
+    assert "was written since" in queue("purge", url, "--expected", stat["rev"] - 1, code=1).stderr
+    assert "removed: 1" in queue("purge", url, "--expected", stat["rev"]).stdout
+    assert "no command" in queue("work", url, code=2).stderr
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_it_has(url, tmp_path) -> None:
+    opened = Queue.create(url)
+    opened.put("a")
+    opened.put("b")
+    script = f"echo begun > {tmp_path}/begun; while ! test -e {tmp_path}/go; do sleep 0.05; done"
+    working = subprocess.Popen(
+        [COMMAND, "queue", "work", url, "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        until((tmp_path / "begun").exists)
+        working.send_signal(signal.SIGTERM)
+        (tmp_path / "go").touch()
+        said, _ = working.communicate(timeout=240)
+        assert working.returncode == 0
+        assert "acked: " in said
+    finally:
+        working.kill()
+        working.wait()
+    stat = opened.stat()
+    assert stat.claimed == 0
+    assert stat.ready in (0, 1)  # the second, if it was claimed before the signal was seen
+
+
+def test_a_command_whose_claim_is_lost_is_ended(url, tmp_path) -> None:
+    opened = Queue.create(url)
+    opened.put("a")
+    script = f"echo $$ > {tmp_path}/pid; sleep 600"
+    words = [COMMAND, "queue", "work", url, "--visible", "0.5", "--", "sh", "-c", script]
+    working = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        until((tmp_path / "pid").exists)
+        working.send_signal(signal.SIGSTOP)
+        job = until(lambda: opened.claim(visible_s=600))
+        working.send_signal(signal.SIGTERM)
+        working.send_signal(signal.SIGCONT)
+        _, said = working.communicate(timeout=240)
+        assert "stop working on it" in said
+        job.ack()
+    finally:
+        working.kill()
+        working.wait()

@@ -1,0 +1,696 @@
+"""`Queue` and `AsyncQueue` on memory, with a network that loses, repeats and delays; what each call promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from patience import until
+
+import lockprovider
+from fsspec_cas import InvalidInput, Machine, OutcomeUnknown, Store, Unavailable
+from fsspec_cas.answer import NoAnswer
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import (
+    DeliverLate,
+    DeliverTwice,
+    Faulty,
+    LoseAnswer,
+    LoseRequest,
+    ManualClock,
+    Pass,
+    Refuse,
+)
+from lockprovider.queue import (
+    AsyncQueue,
+    ClaimLost,
+    CoordinationError,
+    Fenced,
+    MalformedObject,
+    NoQueue,
+    Overloaded,
+    Queue,
+    QueueFull,
+    QueueSettings,
+    SequenceGap,
+    StateConflict,
+    TooLarge,
+)
+from lockprovider.recipes.queue import job as job_module
+from lockprovider.recipes.queue.contents import Contents, decode_queue
+from lockprovider.recipes.queue.operations import End, Lapse, New, NothingReady, Put, Take, carry_out_all
+
+PATH = "backfill.json"
+FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), Refuse())
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), f"/{uuid.uuid4().hex}")
+
+
+def made(store: Store, **settings) -> Queue:
+    queue = Queue(store, PATH)
+    queue._writer.create(Contents(uuid.uuid4().hex, QueueSettings(**settings)))
+    return queue
+
+
+def again(store: Store, plan: dict[str, list[object]] | None = None) -> tuple[Queue, Faulty]:
+    """The same queue behind a faulty network, in a world of its own."""
+    clock = ManualClock()
+    faulty = Faulty(store.backend, plan or {}, world=clock)
+    return Queue(Store(faulty, store.root, world=clock), PATH, world=clock), faulty
+
+
+def drained(queue: Queue) -> list[object]:
+    bodies = []
+    for job in queue.jobs(until_empty=True):
+        with job:
+            bodies.append(job.body)
+    return bodies
+
+
+def test_messages_are_put_claimed_and_acked_in_their_order(store) -> None:
+    queue = made(store)
+    assert [queue.put(n).n for n in range(3)] == [1, 2, 3]
+    queue.put("first", priority=1)
+    assert [one.body for one in queue.peek()] == ["first", 0, 1, 2]
+    assert drained(queue) == ["first", 0, 1, 2]
+    stat = queue.stat()
+    assert (stat.ready, stat.claimed, stat.dead, stat.put, stat.bytes) == (0, 0, 0, 4, 0)
+    assert queue.claim() is None
+
+
+def test_a_cycle_costs_three_puts_and_an_idle_look_one_conditional_get(store) -> None:
+    made(store)
+    queue, faulty = again(store)
+    queue.put(0)
+    faulty.calls.clear()
+    queue.put(1)
+    with queue.claim():
+        pass
+    with queue.claim():
+        pass
+    assert faulty.calls == ["put"] * 5
+    faulty.calls.clear()
+    assert queue.claim() is None
+    assert faulty.calls == ["get"]
+
+
+def test_a_body_comes_back_as_it_was(store) -> None:
+    queue = made(store)
+    bodies = [bytes(range(256)), {"a": [1, None, True, "ü\n"]}, "", 0, None, [], b""]
+    queue.put_many(bodies)
+    assert drained(Queue(store, PATH)) == bodies
+    for bad in (object(), {"a": float("nan")}, {1, 2}):
+        with pytest.raises(InvalidInput, match="JSON can say"):
+            queue.put(bad)
+    with pytest.raises(TooLarge, match="object of its own"):
+        queue.put("x" * (1 << 20))
+
+
+def test_a_named_producer_puts_once_also_after_it_died(store) -> None:
+    made(store)
+    days = [{"day": n} for n in range(2500)]
+    first = Queue(store, PATH)
+    first.put_many(days[:1200], producer="backfill-7")
+    assert first.last_seq("backfill-7") == 1200
+    receipts = Queue(store, PATH).put_many(days, producer="backfill-7")
+    assert [one.again for one in receipts] == [True] * 1200 + [False] * 1300
+    assert sorted(one["day"] for one in drained(Queue(store, PATH))) == [*range(2500)]
+
+
+def test_numbers_rise_and_a_lower_one_is_a_repeat_only_if_it_was_put(store) -> None:
+    """Jqueue's doubled push, and a thread that is too late."""
+    queue = made(store)
+    assert not queue.put("a", producer="kafka", seq=10).again
+    assert queue.put("a", producer="kafka", seq=10).again
+    queue.put("b", producer="kafka", seq=17)
+    assert queue.put("a", producer="kafka", seq=10).again
+    with pytest.raises(SequenceGap, match="has put 17, and 12"):
+        queue.put("late", producer="kafka", seq=12)
+    assert Queue(store, PATH).put("late", producer="kafka", seq=12).again  # it was there when this one began
+    assert drained(queue) == ["a", "b"]
+
+
+def test_dedupe_puts_a_message_once_while_its_name_is_remembered(store) -> None:
+    queue = made(store)
+    for _ in range(3):
+        Queue(store, PATH).put({"day": 1}, dedupe="2026-11-01")
+    queue.put({"day": 2}, dedupe="2026-11-02")
+    assert [one.body["day"] for one in queue.peek()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"producer": "p"},
+        {"seq": 1},
+        {"producer": "", "seq": 1},
+        {"producer": "~x", "seq": 1},
+        {"seq": 0, "producer": "p"},
+    ],
+    ids=str,
+)
+def test_half_an_identity_is_none(store, how) -> None:
+    with pytest.raises(InvalidInput):
+        made(store).put(1, **how)
+
+
+@pytest.mark.parametrize(
+    "faults", [*product(FAULTS, repeat=3)], ids=lambda faults: "-".join(type(one).__name__ for one in faults)
+)
+def test_each_triple_of_faults_of_puts_loses_and_doubles_nothing(store, faults) -> None:
+    made(store)
+    queue, faulty = again(store, {"put": [*faults]})
+    queue.put("a", producer="p", seq=1)
+    job = queue.claim()
+    job.then("a+")
+    job.ack()
+    asyncio.run(faulty.deliver_late())
+    assert drained(Queue(store, PATH)) == ["a+"]
+    stat = Queue(store, PATH).stat()
+    assert (stat.put, stat.ready, stat.claimed, stat.dead) == (2, 0, 0, 0)
+
+
+def test_a_lost_answer_is_settled_also_when_it_is_pushed_out_of_the_last_writes(store) -> None:
+    made(store)
+    other = Queue(store, PATH)
+
+    class Meanwhile(Faulty):
+        armed = False
+
+        async def put(self, path, data, condition, write_id, *, timeout_s):
+            answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+            if self.armed:
+                self.armed = False
+                for n in range(70):
+                    other.put(n)
+                return NoAnswer("lost")
+            return answer
+
+    clock = ManualClock()
+    way = Meanwhile(store.backend, {}, world=clock)
+    queue = Queue(Store(way, store.root, world=clock), PATH, world=clock)
+    way.armed = True
+    queue.put("mine")
+    way.armed = True
+    job = queue.claim()
+    assert job.body == "mine"
+    way.armed = True
+    job.ack()
+    assert Counter(map(str, drained(other))) == Counter(map(str, [*range(70)] * 3))
+
+
+def test_a_worker_that_sleeps_past_its_time_is_refused_and_the_newer_claim_stands(store) -> None:
+    """SQS: a late delete is refused, and says why."""
+    clock = ManualClock()
+    queue = made(store, visible_s=60)
+    queue.put("a")
+    sleeper = Queue(store, PATH, world=clock).claim()
+    sleeper._do(End(sleeper.n, sleeper.token, "nack", error="taken for lapsed"))  # as a watcher would do
+    job = queue.claim()
+    assert (job.attempt, job.body) == (2, "a")
+    for call in (sleeper.ack, lambda: sleeper.bury("no"), lambda: sleeper.extend(60)):
+        with pytest.raises(ClaimLost):
+            call()
+    job.ack()
+    job.ack()  # the answer to the first was lost
+    with pytest.raises(ClaimLost, match="given up here"):
+        job.nack()
+    assert queue.stat().put == 1
+    assert queue.claim() is None
+
+
+def test_what_nobody_beats_for_lapses_by_the_clock_of_who_looks_on(store) -> None:
+    clock = ManualClock()
+    made(store, visible_s=60).put("a")
+    dead = Queue(store, PATH, world=clock).claim()
+    dead.ended = "dead"  # nobody beats for it any more
+    watcher = Queue(Store(store.backend, store.root, world=clock), PATH, world=clock)
+    assert watcher.claim() is None
+    clock.advance(59)
+    assert watcher.claim() is None
+    clock.advance(2)
+    job = watcher.claim()
+    assert (job.attempt, job.error) == (2, "nobody answered for it in time")
+    assert job.epoch > dead.epoch
+
+
+def test_clocks_an_hour_apart_take_nobodys_job_away(store) -> None:
+    """A worker whose clock is late: what others see first is its end long ago, but by the heartbeat it lives on."""
+    late = ManualClock(now_s=ManualClock().now_s - 3600, _ids=1000)
+    here = ManualClock()
+    made(store, visible_s=60).put("a")
+    watcher = Queue(store, PATH, world=here)
+    assert watcher.stat().ready == 1
+    watcher.put("b")
+    job = Queue(store, PATH, world=late).claim()
+    with watcher.claim() as other:
+        assert other.body == "b"
+    here.advance(50)
+    assert watcher.claim() is None
+    job.extend(60)
+    here.advance(50)
+    assert watcher.claim() is None
+    job.ack()
+
+
+def test_a_job_knows_that_its_time_is_over_without_a_request(store) -> None:
+    clock = ManualClock()
+    made(store, visible_s=60).put("a")
+    job = Queue(store, PATH, world=clock).claim()
+    job.check()
+    clock.advance(53)
+    job.check()
+    clock.advance(2)  # the margin: others may act at 60
+    with pytest.raises(ClaimLost, match="lapsed"):
+        job.check()
+    assert job.lost.is_set()
+
+
+def test_heartbeats_keep_the_jobs_of_a_process_and_a_late_one_does_not_stop_them(store, monkeypatch) -> None:
+    """DotNetWorkQueue #335: one late heartbeat stopped the beating for good."""
+    monkeypatch.setattr(job_module, "_BEATS", 6000)
+    made(store, visible_s=600).put_many(["a", "b"])
+    faulty = Faulty(store.backend, {"put": [Pass(), Pass(), *[Refuse()] * 3]}, world=Machine())
+    queue = Queue(Store(faulty, store.root), PATH, timeout_s=0.05)
+    jobs = [queue.claim(), queue.claim()]
+
+    def beats() -> int:
+        return min(claim.beat for claim in Queue(store, PATH)._writer.read()[0].claims.values())
+
+    until(lambda: beats() >= 3)
+    assert ("put", Refuse()) in faulty.fired
+    jobs[0].ack()
+    until(lambda: queue._heartbeat._jobs.keys() == {jobs[1].token})
+    jobs[1].ack()
+    until(lambda: queue._heartbeat._thread is None)
+
+
+def test_what_fails_too_often_is_a_dead_letter_with_its_last_error(store) -> None:
+    queue = made(store, max_attempts=2)
+    queue.put("bad", key="k")
+    queue.put("good", key="k")
+    errors = []
+
+    def fn(job) -> None:
+        if job.body == "bad":
+            job.nack(delay_s=0, error=f"no, {job.attempt}")
+            raise ValueError("after a nack")
+
+    worked = queue.work(fn, until_empty=True, on_error=lambda job, error: errors.append((job.body, str(error))))
+    assert (worked.acked, worked.failed) == (1, 2)
+    assert errors == [("bad", "after a nack")] * 2
+    (dead,) = queue.dead()
+    assert (dead.body, dead.attempts, dead.error, dead.why) == ("bad", 2, "no, 2", "2 attempts: no, 2")
+    assert queue.redrive([99]) == 0
+    assert queue.redrive() == 1
+    assert queue.claim().attempt == 1
+
+
+def test_an_exception_gives_back_with_a_pause_and_says_why_at_the_next_attempt(store) -> None:
+    clock = ManualClock()
+    made(store).put("a")
+    queue = Queue(store, PATH, world=clock)
+    with pytest.raises(ZeroDivisionError), queue.claim():
+        1 / 0  # noqa: B018
+    assert queue.claim() is None
+    assert queue.stat().delayed == 1
+    clock.advance(2.1)
+    job = queue.claim()
+    assert (job.attempt, job.error) == (2, "ZeroDivisionError: division by zero")
+    job.nack(counts=False, delay_s=0)
+    assert queue.claim().attempt == 2
+    with pytest.raises(KeyboardInterrupt), queue.claim() or queue.redrive() or ctrl_c():
+        pass
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_message_is_not_delivered_before_its_time(store) -> None:
+    clock = ManualClock()
+    made(store)
+    queue = Queue(store, PATH, world=clock)
+    queue.put("later", delay_s=30)
+    queue.put("now")
+    assert drained(queue) == ["now"]
+    clock.advance(31)
+    assert drained(queue) == ["later"]
+
+
+def test_of_one_key_one_is_worked_on_at_a_time_and_in_order(store) -> None:
+    queue = made(store)
+    queue.put_many([("a", 1), ("a", 2), ("b", 1), ("a", 3)], key=lambda body: body[0])
+    first, other = queue.claim(), queue.claim()
+    assert (first.body, other.body) == (["a", 1], ["b", 1])
+    assert queue.claim() is None
+    first.nack(delay_s=60)
+    assert queue.claim() is None  # it goes first, later
+    queue.put("urgent", priority=9, key="a")
+    assert queue.claim() is None
+    other.ack()
+
+
+def test_follow_ups_come_with_the_ack_or_not_at_all(store) -> None:
+    queue = made(store)
+    queue.put("a")
+    job = queue.claim()
+    job.then("check", priority=5)
+    job.then("tell")
+    assert queue.stat().ready == 0
+    job.ack()
+    assert [one.body for one in queue.peek()] == ["check", "tell"]
+    lost = queue.claim()
+    queue._batcher.do(Lapse(lost.n, lost.token, 0))
+    lost.then("never")
+    with pytest.raises(ClaimLost):
+        lost.ack()
+    assert "never" not in [one.body for one in queue.peek()]
+
+
+def test_a_full_queue_says_so_and_puts_nothing(store) -> None:
+    queue = made(store, max_bytes=4096)
+    with pytest.raises(QueueFull, match="takes 4096"):
+        queue.put_many(["x" * 1000] * 9, producer="p")
+    held = queue.stat().ready
+    assert 0 < held < 9
+    job = queue.claim()
+    for _ in range(9):
+        job.then("y" * 1000)
+    with pytest.raises(QueueFull):
+        job.ack()
+    assert (queue.stat().ready, queue.stat().claimed) == (held - 1, 1)
+    drained(queue)
+    assert [one.again for one in queue.put_many(["x" * 1000] * 3, producer="p")] == [True] * 3
+
+
+def test_an_older_fence_is_refused(store) -> None:
+    queue = made(store)
+    queue.put(1, fence=7)
+    queue.put(2)
+    with pytest.raises(Fenced, match="epoch 6 is over"):
+        Queue(store, PATH).put(3, fence=6)
+    assert queue.stat().ready == 2
+
+
+def test_a_job_is_a_fence_for_a_state(store) -> None:
+    from lockprovider.state import Fenced as StateFenced
+    from lockprovider.state import State
+
+    queue = made(store)
+    queue.put("a")
+    old = queue.claim()
+    old.nack(delay_s=0)
+    new = queue.claim()
+    state = State(store, "effects.json", default=list)
+    state.update(lambda value: [*value, "new"], fence=new)
+    with pytest.raises(StateFenced):
+        state.update(lambda value: [*value, "old"], fence=old)
+
+
+def test_purge_removes_what_was_shown(store) -> None:
+    queue = made(store)
+    queue.put_many(range(3))
+    shown = queue.stat()
+    queue.put(3)
+    with pytest.raises(StateConflict, match="was written since"):
+        queue.purge(expected=shown.rev)
+    assert queue.purge(expected=queue.stat().rev) == 4
+    assert queue.stat().ready == 0
+
+
+def test_there_is_no_queue_until_it_is_made_and_another_is_not_taken_for_it(store) -> None:
+    queue = Queue(store, PATH)
+    for call in (lambda: queue.put(1), queue.claim, queue.stat, lambda: queue.put(1, producer="p", seq=1)):
+        with pytest.raises(NoQueue, match="create"):
+            call()
+    made(store)
+    queue.put(1)
+    store.delete(PATH)
+    made(store)
+    with pytest.raises(Fenced, match="made anew"):
+        queue.stat()
+
+
+def test_two_that_make_it_at_once_lose_nothing() -> None:
+    """jqueue: its first write is unconditional."""
+    url = f"memory://{uuid.uuid4().hex}/backfill.json"
+    first = lockprovider.queue.create(url, visible_s=60)
+    first.put(1)
+    second = lockprovider.queue.create(url, visible_s=60)
+    assert second.stat().ready == 1
+    with pytest.raises(CoordinationError, match="is there, with"):
+        lockprovider.queue.create(url, visible_s=61)
+    assert lockprovider.queue.open(url).claim().visible_s == 60
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"id": 1}', b'{"id": "x", "ready": [], "claims": [], "format": 2}'])
+def test_what_is_no_queue_is_never_written_over(store, data) -> None:
+    store.put_if_absent(PATH, data)
+    for call in (Queue(store, PATH).stat, lambda: Queue(store, PATH).put(1)):
+        with pytest.raises(MalformedObject, match="backfill.json"):
+            call()
+    assert store.read(PATH).data == data
+
+
+def test_fields_of_a_newer_version_are_kept(store) -> None:
+    made(store)
+    content = store.read(PATH)
+    more = json.dumps({**json.loads(content.data), "broker": {"address": "x"}}).encode()
+    store.put_if_match(PATH, more, content.version)
+    Queue(store, PATH).put(1)
+    assert json.loads(store.read(PATH).data)["broker"] == {"address": "x"}
+
+
+def test_a_store_that_refuses_has_done_nothing_and_one_that_is_silent_is_unknown(store) -> None:
+    made(store)
+    queue, _ = again(store, {"put": [Refuse()] * 500})
+    queue._writer._timeout_s = 2
+    with pytest.raises(Unavailable):
+        queue.put(1)
+    queue, faulty = again(store, {"put": [LoseRequest()] * 500})
+    queue._writer._timeout_s = 2
+    queue._writer._object._timeout_s = 2
+    with pytest.raises(OutcomeUnknown):
+        queue.put(1, producer="p", seq=1)
+    assert faulty.fired
+    assert Queue(store, PATH).stat().ready == 0
+    assert not Queue(store, PATH).put(1, producer="p", seq=1).again
+
+
+def test_threads_share_writes_and_work_each_message_once(store) -> None:
+    queue = made(store)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(queue.put, range(300)))
+    seen: list[int] = []
+    worked = queue.work(lambda job: seen.append(job.body), threads=16, until_empty=True)
+    assert (worked.acked, worked.failed) == (300, 0)
+    assert sorted(seen) == [*range(300)]
+    assert queue.stat().rev < 900
+
+
+def test_clients_that_race_lose_and_double_nothing(store) -> None:
+    made(store)
+    queues = [Queue(Store(store.backend, store.root), PATH) for _ in range(4)]
+    seen: list[str] = []
+
+    def live(one: int) -> None:
+        for n in range(15):
+            queues[one].put(f"{one}.{n}")
+            job = queues[one].claim()
+            seen.append(job.body)
+            job.ack()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(live, range(4)))
+    assert sorted(seen) == sorted(f"{one}.{n}" for one in range(4) for n in range(15))
+
+
+def test_a_waiting_worker_is_woken_by_a_put_of_its_process_and_stops_when_told(store) -> None:
+    queue = made(store)
+    seen: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(queue.work, lambda job: seen.append(job.body), threads=3)
+        for n in range(3):
+            queue.put(n)
+            until(lambda n=n: seen == [*range(n + 1)])
+        queue.stop()
+        assert working.result().acked == 3
+
+
+def test_an_error_of_the_queue_ends_the_work(store) -> None:
+    queue = made(store)
+    queue.put(1)
+
+    def fn(job) -> None:
+        store.delete(PATH)
+
+    with pytest.raises(NoQueue):
+        queue.work(fn, threads=2)
+
+
+def test_a_forked_child_holds_no_claims(store, tmp_path) -> None:
+    queue = lockprovider.queue.create(f"file://{tmp_path}/q.json", visible_s=0.3)
+    queue.put("a")
+    job = queue.claim()
+    if (child := os.fork()) == 0:
+        os._exit(0 if queue._heartbeat._jobs == {} and queue.put("b").n == 2 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    job.ack()
+    assert queue.claim().body == "b"
+
+
+def test_it_is_bounded(store) -> None:
+    queue = made(store)
+    contents = queue._writer.read()[0].copy()
+    for n in range(1000):
+        contents.producers[f"p{n}"] = (1, 1, "")
+    (full,) = carry_out_all(contents, [Put(New(1), "one more", 1, "")], 0, "b")
+    assert isinstance(full, Overloaded)
+    for n in range(1001):
+        carry_out_all(contents, [Put(New(1), f"~{n}", 1, "")], 0, "b")
+    assert "~0" not in contents.producers
+    assert "~1" in contents.producers
+    for n in range(1100):
+        carry_out_all(contents, [Take(str(n), "w", 1000)], 0, f"b{n}")
+    for n, claim in [*contents.claims.items()]:
+        carry_out_all(contents, [End(n, claim.token, "ack")], 0, "b")
+    assert len(contents.settled) <= 1024
+    assert len(contents.recent) == 64
+
+
+def test_errors_can_be_pickled() -> None:
+    for kind in (ClaimLost, SequenceGap, NoQueue, QueueFull, TooLarge, Overloaded):
+        assert str(pickle.loads(pickle.dumps(kind("no")))) == "no"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=6,
+)
+
+
+calls_of_a_queue = st.tuples(
+    st.sampled_from("ptanbl"), json_values | st.binary(), st.sampled_from(["", "k", "l"]), st.integers(-1, 1)
+)
+ENDS = {
+    "a": lambda n, token: End(n, token, "ack"),
+    "n": lambda n, token: End(n, token, "nack"),
+    "b": lambda n, token: End(n, token, "bury"),
+    "l": lambda n, token: Lapse(n, token, 0),
+}
+
+
+class Lists:
+    """A queue as one would write it without thinking of others: (-priority, number, key, body), sorted."""
+
+    def __init__(self) -> None:
+        self.ready: list[tuple[int, int, str, object]] = []
+        self.claims: dict[int, tuple[int, int, str, object]] = {}
+        self.dead: set[int] = set()
+        self.attempts: Counter[int] = Counter()
+
+    def take(self) -> int | None:
+        busy = {one[2] for one in self.claims.values()}
+        for one in sorted(self.ready, key=lambda one: one[:2]):
+            first = min(other[1] for other in self.ready if other[2] == one[2])
+            if not one[2] or (one[2] not in busy and one[1] == first):
+                self.ready.remove(one)
+                self.claims[one[1]] = one
+                self.attempts[one[1]] += 1
+                return one[1]
+        return None
+
+    def end(self, n: int, verb: str) -> None:
+        one = self.claims.pop(n)
+        if verb == "b" or (verb in "nl" and self.attempts[n] >= 3):
+            self.dead.add(n)
+        elif verb in "nl":
+            self.ready.append(one)
+
+
+@given(st.lists(calls_of_a_queue))
+def test_it_does_what_lists_would_do_and_its_size_is_what_is_there(calls) -> None:
+    """The object is read back after each call."""
+    contents, lists = Contents("q", QueueSettings(max_attempts=3)), Lists()
+    for count, (verb, body, key, priority) in enumerate(calls):
+        if verb == "p":
+            carry_out_all(contents, [Put(New(body, key, priority), "p", count + 1, "")], 0, str(count))
+            lists.ready.append((-priority, contents.next - 1, key, body))
+        elif verb == "t":
+            (claim,) = carry_out_all(contents, [Take(str(count), "w", 1000)], 0, str(count))
+            assert (None if isinstance(claim, NothingReady) else claim.message.n) == lists.take()
+        elif lists.claims:
+            n = min(lists.claims)
+            carry_out_all(contents, [ENDS[verb](n, contents.claims[n].token)], 0, str(count))
+            lists.end(n, verb)
+        size, contents = contents.size, decode_queue(contents.encode(), "q")
+        assert contents.size == size
+        expected = [one[1::2] for one in sorted(lists.ready, key=lambda one: one[:2])]
+        assert [(one.n, one.body) for one in contents.ready] == expected
+        assert (contents.claims.keys(), contents.dead.keys()) == (lists.claims.keys(), lists.dead)
+
+
+async def test_tasks_put_claim_and_work(store) -> None:
+    made(store)
+    queue = AsyncQueue(store, PATH)
+    receipts = await asyncio.gather(*(queue.put(n) for n in range(20)))
+    assert sorted(one.n for one in receipts) == [*range(1, 21)]
+    seen: list[int] = []
+
+    async def fn(job) -> None:
+        job.check()
+        if job.body == 0 and job.attempt == 1:
+            job.then("after")
+            raise ValueError("once")
+        seen.append(job.body)
+
+    errors: list[str] = []
+    worked = await queue.work(fn, tasks=4, until_empty=True, on_error=lambda job, error: errors.append(str(error)))
+    assert (worked.acked, worked.failed, errors) == (19, 1, ["once"])
+    assert sorted(seen) == [*range(1, 20)]
+    assert (await queue.stat()).delayed == 1
+    assert [one.body for one in await queue.peek()] == [0]
+    assert await queue.put_many([1, 2], producer="p") != await queue.put_many([1, 2], producer="p")
+    assert await queue.last_seq("p") == 2
+    async with await queue.claim() as job:
+        await job.extend(60)
+        await job.nack(delay_s=0)
+    job = await queue.claim(timeout_s=5)
+    await job.bury("by hand")
+    assert [one.why for one in await queue.dead()] == ["by hand"]
+    assert await queue.redrive() == 1
+    assert await queue.purge(expected=(await queue.stat()).rev) >= 1
+    await queue.close()
+
+
+async def test_a_claim_that_is_cancelled_is_given_back(store) -> None:
+    sync = made(store)
+    queue = AsyncQueue(store, PATH)
+    claiming = asyncio.create_task(queue.claim(timeout_s=240))
+    await asyncio.sleep(0)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    await asyncio.to_thread(sync.put, "a")
+
+    def free() -> bool:
+        stat = sync.stat()
+        return (stat.ready, stat.claimed, stat.rev) == (1, 0, 3)
+
+    await asyncio.to_thread(until, free)
+    assert sync.claim().attempt == 1

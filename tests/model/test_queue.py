@@ -1,0 +1,368 @@
+"""Every order of puts, claims, heartbeats, acks, lapses, crashes, lost, late and doubled requests around one queue.
+
+The clients run the real operations, and settle their writes as `QueueWriter` does: by the identity of the write, else
+each operation is sent again and answers for itself. What is true of a message is taken down at the write that makes it
+so: who put it, whose claim ended it. Anybody may take any claim for lapsed at any time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from lockprovider.recipes.errors import ClaimLost, SequenceGap
+from lockprovider.recipes.queue import contents as stored
+from lockprovider.recipes.queue import operations
+from lockprovider.recipes.queue.contents import Claim, Contents, decode_queue
+from lockprovider.recipes.queue.operations import (
+    Beat,
+    End,
+    Lapse,
+    New,
+    NothingReady,
+    Put,
+    QueueOperation,
+    Take,
+    carry_out_all,
+    results_of,
+)
+from model.search import BrokenPromise, explore
+
+Do = Callable[..., list[Any]]
+AGAIN = 10  # what a client that was started again has counted at least
+
+
+@dataclass(frozen=True)
+class Client:
+    """`todo`: puts, then, if it works, takes and ends so many messages."""
+
+    name: str
+    todo: tuple[Put, ...] = ()
+    works: int = 0
+    beats: int = 0
+    claim: tuple[int, str, str] | None = None  # number, token, body
+    operation: QueueOperation | None = None
+    base: bytes = b""  # what its write replaces
+    tries: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # writes of this operation, and what they would come to
+    draft: bytes = b""
+    phase: str = "idle"
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class World:
+    clients: tuple[Client, ...]
+    there: bytes
+    late: frozenset[tuple[bytes, bytes]] = frozenset()
+    put: frozenset[str] = frozenset()  # bodies that were acknowledged
+    ended: frozenset[tuple[str, str]] = frozenset()  # bodies that are gone, with the token under which they went
+    lost: int = 0
+    delays: int = 0
+    crashes: int = 0
+    lapses: int = 0
+
+
+@cache
+def decoded(data: bytes) -> Contents:
+    return decode_queue(data, "q")
+
+
+def read(data: bytes) -> Contents:
+    return decoded(data).copy()
+
+
+def bodies(contents: Contents) -> list[str]:
+    claims, dead = contents.claims.values(), contents.dead.values()
+    return [one.body for one in (*contents.ready, *(one.message for one in (*claims, *dead)))]
+
+
+def write(world: World, data: bytes, doing: str) -> World:
+    """The object is replaced: what is true from now on, and whether it may be."""
+    before, after = read(world.there), read(data)
+    now = bodies(after)
+    gone = {claim.message.body: claim.token for claim in before.claims.values() if claim.message.body not in now}
+    ended = world.ended | {*gone.items()}
+    twice = [body for body, count in Counter([*now, *(body for body, _ in ended)]).items() if count > 1]
+    if twice:
+        raise BrokenPromise(doing, f"{twice} is there twice, or again after it was acked")
+    return replace(world, there=data, ended=ended)
+
+
+def steps(do: Do = carry_out_all, *, believes: bool = False) -> Callable[[World], Iterator[tuple[str, World]]]:  # noqa: PLR0915 - all that can happen
+    def step(world: World) -> Iterator[tuple[str, World]]:
+        for n, client in enumerate(world.clients):
+            yield from one(world, n, client)
+        for expected, data in world.late:
+            left = replace(world, late=world.late - {(expected, data)})
+            yield "a late write lands", write(left, data, "late") if left.there == expected else left
+        if world.lapses:
+            contents = read(world.there)
+            for claim in [*contents.claims.values()]:
+                lapsed = contents.copy()
+                do(lapsed, [Lapse(claim.message.n, claim.token, claim.beat)], 0, f"lapse {world.lapses}")
+                on = replace(world, lapses=world.lapses - 1)
+                yield f"{claim.token} is taken for lapsed", write(on, lapsed.encode(), "lapse")
+
+    def one(world: World, n: int, client: Client) -> Iterator[tuple[str, World]]:  # noqa: PLR0912 - likewise
+        def then(client: Client, on: World | None = None, **more: Any) -> World:
+            on = on or world
+            return replace(on, clients=(*on.clients[:n], client, *on.clients[n + 1 :]), **more)
+
+        name = client.name
+        if world.crashes and client.phase != "idle":
+            again = Client(name, client.todo, 0 if client.claim else client.works, count=client.count + AGAIN)
+            yield f"{name} dies and is started again", then(again, crashes=world.crashes - 1)
+        match client.phase:
+            case "idle":
+                for wanted in chosen(client):
+                    operation = wanted
+                    if isinstance(wanted, Put):  # what it finds when it opens the queue
+                        known = read(world.there).producers.get(wanted.producer, (0, 0, ""))[0]
+                        me = f"{name}{client.count // AGAIN}"
+                        operation = replace(wanted, known=known if client.count >= AGAIN else 0, client=me)
+                    begun = replace(client, operation=operation, tries=(), phase="read", count=client.count + 1)
+                    yield f"{name} wants {told(operation)}", then(begun)
+            case "read":
+                contents = read(world.there)
+                settled = results_of(contents, {batch: list(results) for batch, results in client.tries})
+                if settled is not None:
+                    yield from answered(world, client, then, settled[0])
+                    return
+                batch = f"{name}{client.count}.{len(client.tries)}"
+                results = do(contents, [client.operation], 0, batch, sent=bool(client.tries))
+                if not contents.changed:
+                    yield from answered(world, client, then, results[0])
+                    return
+                draft = contents.encode()
+                tries = (*client.tries, (batch, tuple(results)))
+                sends = replace(client, base=world.there, draft=draft, tries=tries, phase="send")
+                yield f"{name} reads, and decides", then(sends)
+            case "send":
+                landed = world.there == client.base
+                on = write(world, client.draft, f"{name} writes") if landed else world
+                if landed:
+                    heard = client.tries[-1][1][0]
+                    for label, after in answered(on, client, lambda c, w=None, **more: then(c, w or on, **more), heard):
+                        yield f"{name} writes; {label}", after
+                else:
+                    yield f"{name} is refused", then(doubtful(client))
+                if world.lost and landed:
+                    yield f"{name} writes; no answer", then(doubtful(client), on, lost=world.lost - 1)
+                if world.delays:
+                    late = world.late | {(client.base, client.draft)}
+                    yield f"{name} sends, which is late", then(doubtful(client), late=late, delays=world.delays - 1)
+
+    def doubtful(client: Client) -> Client:
+        if believes:  # a lost answer, or a refusal, is a no: begin again, as if it were new
+            operation = client.operation
+            if isinstance(operation, Put):
+                operation = replace(operation, producer=f"{operation.producer}'")
+            return replace(client, operation=operation, tries=(), phase="read")
+        return replace(client, phase="read")
+
+    return step
+
+
+def chosen(client: Client) -> Iterator[QueueOperation]:
+    if client.todo:
+        yield client.todo[0]
+    elif client.claim is not None:
+        n, token, body = client.claim
+        yield End(n, token, "ack", (New(f"{body}+"),) if len(body) < 2 else ())
+        if client.beats:
+            yield Beat(((n, token),))
+    elif client.works:
+        yield Take(f"{client.name}:{client.count}", client.name, 1000)
+
+
+def told(operation: QueueOperation) -> str:
+    match operation:
+        case Put(message, producer, seq):
+            return f"to put {message.body} as {producer} {seq}"
+        case Take(token):
+            return f"a message, as {token}"
+        case End(n, token):
+            return f"to ack {n} under {token}"
+        case _:
+            return f"to beat for {operation}"
+
+
+def answered(world: World, client: Client, then: Callable[..., World], result: Any) -> Iterator[tuple[str, World]]:
+    """The client learns what its operation came to; what it is told must be so."""
+    operation, name = client.operation, client.name
+    idle = replace(client, operation=None, tries=(), draft=b"", base=b"", phase="idle")
+    there = bodies(read(world.there))
+    match operation, result:
+        case Put(_, producer), SequenceGap() | operations.Repeated() if producer == "shared":
+            yield f"{name} is told of a gap", then(replace(idle, todo=idle.todo[1:]))
+        case Put(message, producer, seq), _ if not isinstance(result, Exception):
+            if message.body not in there and message.body not in {body for body, _ in world.ended}:
+                raise BrokenPromise(f"{name} is told that {message.body} was put ({producer} {seq})", "it is nowhere")
+            yield f"{name} is told that {message.body} was put", then(replace(idle, todo=idle.todo[1:]))
+        case Take(), Claim():
+            claim = (result.message.n, result.token, result.message.body)
+            yield f"{name} has {claim[2]}", then(replace(idle, claim=claim))
+        case Take(), NothingReady():
+            yield f"{name} finds nothing", then(replace(idle, works=idle.works - 1))
+        case End(_, token), None | ClaimLost():
+            assert client.claim is not None
+            mine = (client.claim[2], token) in world.ended
+            if mine is not (result is None):
+                raise BrokenPromise(
+                    f"{name} is told {'yes' if result is None else 'no'}", f"that {token} ended it is {mine}"
+                )
+            yield (
+                f"{name} is told {result or 'that it is acked'}",
+                then(replace(idle, claim=None, works=idle.works - 1)),
+            )
+        case Beat(), tuple():
+            yield f"{name} has beaten", then(replace(idle, beats=idle.beats - 1))
+        case _:
+            raise BrokenPromise(f"{name} is told {result!r}", "nobody could tell, though little has happened since")
+
+
+def world(*clients: Client, ready: str = "", **more: Any) -> World:
+    contents = Contents("q")
+    for n, body in enumerate(ready, 1):
+        carry_out_all(contents, [Put(New(body), "given", n, "")], 0, "")
+    return World(clients, contents.encode(), **more)
+
+
+def puts(*texts: str, producer: str = "p") -> tuple[Put, ...]:
+    return tuple(Put(New(text), producer, n, "") for n, text in enumerate(texts, 1))
+
+
+WORLDS: dict[str, World] = {
+    "a producer that dies, a worker": world(
+        Client("p", puts("a", "b")), Client("w", works=1), lost=1, delays=1, crashes=1
+    ),
+    "two workers, lapses": world(Client("v", works=1), Client("w", works=2), ready="a", lost=1, delays=1, lapses=1),
+    "two workers that die": world(Client("v", works=1), Client("w", works=1), ready="a", lost=1, crashes=1, lapses=1),
+    "two producers, a worker": world(
+        Client("p", puts("a")), Client("o", puts("b", producer="o")), Client("w", works=1), lost=1, delays=1
+    ),
+    "heartbeats": world(
+        Client("v", works=1, beats=1), Client("w", works=1, beats=1), ready="a", lost=1, delays=1, lapses=1
+    ),
+    "one name, two threads": world(
+        Client("p", (Put(New("a"), "shared", 1, ""),)),
+        Client("o", (Put(New("b"), "shared", 2, ""),)),
+        Client("w", works=1),
+        lost=1,
+        delays=1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_each_message_is_put_once_and_acked_once_by_the_claim_that_is_told_so(name: str) -> None:
+    found = explore(WORLDS[name], steps())
+    print(found)
+    assert not found.story, str(found)
+    assert found.states > 1000
+
+
+@pytest.fixture
+def forgetful(monkeypatch) -> None:
+    """A queue that remembers the last write alone, so that each operation must answer for itself."""
+    monkeypatch.setattr(operations, "RECENT", 1)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_same_where_each_operation_must_answer_for_itself(name: str, forgetful) -> None:
+    found = explore(WORLDS[name], steps())
+    print(found)
+    assert not found.story, str(found)
+
+
+def without_identity(
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+) -> list[Any]:
+    named = [replace(one, producer=batch, seq=1) if isinstance(one, Put) else one for one in operations]
+    return carry_out_all(contents, named, now_ms, batch, sent=sent)
+
+
+def ack_by_message(
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+) -> list[Any]:
+    def freely(one: Any) -> Any:
+        claim = contents.claims.get(one.n) if isinstance(one, End) else None
+        return one if claim is None else replace(one, token=claim.token)
+
+    return carry_out_all(contents, [freely(one) for one in operations], now_ms, batch, sent=sent)
+
+
+def does_not_remember_acks(
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+) -> list[Any]:
+    contents.settled.clear()
+    results = carry_out_all(contents, operations, now_ms, batch)
+    contents.settled.clear()
+    return results
+
+
+def a_lower_number_is_a_repeat(
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+) -> list[Any]:
+    del sent
+    known = [replace(one, known=99) if isinstance(one, Put) else one for one in operations]
+    return carry_out_all(contents, known, now_ms, batch, sent=True)
+
+
+def follow_ups_with_each_yes(
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+) -> list[Any]:
+    results = carry_out_all(contents, operations, now_ms, batch, sent=sent)
+    for one, result in zip(operations, results, strict=True):
+        if isinstance(one, End) and result is None and sent and not contents.changed:
+            carry_out_all(contents, [Put(new, batch, 1, "") for new in one.then], now_ms, batch)
+    return results
+
+
+TWINS: dict[str, tuple[str, Do]] = {
+    "put without identity": ("a producer that dies, a worker", without_identity),
+    "ack by message": ("two workers, lapses", ack_by_message),
+    "acked tokens are not remembered": ("two workers, lapses", does_not_remember_acks),
+    "a lower number is a repeat": ("one name, two threads", a_lower_number_is_a_repeat),
+    "follow-ups with each yes": ("two workers, lapses", follow_ups_with_each_yes),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_wrong_twin_is_caught(name: str, forgetful) -> None:
+    where, do = TWINS[name]
+    found = explore(WORLDS[where], steps(do))
+    print(found)
+    assert found.story
+
+
+def test_a_producer_that_takes_a_lost_answer_for_a_no_is_caught() -> None:
+    found = explore(WORLDS["a producer that dies, a worker"], steps(believes=True))
+    print(found)
+    assert found.story
+
+
+def test_a_stale_beat_prolongs_nothing_of_anothers() -> None:
+    """DotNetWorkQueue #335: a heartbeat by message refreshed the claim of another worker."""
+    contents = Contents("q")
+    carry_out_all(contents, [Put(New("a"), "p", 1, ""), Take("old", "v", 1000)], 0, "1")
+    carry_out_all(contents, [Lapse(1, "old", 0), Take("new", "w", 1000)], 0, "2")
+    before = contents.claims[1]
+    (lost,) = carry_out_all(contents, [Beat(((1, "old"),))], 500, "3")
+    assert (lost, contents.claims[1]) == ((1,), before)
+
+
+def test_what_was_told_to_one_who_was_pushed_out_of_all_memory_is_that_nobody_knows(monkeypatch) -> None:
+    monkeypatch.setattr(operations, "SETTLED", 0)
+    contents = Contents("q")
+    carry_out_all(contents, [Put(New("a"), "p", 1, ""), Take("t", "w", 1000), End(1, "t", "ack")], 0, "1")
+    (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2", sent=True)
+    assert isinstance(again, operations.Repeated)
+    (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2")
+    assert isinstance(again, ClaimLost)
+    assert stored.SETTLED > stored.RECENT

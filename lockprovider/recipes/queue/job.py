@@ -20,6 +20,7 @@ Do = Callable[[Any], Any]
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _BEATS = 3  # in the time of a claim
+_LINGER_S = 1.0  # of the thread, with no jobs
 _ERROR_CHARS = 500
 _LONGEST_DELAY_S = 300.0
 
@@ -170,18 +171,21 @@ class ClaimHeartbeat:
                 self._thread.start()
 
     def _run(self) -> None:
+        began_s = self._world.monotonic_s()
         while True:
             with self._guard:
                 self._drop_ended()
-                if not self._jobs:
-                    self._guard.wait(1.0)
-                    self._drop_ended()
-                if not self._jobs:
+                if not self._jobs and not self._guard.wait(_LINGER_S):
                     self._thread = None
                     return
-                self._guard.wait(min(job.visible_s for job in self._jobs.values()) / _BEATS)
+                self._drop_ended()
+                every_s = min((job.visible_s for job in self._jobs.values()), default=0.0) / _BEATS
+                left_s = began_s + every_s - self._world.monotonic_s()
+                if self._jobs and left_s > 0 and self._guard.wait(left_s):
+                    continue  # a new one: it may have to be beaten for sooner
                 self._drop_ended()
                 jobs = [*self._jobs.values()]
+            began_s = self._world.monotonic_s()
             if jobs:
                 self.beat(jobs)
 

@@ -543,7 +543,7 @@ def test_an_error_of_the_queue_ends_the_work(store) -> None:
 
 
 def test_a_forked_child_holds_no_claims(store, tmp_path) -> None:
-    queue = lockprovider.queue.create(f"file://{tmp_path}/q.json", visible_s=0.3)
+    queue = lockprovider.queue.create(f"file://{tmp_path}/q.json", visible_s=600)
     queue.put("a")
     job = queue.claim()
     if (child := os.fork()) == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -479,3 +480,16 @@ def test_many_new_rows_go_into_several_files(table: Table, monkeypatch: pytest.M
         table.upsert(frame(*((n + 100, "a", n) for n in range(25))))
     assert content(table) == by_hudi_rs(table.url) == {*new, *((n + 100, "a", n) for n in range(25))}
     assert len(data_files(Path(table.url))) == 3 + 2, "of 12, 12, 11 and 13, 12 rows"
+
+
+@pytest.mark.parametrize("buckets", [None, 2], ids=["keys are looked up", "buckets"])
+def test_dask_changes_a_merge_on_read_table_by_log_files(tmp_path: Path, buckets: int | None) -> None:
+    spec = replace(SPEC, table_type="merge_on_read", buckets=buckets)
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    on_dask.append(table, dd.from_pandas(frame((1, "a", 1), (2, "a", 1), (3, "b", 1)), npartitions=2))
+    on_dask.upsert(table, dd.from_pandas(frame((1, "a", 5), (4, "b", 4)), npartitions=2))
+    on_dask.delete(table, dd.from_pandas(frame((2, "a", 0)), npartitions=1))
+    assert [*(tmp_path / "t").rglob("*.log.*")]
+    expected = {(1, "a", 5), (3, "b", 1), (4, "b", 4)}
+    assert content(table) == by_hudi_rs(table.url) == expected
+    assert {tuple(row) for row in on_dask.read(table).compute()[STEPS].to_numpy().tolist()} == expected

@@ -1,0 +1,67 @@
+"""The same calls on merge-on-read tables: log files by Spark's tasks, merged when they are read; judged by hudi-rs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table.engines.spark.spark_tables import filled, frame
+from table.tables import SPEC, by_hudi_rs, content
+
+from lockprovider.table import Table
+from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines.spark.merge_into import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
+
+MERGE_ON_READ = replace(SPEC, table_type="merge_on_read")
+
+
+@pytest.fixture(params=[None, 2], ids=["keys are looked up", "buckets"])
+def table(tmp_path: Path, request: pytest.FixtureRequest) -> Table:
+    return filled(tmp_path / "t", replace(MERGE_ON_READ, buckets=request.param))
+
+
+def read(spark: Any, table: Table) -> set[tuple[int, str, int]]:
+    return {(row["id"], row["part"], row["value"]) for row in engine.read(spark, table).collect()}
+
+
+def test_rows_are_appended_changed_and_deleted_and_read_back(spark: Any, table: Table) -> None:
+    engine.append(table, frame(spark, (5, "a", 5)))
+    result = engine.upsert(table, frame(spark, (1, "a", 10), (6, "d", 6)))
+    assert (result.inserted, result.updated) == (1, 1)
+    assert [*Path(table.url).rglob("*.log.*")]
+    engine.delete(spark, table, "value = 2 or part = 'c'")
+    expected = {(1, "a", 10), (3, "b", 3), (5, "a", 5), (6, "d", 6)}
+    assert content(table) == by_hudi_rs(table.url) == read(spark, table) == expected
+
+
+def test_a_merge_updates_deletes_and_inserts_in_one_commit(spark: Any, table: Table) -> None:
+    source = spark.createDataFrame(
+        [(1, "a", 10, False), (2, "a", 0, True), (9, "b", 90, False)], "id long, part string, more int, gone boolean"
+    )
+    merge(
+        table,
+        source,
+        MatchedDelete("s.gone"),
+        MatchedUpdate({"value": "t.value + s.more"}),
+        NotMatchedInsert({"value": "s.more"}, where="not s.gone"),
+    )
+    expected = {(1, "a", 11), (3, "b", 3), (4, "c", 4), (9, "b", 90)}
+    assert content(table) == by_hudi_rs(table.url) == read(spark, table) == expected
+
+
+def test_an_overwrite_replaces_partitions_and_no_others(spark: Any, table: Table) -> None:
+    table.upsert(table.to_arrow().slice(0, 1))
+    engine.insert_overwrite(table, frame(spark, (7, "a", 7)))
+    expected = {(7, "a", 7), (3, "b", 3), (4, "c", 4)}
+    assert content(table) == by_hudi_rs(table.url) == read(spark, table) == expected
+
+
+def test_the_data_source_writes_and_reads_them(spark: Any, tmp_path: Path) -> None:
+    table = filled(tmp_path / "t", MERGE_ON_READ)
+    table.upsert(table.to_arrow().slice(0, 1))  # so that there is a log file
+    frame(spark, (8, "d", 8)).write.format("hudi_cas").mode("append").save(table.url)
+    found = {tuple(row) for row in spark.read.format("hudi_cas").load(table.url).collect()}
+    expected = {(1, "a", 1), (2, "a", 2), (3, "b", 3), (4, "c", 4), (8, "d", 8)}
+    assert found == content(table) == by_hudi_rs(table.url) == expected

@@ -1,0 +1,121 @@
+"""What do a queue and a state document of one object cost, by requests and by time?
+
+    python -m benchmarks.queues          # a minute; --threads, --seconds, --put-ms, --get-ms, --json
+
+Threads of one process put a message, claim one and acknowledge it, again and again; and update one document. The server
+is `shaped_s3`, whose requests take as long as they are told to, and are counted. At the end each message was worked on
+once, and the document has counted each update.
+
+Not to be fooled: many threads are one interpreter. Processes contend for the object, threads do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median, quantiles
+
+import lockprovider
+from benchmarks.coordination import asked
+from benchmarks.s3_clients import Site
+from benchmarks.shaped_s3 import running
+
+Row = dict[str, float]
+
+
+def repeated(site: Site, count: int, seconds: float, call: Callable[[int], object]) -> Row:
+    """Threads that call it again and again, each with its number."""
+    took_ms: list[float] = []
+    guard = threading.Lock()
+    asked(site, "DELETE")
+    began_s = time.monotonic()
+    end_s = began_s + seconds
+
+    def run(number: int) -> None:
+        while (sent_s := time.monotonic()) < end_s:
+            call(number)
+            with guard:
+                took_ms.append(1000 * (time.monotonic() - sent_s))
+
+    with ThreadPoolExecutor(count) as pool:
+        for done in [pool.submit(run, number) for number in range(count)]:
+            done.result()
+    per_s = len(took_ms) / (time.monotonic() - began_s)
+    return {
+        "per s": per_s,
+        "median ms": median(took_ms),
+        "p99 ms": quantiles(took_ms, n=100, method="inclusive")[98] if len(took_ms) > 1 else took_ms[0],
+        "requests each": sum(asked(site).values()) / len(took_ms),
+    }
+
+
+def cycles(site: Site, count: int, seconds: float) -> Row:
+    """Put, claim, acknowledge."""
+    url = f"s3://{site.bucket}/queues/{count}.json"
+    worked: Counter[int] = Counter()
+    with lockprovider.queue.create(url, storage_options=site.storage_options, visible_s=60.0) as queue:
+
+        def cycle(number: int) -> None:
+            queue.put({"from": number})
+            job = queue.claim(timeout_s=30.0)
+            assert job is not None, "as many were put as are claimed"
+            with job:
+                worked[job.n] += 1
+
+        row = repeated(site, count, seconds, cycle)
+    assert set(worked.values()) == {1}, "a message was worked on twice"
+    return row
+
+
+def updates(site: Site, count: int, seconds: float) -> Row:
+    """Of one document."""
+    url = f"s3://{site.bucket}/states/{count}.json"
+    done = 0
+    guard = threading.Lock()
+    state: lockprovider.state.State[dict[str, int]] = lockprovider.state.open(
+        url, storage_options=site.storage_options, default=dict
+    )
+
+    def update(_: int) -> None:
+        nonlocal done
+        state.update(lambda old: {"n": old.get("n", 0) + 1})
+        with guard:
+            done += 1
+
+    row = repeated(site, count, seconds, update)
+    assert state.read().value == {"n": done}, "an update was lost, or counted twice"
+    return row
+
+
+def table(rows: Sequence[tuple[str, Row]]) -> str:
+    """Markdown."""
+    heads = ("per s", "median ms", "p99 ms", "requests each")
+    lines = [f"| | {' | '.join(heads)} |", f"|{'---|' * (len(heads) + 1)}"]
+    lines += [f"| {name} | " + " | ".join(f"{row[head]:,.2f}" for head in heads) + " |" for name, row in rows]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 64])
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each")
+    parser.add_argument("--get-ms", type=float, default=15.0)
+    parser.add_argument("--put-ms", type=float, default=30.0)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    rows: list[tuple[str, Row]] = []
+    with running(given.get_ms, given.put_ms) as site:
+        for count in given.threads:
+            rows.append((f"queue: put, claim and ack, {count} threads", cycles(site, count, given.seconds)))
+            rows.append((f"state: update, {count} threads", updates(site, count, given.seconds)))
+    print(json.dumps(dict(rows)) if given.json else table(rows))
+
+
+if __name__ == "__main__":
+    main()

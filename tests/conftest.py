@@ -36,17 +36,19 @@ if TYPE_CHECKING:
 # What is quick: a test in one of these places that asks for nothing of `SLOW` and starts no process.
 QUICK = (
     *("fsspec_cas", "lockprovider", "test_tidy.py", "test_house.py", "test_documents.py"),
-    *(f"table/{folder}" for folder in ("doctor", "engines", "files", "format", "timeline", "test_bad_table_calls.py")),
+    *(f"table/{folder}" for folder in ("files", "format", "timeline", "test_bad_table_calls.py")),
     "table/transaction/test_proposal.py",
 )
 SERVERS = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
+NOT_QUICK = ("lockprovider/demo",)  # hundreds of small tables
 STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
 
 # What takes longest begins first: with two workers, one of them would wait for it at the end.
 LONGEST = (
     *("lockprovider/demo/test_the_whole_demo.py", "model/test_promises.py", "table/services", "table/engines/spark"),
-    *("lock/test_processes.py", "table/state/test_stale.py", "table/test_conflict_matrix.py"),
+    *("simulate/test_random_histories.py", "table/test_compaction.py", "jvm/test_lock_provider.py"),
+    *("lock/test_processes.py", "table/state/test_stale.py", "table/test_conflict_matrix.py", "recipes"),
 )
 _HERE = Path(__file__).parent
 _ONLY_IF_ASKED = ("soak", "floors")
@@ -133,6 +135,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_quick(item: pytest.Item) -> bool:
     """By its place, the fixtures and parameters that it has, and what its function and those that it calls name."""
     if not isinstance(item, pytest.Function) or not any(stands_in(item, place) for place in QUICK):
+        return False
+    if any(stands_in(item, place) for place in NOT_QUICK):
         return False
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     if SLOW & {*item.fixturenames, *(value for value in parameters if isinstance(value, str))}:

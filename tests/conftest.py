@@ -41,14 +41,13 @@ QUICK = (
 )
 SERVERS = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
-NOT_QUICK = ("lockprovider/demo",)  # hundreds of small tables
+NOT_QUICK = ("lockprovider/demo", "lockprovider/commands", "lockprovider/recipes")  # hundreds of files, and waits
 STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
 
 # What takes longest begins first: with two workers, one of them would wait for it at the end.
 LONGEST = (
     *("lockprovider/demo/test_the_whole_demo.py", "model/test_promises.py", "table/services", "table/engines/spark"),
-    *("simulate/test_random_histories.py", "table/test_compaction.py", "jvm/test_lock_provider.py"),
-    *("lock/test_processes.py", "table/state/test_stale.py", "table/test_conflict_matrix.py", "recipes"),
+    *("lock/test_processes.py", "table/state/test_stale.py", "table/test_conflict_matrix.py"),
 )
 _HERE = Path(__file__).parent
 _ONLY_IF_ASKED = ("soak", "floors")

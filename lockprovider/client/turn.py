@@ -91,12 +91,13 @@ class FreeLock:
         """
         if self._pid != os.getpid():
             return
+        if self._freeing is not None:
+            return  # the turn ends with that
         try:
-            if not self._over and self._freeing is None:
+            if not self._over:
                 self._client.go_last(self._free)
         finally:
-            if self._freeing is None:
-                self.end()
+            self.end()
 
     def __enter__(self) -> FreeLock:
         return self

@@ -329,7 +329,7 @@ def test_threads_of_one_process_publish_one_after_the_other(store: Store) -> Non
     log = record(store).log
     assert log is not None
     assert log.next == 21
-    assert not record(store).handed, "nobody waits any more"
+    until(lambda: not record(store).handed, "nobody waits any more")
 
 
 def test_who_waits_is_not_forgotten_for_a_jvm_writer_that_knows_nothing_of_it(store: Store) -> None:

@@ -24,23 +24,19 @@ from typing import Any
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
 from lockprovider.acquire.polling import Join, Observation, Waiter, comes_again, join_failed, looked, passing
-from lockprovider.lease.machine import not_there, step
+from lockprovider.lease.machine import step
 from lockprovider.lease.states import (
     EVERYONE,
     Apply,
     Busy,
-    Commit,
     Done,
     Ended,
-    Free,
-    HandOver,
     Held,
     Idle,
     LostRace,
     Me,
     Moment,
     Passing,
-    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -51,8 +47,7 @@ from lockprovider.lease.states import (
     TryLock,
     Writing,
 )
-from lockprovider.record.line import ahead_of, hands_over, joined
-from lockprovider.record.pending import Pending
+from lockprovider.record.line import ahead_of, joined
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
 
@@ -60,7 +55,6 @@ Task = Generator[Any, Any, Any]
 SETTINGS = LockSettings()
 _SKEW_S = 0.05
 _NOISE = 0.15
-_TURNS = 2  # that a publish may lose before the lock is taken for it; as the commits of a table
 _NOT_NOW = object()  # 429
 
 
@@ -76,7 +70,6 @@ class Case:
     put_s: float = 0.030
     hold_s: float = 0.002
     work_s: float = 0.0  # between a release and the next ask
-    publishes: bool = False  # each holder publishes something, last; as the commit of a table does
     poll_s: float = 1.0
     policy: str = "line"  # or "naive": look every poll_s, +-50 %, and take what is free
     apart_s: float = 0.05  # between the first asks of the first and the last
@@ -138,7 +131,6 @@ class _Process:
     dead: bool = False
     dies: bool = False
     reads: int = 0
-    there: Pending | None = None
 
 
 @dataclass
@@ -148,7 +140,6 @@ class _Contender:
     asks_left: int
     asked_s: float = 0.0
     served: int = 0
-    lost: int = 0
     waits: bool = False
     until_s: float = math.inf  # it waits at most
 
@@ -223,53 +214,25 @@ class Simulation:
         self.at(self.now_s + delay_s, lambda: self._go_on(task, then() if then else None))
 
     def _turn(self, process: _Process, me: _Contender) -> Task:
-        published = False
-        while not published:
-            yield from (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
-            if self.now_s >= me.until_s and isinstance(process.machine, Idle):
-                process.busy = False
-                return self._next(process)
-            if self._release_sent_s is not None:
-                self.hand_overs.append(self.now_s - self._release_sent_s)
-            if not isinstance(process.machine, Free):
-                break
-            yield self.case.get_s + self.case.hold_s, None  # what is read under the lock
-            published = yield from self._publish_free(process, me.me)
-            me.lost = 0 if published else me.lost + 1
-        me.lost = 0
+        yield from (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
+        if self.now_s >= me.until_s and isinstance(process.machine, Idle):
+            process.busy = False
+            return self._next(process)
+        if self._release_sent_s is not None:
+            self.hand_overs.append(self.now_s - self._release_sent_s)
         self.waits.append(self.now_s - me.asked_s)
         self._served_s, me.waits = self.now_s, False
         me.served += 1
-        handed = published
-        if not published:
-            first_s, self._first_s = self._first_s, 0.0
-            yield first_s + self.case.hold_s, None
-        if self.case.publishes and not published:
-            handed = yield from self._publish(process, me.me)
-        elif not published:
-            self._release_sent_s = self.now_s
-            yield from self._release(process, me.me)
+        first_s, self._first_s = self._first_s, 0.0
+        yield first_s + self.case.hold_s, None
+        self._release_sent_s = self.now_s
+        yield from self._release(process, me.me)
         process.busy = False
         process.released_s = process.known_s = self.now_s
-        if handed:
-            yield from self._request(self.case.put_s)  # what was handed over is applied
         me.asks_left -= 1
         if me.asks_left > 0:
             self.at(self.now_s + self.case.work_s, lambda: self._asks(me))
         self._next(process)
-
-    def _publish_free(self, process: _Process, me: Me) -> Task:
-        """Whether nobody was faster."""
-        pending = _pending(me, next(self._nonces))
-        again, there, sent_s = self._again(process), process.there, self.now_s
-        unsure = not_there(process.machine.record, there)
-        done = yield from self._feed(process, me, Publish(pending, self._moment(process), again, there))
-        if unsure:
-            self.requests += 1  # a look whether that is there, meanwhile
-        if done != Done("handed_over"):
-            return False
-        self._release_sent_s, process.there = sent_s, pending
-        return True
 
     def _again(self, process: _Process) -> bool:
         seen = process.machine.record
@@ -280,26 +243,6 @@ class Simulation:
         while isinstance(process.machine, Held):
             yield from self._feed(process, me, Release(self._moment(process), self._again(process)))
             self._nothing_is_left(process)
-
-    def _publish(self, process: _Process, me: Me) -> Task:
-        """Whether the lock was handed over with it."""
-        pending = _pending(me, next(self._nonces))
-        while isinstance(process.machine, Held):
-            at = self._moment(process)
-            if hands_over(process.machine.record, at.now_ms):
-                self._release_sent_s = self.now_s
-                done = yield from self._feed(process, me, HandOver(pending, at, self._again(process)))
-                if done == Done("handed_over"):
-                    return True
-                self._nothing_is_left(process)
-                continue
-            done = yield from self._feed(process, me, Commit(pending, at))
-            self._nothing_is_left(process)
-            if isinstance(done, Apply):
-                yield from self._request(self.case.put_s)
-                self._release_sent_s = self.now_s
-                yield from self._release(process, me)
-        return False
 
     @staticmethod
     def _nothing_is_left(process: _Process) -> None:
@@ -321,9 +264,7 @@ class Simulation:
             last = self.now_s >= me.until_s
             sent_s, reads = self.now_s, process.reads
             age_s = self._news(process)
-            publishes = self.case.publishes
-            leaves = publishes and me.lost < _TURNS
-            wish = TryLock(self._moment(process), EVERYONE if last else over, keeps_log=publishes, leaves=leaves)
+            wish = TryLock(self._moment(process), EVERYONE if last else over)
             effect = yield from self._feed(process, me.me, wish)
             if not isinstance(effect, Busy):
                 process.waited_s = self.now_s - began_s
@@ -464,10 +405,6 @@ class Simulation:
         )
 
 
-def _pending(me: Me, number: int) -> Pending:
-    return Pending(f"{me.owner}/{number}", "", str(number), b"x", sole=True)
-
-
 def cases(seconds: float) -> Iterator[tuple[str, Case]]:
     """Drain and closed loop, in four processes and in one for each contender, next to plain polling; and the others."""
     policies = (("line", 1.0), ("naive", 0.1), ("naive", 1.0))
@@ -476,9 +413,6 @@ def cases(seconds: float) -> Iterator[tuple[str, Case]]:
             threads = contenders // processes
             yield "drain", Case(processes, threads, policy=policy, poll_s=poll_s, lasts_s=1e9)
             yield "closed loop", Case(processes, threads, rounds=0, policy=policy, poll_s=poll_s, lasts_s=seconds)
-    for processes in (4, 16, 64):
-        case = Case(processes, 1, rounds=0, lasts_s=seconds, work_s=0.25, hold_s=0.005, publishes=True)
-        yield "commits of a table", case
     yield "closed loop, 3 of 8 die", Case(8, 1, rounds=0, lasts_s=seconds, die=3)
     for policy, poll_s in policies:
         pace = {"writes_per_s": 1.0, "get_s": 0.05, "put_s": 0.08, "policy": policy, "poll_s": poll_s}

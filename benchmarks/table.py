@@ -72,9 +72,9 @@ def seaweedfs() -> Iterator[Site]:
 
 
 @contextlib.contextmanager
-def store(name: str) -> Iterator[Site]:
+def store(name: str, slower: float) -> Iterator[Site]:
     """One of the two."""
-    with seaweedfs() if name == WEED else running(15, 30, 40) as site:
+    with seaweedfs() if name == WEED else running(15 * slower, 30 * slower, 40 * slower) as site:
         yield site
 
 
@@ -195,6 +195,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of a run; twice that with delays")
     parser.add_argument("--stores", nargs="*", default=[WEED, SHAPED], choices=[WEED, SHAPED])
     parser.add_argument("--counts", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--slower", type=float, default=1.0, help="times the delays, where the cores are too few")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one engine's growth")
     parser.add_argument("--only", choices=["commits", "growth"])
     parser.add_argument("--quick", action="store_true", help="a minute: ours alone, and little of it")
@@ -205,10 +206,10 @@ def main() -> None:
     runs: list[Run] = []
     growth: list[dict[str, Any]] = []
     for name in given.stores:
-        with store(name) as site:
+        with store(name, given.slower) as site:
             for writers in given.writers if given.only != "growth" else ():
                 for engine in given.engines:
-                    seconds = given.seconds * (1 if name == WEED else 2)
+                    seconds = given.seconds * (1 if name == WEED else 2 * given.slower)
                     try:
                         runs.append(measured(name, site, engine, writers, seconds))
                     except ChildFailed as reason:

@@ -16,7 +16,6 @@ from lockprovider.aio import Acquiring, AsyncLease, AsyncLock
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
 from lockprovider.client.provider import LockProvider, locate, open_lock
-from lockprovider.client.turn import FreeLock
 from lockprovider.errors import (
     InvalidSettings,
     LeaseLost,
@@ -28,6 +27,8 @@ from lockprovider.errors import (
     PublishUnknown,
     Unappliable,
 )
+from lockprovider.group.combine import Decided, Decider, Hold, JudgeAnew, Void
+from lockprovider.group.intent import Intent
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import Counters, Measure, OnMetric
 from lockprovider.observe.status import JVM_HOLDS
@@ -47,9 +48,13 @@ __all__ = [
     "AsyncLock",
     "AuditLog",
     "Counters",
-    "FreeLock",
+    "Decided",
+    "Decider",
+    "Hold",
     "Holder",
+    "Intent",
     "InvalidSettings",
+    "JudgeAnew",
     "Lease",
     "LeaseLost",
     "Lock",
@@ -67,6 +72,7 @@ __all__ = [
     "Pending",
     "PublishUnknown",
     "Unappliable",
+    "Void",
     "async_lock",
     "lock",
     "open_lock",

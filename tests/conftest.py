@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 QUICK = (
     *("fsspec_cas", "lockprovider", "test_tidy.py", "test_house.py", "test_documents.py"),
     *(f"table/{folder}" for folder in ("files", "format", "timeline", "test_bad_table_calls.py")),
-    "table/transaction/test_proposal.py",
+    *("table/transaction/test_proposal.py", "model/test_group_commit.py"),
 )
 SERVERS = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}

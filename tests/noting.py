@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fsspec_cas import Store, Unavailable
+from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, Lock, LockRecord, LockSettings
+from lockprovider import HUDI_LOCK_PATH, LockRecord, LockSettings
 
 SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
 RECORD = "table_lock.json"
@@ -63,12 +63,17 @@ class Noting(LocalBackend):
             raise Unavailable("the store is out of reach")
 
 
-def publish(lock: Lock, turn: Lease | FreeLock, path: str) -> None:
-    """Under that turn, and let it go."""
-    try:
-        turn.publish_last(lock.enclose(path, path.encode(), sole=True), path.encode())
-    finally:
-        turn.release()
+class Later:
+    """The machine's world, with some time more that has passed."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Machine(), name)
+
+    def monotonic_s(self) -> float:
+        return Machine().monotonic_s() + self.passed_s
 
 
 def record(store: Store) -> LockRecord:

@@ -45,6 +45,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("lease",),
         ("acquire", "observe"),
         ("publish",),
+        ("group",),
         ("client",),
         ("aio",),
         ("recipes",),
@@ -90,6 +91,8 @@ PURE: dict[str, set[str]] = {
     "lockprovider.lease.machine": {"fsspec_cas"},
     "lockprovider.lease.table": {"fsspec_cas"},
     "lockprovider.acquire.polling": {"fsspec_cas"},
+    "lockprovider.group.intent": {"urllib"},
+    "lockprovider.group.combine": {"fsspec_cas"},
     "lockprovider.observe.words": set(),
     "lockprovider.observe.svg": set(),
     "lockprovider.observe.status": {"fsspec_cas"},
@@ -344,6 +347,11 @@ SAME_WORDS = {
     "State": "of the lease machine; a state file",
     "open": "opens a state file; opens a queue: the fronts of two recipes",
     "Lost": "the outcome of a write; the state of a lease",
+    "Look": "an event of the lease machine; what one does that waits to be decided",
+    "Refused": "the store refused for good; what became of an intent",
+    "Verdict": "of a commit whose answer was lost; of an intent",
+    "Waiting": "what became of an intent; one that waits",
+    "Write": "the write that an outcome is of; what one does that wants to be decided",
 }
 
 

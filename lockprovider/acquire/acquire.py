@@ -14,7 +14,7 @@ from lockprovider.acquire.polling import FIRST_S, Join, Observation, Pause, Wait
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import NotAcquired
 from lockprovider.lease.record_file import Known
-from lockprovider.lease.states import EVERYONE, Busy, Free, Held, Idle, Passing
+from lockprovider.lease.states import EVERYONE, Busy, Held, Idle, Passing
 from lockprovider.record.line import ahead_of, joined
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class Acquirer(Protocol):
     def owner(self) -> str:
         """As it stands in the record."""
 
-    def has_turn(self) -> Held | Free | None:
-        """What it holds, or is about to take."""
+    def held(self) -> Held | None:
+        """What it believes that it holds."""
 
     def try_once(self, over: Passing, *, patient: bool) -> Tried:
         """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
@@ -72,7 +72,7 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, deadline_s: flo
     try:
         began_s = world.monotonic_s()
         _Acquisition(client, queue, world, deadline_s).until_it_is_there()
-        queue.took(client.owner, client.has_turn, client.known, world.monotonic_s() - began_s)
+        queue.took(client.owner, client.held, client.known, world.monotonic_s() - began_s)
     finally:
         queue.fifo.release()
 

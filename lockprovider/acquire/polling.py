@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
 from lockprovider.lease.states import Busy, Passing
-from lockprovider.record.line import LONGEST_S, ahead_of, lies_free_s, may_stay_free, rests_s
+from lockprovider.record.line import LONGEST_S, ahead_of, lies_free_s, rests_s
 from lockprovider.record.record import LockRecord
 
 FIRST_S = 0.05
@@ -25,8 +25,6 @@ FIRST_S = 0.05
 _ALL = 1 << 20
 _DOUBLINGS = 10
 _LOOKS = 6  # of the first in the line, in the length of a turn, once that should have ended
-_LATE = 0.25  # of a turn, that a look comes after the time at which a publish is expected
-_FEWER_LOOKS = 3  # where turns are short and alike, for the lock is taken by a publish only
 _SLOWER = 4  # its next look in a turn that lasts long: after this share of how much longer it lasts
 _EARLY = 0.9  # of the time until the own turn is slept through: turns are not equally long
 _WAYS = 1.5  # to the store, that a look is earlier still: it shall be there in time
@@ -194,10 +192,7 @@ def _pause_s(waiter: Waiter, seen: Observation, draw: float) -> float:
     if waiter.name not in line:
         return _guests_pause_s(waiter, seen, draw)
     ahead = ahead_of(waiter.name, line)
-    if may_stay_free(seen.record):  # a turn ends with the publish of whoever has it
-        own_in_s = (ahead - 1 + _LATE) * turn_s + _left_s(seen) - waiter.way_s
-    else:
-        own_in_s = (ahead * turn_s + _left_s(seen) - _WAYS * waiter.way_s) * _EARLY
+    own_in_s = (ahead * turn_s + _left_s(seen) - _WAYS * waiter.way_s) * _EARLY
     if ahead == 0:
         return max(own_in_s, _pace_s(waiter, seen) * (1 - draw / 2))
     return max(own_in_s, _pace_s(waiter, seen)) * (1 - draw / 10)
@@ -242,10 +237,8 @@ def _turn_s(seen: Observation) -> float:
 
 
 def _left_s(seen: Observation) -> float:
-    """Of this turn; where nobody takes the lock but by a publish, one ends and the next begins with that."""
-    turn_s, record = _turn_s(seen), seen.record
-    if may_stay_free(record) and record.freed_ms:
-        return min(turn_s, max(0.0, turn_s - (seen.now_ms - record.freed_ms) / 1000))
+    """Of this turn."""
+    turn_s = _turn_s(seen)
     return 0.0 if seen.busy.free else min(turn_s, max(0.0, turn_s - _lasts_s(seen)))
 
 
@@ -261,11 +254,7 @@ def _pace_s(waiter: Waiter, seen: Observation) -> float:
     """How often the first in the line looks: when the turn lasts longer than others did, more and more seldom."""
     holder = seen.record.holder
     lasts_s = 0.0 if holder is None else (seen.now_ms - holder.since_ms) / 1000
-    return min(waiter.poll_s, max(_turn_s(seen) / _looks(seen.record), (lasts_s - _turn_s(seen)) / _SLOWER))
-
-
-def _looks(record: LockRecord) -> int:
-    return _FEWER_LOOKS if may_stay_free(record) else _LOOKS
+    return min(waiter.poll_s, max(_turn_s(seen) / _LOOKS, (lasts_s - _turn_s(seen)) / _SLOWER))
 
 
 def _patience_s(waiter: Waiter, seen: Observation) -> float:

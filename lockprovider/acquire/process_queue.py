@@ -15,7 +15,7 @@ from fsspec_cas import Machine, Store, World
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.polling import comes_again
 from lockprovider.lease.record_file import Known
-from lockprovider.lease.states import Busy, Free, Held, Idle
+from lockprovider.lease.states import Busy, Held, Idle
 from lockprovider.record.record import LockRecord
 
 _NAME_LENGTH = 12  # of a UUID's 32 digits: a mistaken name only costs politeness
@@ -32,7 +32,7 @@ class ProcessQueue:
         self._guard = threading.Lock()
         self._idle = Idle()
         self._known: Known | None = None
-        self._holds: Callable[[], Held | Free | None] | None = None
+        self._holds: Callable[[], Held | None] | None = None
         self._freed = threading.Event()
         self._released_s: float | None = None
         self._owner = ""  # of the one of us who had the lock last
@@ -52,8 +52,8 @@ class ProcessQueue:
         return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s, held))
 
     @property
-    def holder(self) -> Held | Free | None:
-        """What one of us holds, as far as it knows, or is about to take."""
+    def holder(self) -> Held | None:
+        """What one of us holds, as far as it knows."""
         holds = self._holds
         return holds() if holds is not None else None
 
@@ -100,14 +100,14 @@ class ProcessQueue:
         with self._guard:
             self._known = known
 
-    def took(self, owner: str, holds: Callable[[], Held | Free | None], known: Known | None, waited_s: float) -> None:
+    def took(self, owner: str, holds: Callable[[], Held | None], known: Known | None, waited_s: float) -> None:
         """One of us has the lock, after so long."""
         with self._guard:
             self._owner, self._waited_s = owner, waited_s
             self._freed = threading.Event()
             self._holds, self._known, self._idle = holds, known, Idle()
 
-    def freed(self, holds: Callable[[], Held | Free | None], idle: Idle, known: Known | None) -> None:
+    def freed(self, holds: Callable[[], Held | None], idle: Idle, known: Known | None) -> None:
         """It has it no more."""
         with self._guard:
             if self._holds != holds:
@@ -131,10 +131,8 @@ class ProcessQueue:
     def refusal(self, asked_by: str) -> Busy:
         """Why somebody here does not get the lock: who holds it, as far as is known here."""
         held = self.holder
-        if isinstance(held, Held):
+        if held is not None:
             return Busy(held.record.owner, held.record.valid_until_ms, held.record.holder)
-        if isinstance(held, Free):
-            return Busy(self._owner, 0, None)
         return self.busy or Busy(asked_by, 0, None)
 
 

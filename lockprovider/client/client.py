@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -21,8 +20,9 @@ from fsspec_cas import CasError, Store, Version, Won, World
 from lockprovider.acquire.acquire import Tried
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.process_queue import ProcessQueue
-from lockprovider.client.observer import ClientObserver, Meanwhile
+from lockprovider.client.observer import ClientObserver
 from lockprovider.errors import LockError
+from lockprovider.group.committer import Committer
 from lockprovider.lease.driver import REQUEST_S, Answer, Driver, final
 from lockprovider.lease.heartbeat import Pulse
 from lockprovider.lease.record_file import Known, RecordFile
@@ -33,7 +33,6 @@ from lockprovider.lease.states import (
     Checking,
     Done,
     Ended,
-    Free,
     Held,
     Idle,
     Look,
@@ -46,7 +45,6 @@ from lockprovider.lease.states import (
     Renew,
     Rolling,
     TryLock,
-    Writing,
 )
 from lockprovider.observe.metrics import OnMetric, Recorder
 from lockprovider.publish.applier import Applier
@@ -56,7 +54,6 @@ from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
 
 if TYPE_CHECKING:
     from lockprovider.client.lease import Lease
-    from lockprovider.client.turn import FreeLock
     from lockprovider.observe.audit_log import AuditLog
 
 
@@ -82,7 +79,6 @@ class Client:
         self.pulse = Pulse()
         self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name)
         self.lease: Lease | None = None
-        self.free: FreeLock | None = None
         self._store = store
         # A busy data path must not starve the renewals.
         self.records = store.isolated_connections().on_throttled(self.metrics.throttled)
@@ -91,7 +87,8 @@ class Client:
         self._observer = ClientObserver(self.me, world, self.metrics, audit, applier)
         self._driver = Driver(self.me, self._file, self._observer)
         self.publisher = Publisher(store, path, self.me, self.queue, self._driver, applier=applier)
-        self._keeps_log = self._leaves = False
+        self.committer = Committer(store, self.records, path, self.me, world, audit=audit)
+        self._keeps_log = False
         self._took_s = 0.0
 
     @property
@@ -106,9 +103,9 @@ class Client:
 
     # -- asking for the lock (`lockprovider.acquire.acquire`) ----------------------------------------------------------
 
-    def wants(self, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool) -> None:
-        """The next tries are for somebody who promises this, and would leave a free lock free."""
-        self._observer.meanwhile, self._keeps_log, self._leaves = meanwhile, keeps_log, leaves
+    def wants(self, *, keeps_log: bool) -> None:
+        """The next tries are for somebody who promises this."""
+        self._keeps_log = keeps_log
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
         """What another client of this process has released, and knows, is as good as the own."""
@@ -134,11 +131,9 @@ class Client:
                 driver.state = Idle()  # what an earlier release or acquisition that failed has left
             try:
                 line, epoch = self._file.line_of_late(), self._file.highest_epoch
-                answer = driver.feed(TryLock(driver.moment(), over, self._keeps_log, self._leaves, line, epoch))
+                answer = driver.feed(TryLock(driver.moment(), over, self._keeps_log, line, epoch))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
                     self.publisher.roll_forward(answer)
-                if isinstance(driver.state, Free) and self._observer.meanwhile is not None:
-                    self._observer.meanwhile.start(driver.state.record)
             except BaseException:
                 self._back_out()
                 raise
@@ -167,13 +162,10 @@ class Client:
             self.give_back()
         return True
 
-    def got(self) -> tuple[Free, bool] | None:
-        """After the last try: the lock that was left free, and whether the store was asked for it; None if held."""
+    def got(self) -> None:
+        """After the last try: the lock is held."""
         self.publisher.begin_lease()
         self._took_s = self.world.monotonic_s()
-        self._observer.meanwhile = None
-        state = self._driver.state
-        return (state, self._driver.looked) if isinstance(state, Free) else None
 
     def _back_out(self) -> None:
         """After a failed try; what landed, or lands yet, is recognised as ours at the next one."""
@@ -192,16 +184,10 @@ class Client:
         self.step_aside()
         self.turn.release()
 
-    def end_deserted(self) -> None:
-        """End the turn at a free lock that a thread had which has died. A lease is seen to by its heartbeat."""
-        free = self.free
-        if free is not None and not free.thread.is_alive():
-            free.end()
-
     def step_aside(self) -> None:
         """Whatever we held is over: other clients of this process need not wait for us."""
         state = self._driver.state
-        self.queue.freed(self.has_turn, state if isinstance(state, Idle) else Idle(), self.known)
+        self.queue.freed(self.held, state if isinstance(state, Idle) else Idle(), self.known)
 
     # -- what a lease and its heartbeat ask for (`lockprovider.client.lease`) ------------------------------------------
 
@@ -268,49 +254,3 @@ class Client:
         if held is not None and held.record.late_ms:
             late_s = HAND_OVER_S / 2 + GRACE_MS / 1000  # after a hand-over, which came before the own take
             self.world.sleep(max(0.0, self._took_s + late_s - self.world.monotonic_s()))
-
-    # -- what a lock that is left free is asked for (`lockprovider.client.turn`) ---------------------------------------
-
-    def has_turn(self) -> Held | Free | None:
-        """What the others of this process wait for: the lock that is held, or that is free and about to be taken."""
-        state = self._driver.state
-        return self.held() or (state if isinstance(state, Free) else state.free if isinstance(state, Writing) else None)
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether others wait, as the own last write of the record says, or in this process."""
-        state = self._driver.state
-        released = state.released if isinstance(state, Idle) else None
-        line = () if released is None else released[0].line
-        return any(p != self.queue.name for p in line) or self.queue.fifo.taken or self.turn.wanted
-
-    def free_again(self) -> Future[None]:
-        """Release what was handed over, while nobody waits, for those who know nothing of that. Best effort."""
-        return self._store.in_background(self._free_again)
-
-    def _free_again(self) -> None:
-        driver = self._driver
-        with contextlib.suppress(CasError, LockError), driver.one_step:
-            state = driver.state
-            if isinstance(state, Idle) and state.released is not None and state.released[0].handed:
-                driver.patient = True
-                driver.feed(Release(driver.moment()))
-
-    def go_last(self, free: Free) -> None:
-        """Let the next one in the line have the turn that was not used. Best effort."""
-        name = self.queue.name
-        line = tuple(p for p in free.record.line if p != name)
-        if name in free.record.line and line and self._driver.state is free:
-            again = self.queue.comes_again(free.record)
-            # With a nonce of its own: where a version is a hash of the content, no bytes may come again.
-            left = replace(free.record, line=(*line, name) if again else line, nonce=self.world.new_id())
-            self.joined(left, free.version)
-            self._driver.state = Idle()
-
-    def left_free(self) -> None:
-        """Whoever had the turn is done with it."""
-        state = self._driver.state
-        if isinstance(state, Free):
-            self._driver.state = Idle((state.record, state.version))
-        self.free = None
-        self.leave()

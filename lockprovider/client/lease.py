@@ -25,7 +25,7 @@ from lockprovider.errors import (
     Unappliable,
 )
 from lockprovider.lease.heartbeat import Heartbeat
-from lockprovider.lease.states import Apply, Done, Ended
+from lockprovider.lease.states import Done, Ended
 from lockprovider.publish.steps import must_match
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
@@ -37,8 +37,7 @@ OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on
 
 _FORKED = Ended("it belongs to the process that this one was forked from", LossReason.FORKED)
 _RELEASED = Ended("it was released", LossReason.RELEASED)
-_HANDING_OVER = Ended("it is being handed over, and another may hold the lock already", LossReason.RELEASED)
-_HANDED_OVER = Ended("its last publish may have handed the lock over", LossReason.RELEASED)
+_RELEASING = Ended("it is being released", LossReason.RELEASED)
 _ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
 
 
@@ -107,7 +106,7 @@ class Lease:
         if self._depth < 1:
             raise self._lost(_RELEASED)
         if self._client.held() is None:
-            raise self._lost(_HANDING_OVER)
+            raise self._lost(_RELEASING)
 
     def publish(self, path: str, data: bytes) -> None:
         """Create `path` with `data`, if and only if this lease still is the newest.
@@ -143,31 +142,6 @@ class Lease:
         given = must_match(pending, data)
         self._publish(pending, lambda: self._commit(pending, given))
 
-    def publish_last(self, pending: Pending, data: bytes) -> None:
-        """As `publish_new`, and then `release`: nothing else may be done under this lease.
-
-        While others of ours wait, after a short turn, both are one write, and `path` is there a moment later: before
-        this returns, and before the next holder begins. A JVM writer does not get the lock until then.
-
-        Raises:
-            LeaseLost, PublishUnknown: as `publish`; after `LeaseLost` there is nothing to release. After either, this
-                lease is over: another may hold the lock. Where other bytes are at the path and others wait, that is
-                `PublishUnknown` too: the next holder sets it aside.
-            AlreadyExists, LockError: as `publish_new`.
-        """
-        given = must_match(pending, data)
-        if self._depth == 1 and self._client.publisher.others_wait:
-            try:
-                self._publish(pending, lambda: self._hand_over(pending, given))
-            except PublishUnknown:
-                if not self._closed:
-                    self._learn(_HANDED_OVER)
-                raise
-        else:
-            self.publish_new(pending, given)
-            with contextlib.suppress(CasError, LockError):  # a lock that is not released lapses; the publish stands
-                self.release()
-
     def _publish(self, pending: Pending, decide: Callable[[], object]) -> None:
         try:
             decide()
@@ -183,26 +157,12 @@ class Lease:
     def _commit(self, pending: Pending, data: bytes | None) -> None:
         self._decide(lambda: self._client.publisher.commit(pending, data), pending)
 
-    def _hand_over(self, pending: Pending, data: bytes) -> None:
-        began_s = self._client.world.monotonic_s()
-        if self._decide(lambda: self._client.publisher.hand_over(pending), pending):
-            with self._client.metrics.release():
-                self._stop()
-                self._client.note_end(held=True)
-                self._client.end(self)
-            try:
-                self._client.publisher.apply_late(Apply(pending), data, began_s)
-            except (CasError, Unappliable) as error:
-                raise PublishUnknown(
-                    f"{pending.path!r} was decided, and the next holder puts it there: {error}"
-                ) from error
-
     def _decide(self, send: Callable[[], Done | Ended | None], pending: Pending) -> bool:
         """Whether it was decided by this very answer; else it had to be found out, after the end of the lease."""
         while True:
             self._must_be_open()
             answer = send()
-            if isinstance(answer, Done) and answer.what in ("committed", "handed_over"):
+            if isinstance(answer, Done) and answer.what == "committed":
                 return True
             if isinstance(answer, Ended) or answer is None:
                 self._settle(pending, answer)

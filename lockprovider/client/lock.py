@@ -13,16 +13,17 @@ import os
 import threading
 from typing import Any
 
-from fsspec_cas import Machine, Store, World, check_path, require_safe_for_locks
+from fsspec_cas import Machine, Store, World, check_bytes, check_path, require_safe_for_locks
 from lockprovider.acquire.acquire import acquire
 from lockprovider.client.client import Client
 from lockprovider.client.lease import Lease, OnLost
-from lockprovider.client.observer import Meanwhile
-from lockprovider.client.turn import FreeLock
 from lockprovider.errors import InvalidSettings, NotAcquired, NotPicklable
+from lockprovider.group.combine import Decider
+from lockprovider.group.committer import Result
+from lockprovider.group.intent import Intent
 from lockprovider.lease.driver import REQUEST_S
 from lockprovider.lease.record_file import RecordFile
-from lockprovider.lease.states import Busy, Free
+from lockprovider.lease.states import Busy
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric, Recorder
 from lockprovider.publish import steps
@@ -113,36 +114,17 @@ class Lock:
         """What it has counted and timed."""
         return self._client.metrics
 
-    def acquire(
-        self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None, keeps_log: bool = False
-    ) -> Lease:
+    def acquire(self, timeout_s: float | None = None, *, keeps_log: bool = False) -> Lease:
         """Wait for the lock, at most `timeout_s` seconds (default: the settings').
 
-        `meanwhile` is told when the lock is about to be taken: see `Meanwhile`. `keeps_log` is a promise: that what the
-        lock protects is changed by the publishes of this lease, and by nothing else; see `record.commit_log`.
+        `keeps_log` is a promise: that what the lock protects is changed by the publishes of this lease, and by nothing
+        else; see `record.commit_log`.
 
         Raises:
             NotAcquired: it was held by others until the timeout; says by whom.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
         """
-        lease = self._wait(timeout_s, meanwhile, keeps_log=keeps_log, leaves=False)
-        assert isinstance(lease, Lease)  # noqa: S101 - it is not left free
-        return lease
-
-    def wait_for_turn(self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None) -> Lease | FreeLock:
-        """As `acquire` by one that keeps the log and has nothing to do under the lock but one publish.
-
-        For that the lock need not be held. Where that will do it is left free, and its `publish_last` is what takes it.
-
-        Raises:
-            NotAcquired, MalformedRecord, CasError: as `acquire`.
-        """
-        return self._wait(timeout_s, meanwhile, keeps_log=True, leaves=True)
-
-    def _wait(
-        self, timeout_s: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool
-    ) -> Lease | FreeLock:
         timeout_s = wait_s(timeout_s, self.settings.timeout_s)
         client = self._of_this_process()
         mine = client.lease
@@ -150,15 +132,14 @@ class Lock:
             return mine.again(keeps_log=keeps_log)
         with client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
-            client.end_deserted()
-            if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s()), client.end_deserted):
+            if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s())):
                 raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
             try:
-                client.wants(meanwhile, keeps_log=keeps_log, leaves=leaves)
+                client.wants(keeps_log=keeps_log)
                 self.require_safe_store()
                 acquire(client, client.queue, self._world, deadline_s)
-                free = client.got()
-                return self._begin(client) if free is None else self._begin_free(client, *free)
+                client.got()
+                return self._begin(client)
             except BaseException:
                 client.leave()
                 raise
@@ -172,11 +153,6 @@ class Lock:
             raise
         client.lease = lease
         return lease
-
-    @staticmethod
-    def _begin_free(client: Client, free: Free, looked: bool) -> FreeLock:  # noqa: FBT001 - of a pair
-        client.free = FreeLock(client, free, looked=looked)
-        return client.free
 
     def try_lock(self) -> Lease | Busy:
         """Take the lock if it is free now, else say who holds it."""
@@ -210,6 +186,29 @@ class Lock:
             known = self._looked_at.read(REQUEST_S)
             client.queue.saw(known)
             return None if known is None else known.record
+
+    def commit(self, intent: Intent, decider: Decider, timeout_s: float | None = None) -> Result:
+        """Let a publish be decided together with those of others, without holding the lock; see `group`.
+
+        Raises:
+            Exception, NotAcquired, PublishUnknown, CasError: as `Committer.commit`.
+            InvalidSettings: `timeout_s` is no number of seconds.
+            NotBytes: the body of the intent is none.
+        """
+        timeout_s = wait_s(timeout_s, self.settings.timeout_s)
+        check_bytes(intent.stem, intent.body)
+        client = self._of_this_process()
+        self.require_safe_store()
+        with client.metrics.acquisition():
+            return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
+
+    def sweep_intents(self) -> int:
+        """Remove what those have left who died after they had asked for a commit; how many objects that were.
+
+        Raises:
+            CasError: the store failed; may be repeated.
+        """
+        return self._of_this_process().committer.sweep()
 
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.

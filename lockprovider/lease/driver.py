@@ -54,9 +54,6 @@ class Observer(Protocol):
     def ended(self, at_ms: int, *, held: bool) -> None:
         """The lock was released, if `held`; else it is known not to be held any more."""
 
-    def turned(self, record: LockRecord) -> None:
-        """The lock was taken and handed over in one write."""
-
 
 class Driver:
     """One machine. Whoever feeds it has `one_step`: it takes one event at a time."""
@@ -129,12 +126,6 @@ class Driver:
     def note_end(self, at_ms: int | None = None, *, held: bool) -> None:
         """Tell that the lock was released, or is not held any more."""
         self._observer.ended(self.world.now_ms() if at_ms is None else at_ms, held=held)
-
-    def note_turn(self) -> None:
-        """Tell of a lock that was taken and handed over in one write."""
-        state = self.state
-        if isinstance(state, Idle) and state.released is not None:
-            self._observer.turned(state.released[0])
 
     def _note(self, answer: Answer) -> None:
         held = self.held()

@@ -1,9 +1,9 @@
 """The lease machine: every decision about the lock, without I/O, clock or randomness.
 
 What is NOT promised first: holding a lease does not mean that nobody else acts. A holder can be paused for longer than
-its lease lives. Only `Commit` and `HandOver` are safe against that: conditional writes on the very record whose version
-says "still the holder". Everything else (renewal, the local deadline) only makes overlap unlikely, while clocks differ
-by less than the grace plus the margin.
+its lease lives. Only `Commit` is safe against that: a conditional write on the very record whose version says that it
+still is the holder. Everything else (renewal, the local deadline) only makes overlap unlikely, while clocks differ by
+less than the grace plus the margin.
 
 Which event leads from which state to which, and to which effect, stands in `lockprovider.lease.table`, as data: a test
 compares `step` with it.
@@ -16,22 +16,19 @@ appear. A lapsed lease is `Lost` for its holder even if nobody took it yet. A re
 never back: `validUntil` stays as far ahead as the monotonic clock says since the acquisition, so a step back of the
 holder's own clock does not make its lease look lapsed to others while it believes in it.
 
-To hand over is to commit and to release in one write, for a holder that has others waiting. They may take the lock at
-once, and apply what is pending as after any take-over. Whoever knows nothing of `pending` sees a lease that lives for
-`HAND_OVER_S` more, and the one who handed over applies within that time, or not at all.
-
-Whoever has nothing to do under the lock but one publish need not even hold it: that the record still is at the version
-at which it was seen free is all that a commit point asks for. So `Publish` takes the lock, commits and hands over in
-one write. What was decided before and is not applied yet stays in the record (`earlier`): each applies all that, and
-then its own.
+Whoever has nothing to do under the lock but a publish need not hold it: that the record still is at the version at
+which it was seen free is all that a commit point asks for; see `lockprovider.group`. What was decided so and is not
+applied yet stays in the record: whoever takes the lock applies all that first.
 
 A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
 One that does not keep it drops it with its take.
 
-`line` in the record says whose turn is next; see `lockprovider.record.line`. It is politeness: who does not see it, or
-passes over it, takes the lock as safely as anybody. So waiters may write it too: while the lock is held, one adds
-itself under the version it has read and changes nothing else (`joined`). The holder's next write is refused once, and
-finds its own lease at a new version.
+One that knows nothing of `line` hardly finds the lock free where many wait. So if one was seen of late (`guest_ms`),
+those in the line leave the lock alone for as long as it takes to be found, every so often (`rest_ms`).
+
+`line` in the record says whose turn is next. It is politeness: who does not see it, or passes over it, takes the lock
+as safely as anybody. So waiters may write it too: while the lock is held, one adds itself under the version it has read
+and changes nothing else (`joined`). The holder's next write is refused once, and finds its own lease at a new version.
 """
 
 from __future__ import annotations
@@ -50,8 +47,6 @@ from lockprovider.lease.states import (
     Done,
     Ended,
     Event,
-    Free,
-    HandOver,
     Held,
     Idle,
     Look,
@@ -60,7 +55,6 @@ from lockprovider.lease.states import (
     Me,
     Moment,
     Passing,
-    Publish,
     Purpose,
     PutFailed,
     PutRecord,
@@ -86,8 +80,7 @@ from lockprovider.record.line import (
     guest_ms,
     joined,
     lies_free_s,
-    may_stay_free,
-    rest_ms,
+    rest_due_ms,
     rests_s,
     turn_ms,
 )
@@ -107,7 +100,7 @@ def step(me: Me, state: State, event: Event) -> Step:
     if isinstance(event, Tick):
         return _tick(state, event.monotonic_s)
     match state:
-        case Idle() | Lost() | Reading() | Free():
+        case Idle() | Lost() | Reading():
             return _outside(me, state, event)
         case Held() | Rolling():
             return _inside(me, state, event)
@@ -115,26 +108,20 @@ def step(me: Me, state: State, event: Event) -> Step:
             return _in_flight(me, state, event)
 
 
-def _outside(me: Me, state: Idle | Lost | Reading | Free, event: Event) -> Step:
+def _outside(me: Me, state: Idle | Lost | Reading, event: Event) -> Step:
     match state, event:
-        case ((Idle((record, version)) | Free(record, version)), TryLock(at) as wish):
+        case Idle((record, version)), TryLock(at) as wish:
             return _judge(me, record, version, at, _reading(wish))
         case ((Idle() | Lost()), TryLock() as wish):
             return _reading(wish), ReadRecord()
         case Reading() as wish, RecordSeen(record, version, at):
             return _judge(me, record, version, at, wish)
-        case Free() as free, Publish(pending, at, again, there):
-            return _by_the_way(me, free, pending, at, there, again=again)
-        case Idle((LockRecord(handed=True) as record, version)), Release(at):
-            freed = replace(record, expired=True, handed=False, pending=None, earlier=(), nonce=at.nonce)
-            write = Writing("free", freed, at.monotonic_s, _clocks_ms(at), None)
-            return write, PutRecord(freed, version)
         case _:
             raise _misplaced(state, event)
 
 
 def _reading(wish: TryLock) -> Reading:
-    return Reading(wish.passing, wish.keeps_log, wish.leaves, wish.line, wish.epoch)
+    return Reading(wish.passing, wish.keeps_log, wish.line, wish.epoch)
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
@@ -154,10 +141,7 @@ def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
             released = replace(kept, nonce=at.nonce, line=line, freed_ms=at.now_ms if line else 0)
             return _write("release", state, _given_back(me, released, held, at), at)
         case Held(), Commit(pending, at):
-            return _write("commit", state, _decided(_prolonged(me, held, at), pending), at)
-        case Held(), HandOver(pending, at, again):
-            handed = _handed(me, held.record, _not_back_ms(held, at), at, pending, again=again)
-            return _write("hand_over", state, handed, at)
+            return _write("commit", state, decided(_prolonged(me, held, at), pending), at)
         case _:
             raise _misplaced(state, event)
 
@@ -166,7 +150,8 @@ def _given_back(me: Me, record: LockRecord, held: Held, at: Moment) -> LockRecor
     """Where something is to be rolled forward still, those who know nothing of that are kept away for a while."""
     if record.unapplied:
         return replace(record, handed=True, valid_until_ms=_handed_until_ms(me, _not_back_ms(held, at)))
-    return replace(record, expired=True, rest_ms=rest_ms(record, at.now_ms))
+    rest_ms = rest_due_ms(record, at.now_ms) if record.line and record.guest_ms else 0
+    return replace(record, expired=True, rest_ms=rest_ms or record.rest_ms)
 
 
 def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
@@ -175,8 +160,8 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
             return _written(me, write, version)
         case Writing() as write, PutFailed():
             return Checking(write), ReadRecord()
-        case Writing(purpose="take" | "free" as purpose), LostRace():
-            return Idle(), Done("freed") if purpose == "free" else Busy("", 0, None, lost_race=True)
+        case Writing(purpose="take"), LostRace():
+            return Idle(), Busy("", 0, None, lost_race=True)
         case Checking(), Look():
             return state, ReadRecord()
         case Checking(Writing(before=Held(record)) as write), AppliedPending():
@@ -201,8 +186,6 @@ def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Momen
     # Nobody can be waiting in the line of a lock that was there for the taking for so long.
     ahead = 0 if lies_free_s(record, at.now_ms) > LONGEST_S else ahead_of(me.line_name, record.line)
     over = wish.passing.over if wish.passing.version in (None, version) else 0
-    if free and ahead <= over and wish.leaves and may_stay_free(record):
-        return Free(record, version, wish), Done("free")
     # A valid record of mine while I hold nothing: an older write of mine landed late.
     if (free and ahead <= over) or (record.owner == me.owner and not record.given):
         return _take(me, record, version, at, wish)
@@ -215,7 +198,7 @@ def refused(write: State, condition: Condition, *, patient: bool) -> PutFailed |
     Something on the way may have sent the write twice, and then it is there. A take that is there is done again; but of
     a publish it must not be said that it never was.
     """
-    repeatable = isinstance(write, Writing) and write.purpose in ("take", "free")
+    repeatable = isinstance(write, Writing) and write.purpose == "take"
     return LostRace() if patient and repeatable and isinstance(condition, Version) else PutFailed()
 
 
@@ -245,20 +228,12 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRe
         holder=Holder(me.host, me.pid, at.now_ms),
         line=tuple(name for name in (seen.line[no_shows:] or restored) if name != me.line_name) if seen else (),
         turn_ms=turn_ms(seen, at.now_ms) if seen else 0,
-        late_ms=_late_ms(seen, at.now_ms) if seen else 0,
+        late_ms=late_ms(seen, at.now_ms) if seen else 0,
         log=_log(seen, at) if wish.keeps_log else None,
         earlier=seen.earlier if seen else (),
         guest_ms=guest_ms(seen, at.now_ms) if seen else 0,
         rest_ms=seen.rest_ms if seen else 0,
     )
-
-
-def _by_the_way(me: Me, free: Free, pending: Pending, at: Moment, there: Pending | None, *, again: bool) -> Step:
-    earlier = not_there(free.record, there)
-    taken = _taken(me, free.record, at, free.wish)
-    record = replace(_handed(me, taken, at.now_ms, at, pending, again=again), earlier=earlier)
-    write = Writing("publish", record, at.monotonic_s, _clocks_ms(at), None, free=free)
-    return write, PutRecord(record, free.version)
 
 
 def not_there(record: LockRecord, there: Pending | None) -> tuple[Pending, ...]:
@@ -282,7 +257,7 @@ def _log(seen: LockRecord | None, at: Moment) -> Log:
     return log
 
 
-def _late_ms(seen: LockRecord, now_ms: int) -> int:
+def late_ms(seen: LockRecord, now_ms: int) -> int:
     """When the lock was handed over last; forgotten when that is past for all clocks that a lease allows, and more."""
     late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed else 0)
     return late_ms if now_ms <= late_ms + _PAST_MS else 0
@@ -306,16 +281,10 @@ def _not_back_ms(held: Held, at: Moment) -> int:
     return max(at.now_ms, round(at.monotonic_s * 1000) + held.clocks_ms)
 
 
-def _decided(record: LockRecord, pending: Pending) -> LockRecord:
+def decided(record: LockRecord, pending: Pending) -> LockRecord:
+    """The record that decides this, after all that it has decided before."""
     log = record.log if record.log is None or record.log.has(pending) else record.log.plus(pending)
     return replace(record, pending=pending, earlier=(), log=log)
-
-
-def _handed(me: Me, held: LockRecord, now_ms: int, at: Moment, pending: Pending, *, again: bool) -> LockRecord:
-    record = joined(held, me.line_name) if again else held
-    until_ms = _handed_until_ms(me, now_ms)
-    record = replace(record, valid_until_ms=until_ms, handed=True, freed_ms=at.now_ms, nonce=at.nonce)
-    return _decided(record, pending)
 
 
 def _handed_until_ms(me: Me, now_ms: int) -> int:
@@ -343,10 +312,6 @@ def _written(me: Me, write: Writing, version: Version) -> Step:
     match write.purpose:
         case "release":
             return Idle((write.record, version)), Done("released")
-        case "hand_over" | "publish":
-            return Idle((write.record, version)), Done("handed_over")
-        case "free":
-            return Idle((write.record, version)), Done("freed")
         case "renew":
             return _still(held, write), Done("renewed")
         case "take":
@@ -369,12 +334,10 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
     mine = _still_mine(me, write, seen)
     if mine is not None:
         return mine
-    if write.free is not None:
-        return _published(me, write, write.free, seen)
     if write.purpose == "take":
         return _judge(me, seen.record, seen.version, seen.at, write.wish)
-    if write.purpose in ("release", "free"):
-        return Idle(), Done("released" if write.purpose == "release" else "freed")
+    if write.purpose == "release":
+        return Idle(), Done("released")
     why = f"the lock was released or taken over: {_said(me, seen.record)}"
     return Lost(why), Ended(why, _reason(me, seen.record))
 
@@ -386,8 +349,7 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
     if record.nonce == write.record.nonce:
         return _written(me, replace(write, record=record), version)  # somebody may have joined the line
     same = record.epoch == write.record.epoch
-    decides = write.purpose in ("commit", "hand_over") and record.handed == write.record.handed
-    if same and decides and record.pending == write.record.pending:
+    if same and write.purpose == "commit" and not record.handed and record.pending == write.record.pending:
         return _written(me, replace(write, record=record), version)  # an older copy of the same
     if same and write.before is not None and not record.given:
         # The record from before, or an older write of mine that landed late: still the holder, not written yet.
@@ -395,21 +357,6 @@ def _still_mine(me: Me, write: Writing, seen: RecordSeen) -> Step | None:
         before = replace(write.before, record=replace(record, log=log), version=version)
         return _still(before, write), Done("not_written")
     return None
-
-
-def _published(me: Me, write: Writing, free: Free, seen: RecordSeen) -> Step:
-    """A publish under a lock that nobody held was refused or its answer lost, and this is what is there now."""
-    record, mine, log = seen.record, write.record.pending, write.record.log
-    assert mine is not None  # noqa: S101 - of a publish
-    assert log is not None  # noqa: S101 - nor is it done without one
-    if record is not None and (mine in record.unapplied or (record.log is not None and record.log.has(mine))):
-        return Idle(), Done("handed_over")
-    if seen.version == free.version:
-        return free, Done("not_written")
-    if record is not None and record.log is not None and record.log.name == log.name and record.log.first < log.next:
-        return Idle(), Busy("", 0, None, lost_race=True)
-    why = f"the lock was taken by one that keeps no log: {_said(me, record)}"
-    return Lost(why), Ended(why, _reason(me, record))
 
 
 def _reason(me: Me, record: LockRecord | None) -> LossReason:
@@ -463,11 +410,11 @@ def belief(state: State) -> Held | None:
             return state
         case Rolling(held):
             return held
-        case Writing(purpose="release" | "hand_over") | Checking(Writing(purpose="release" | "hand_over")):
+        case Writing(purpose="release") | Checking(Writing(purpose="release")):
             return None
         case Writing(before=before) | Checking(Writing(before=before)):
             return before
-        case Idle() | Reading() | Free() | Lost():
+        case Idle() | Reading() | Lost():
             return None
 
 

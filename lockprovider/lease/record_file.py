@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fsspec_cas import Condition, Content, ObjectNotFound, Outcome, Store, Version, Won, World
 from lockprovider.record.record import LockRecord
@@ -12,11 +12,16 @@ _LINE_S = 30.0  # for so long those are taken to wait who were seen in a line th
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a client knows of the record. `understood`: we would write it with the very same bytes."""
+    """What a client knows of the record.
+
+    `understood`: we would write it with the very same bytes. `seen_s`: since when it is known to have been so, on the
+    monotonic clock.
+    """
 
     record: LockRecord
     version: Version
     understood: bool
+    seen_s: float = field(default=0.0, compare=False)
 
 
 class RecordFile:
@@ -45,7 +50,7 @@ class RecordFile:
         if content is not None:
             record = LockRecord.decode(content.data)
             understood = record.nonce != "" and record.encode() == content.data
-            self.known = Known(record, content.version, understood)
+            self.known = Known(record, content.version, understood, self.world.monotonic_s())
         if self.known is not None and self.known.record.nonce:
             self._saw(self.known.record)
         return self.known
@@ -62,7 +67,7 @@ class RecordFile:
         else:
             outcome = self._store.put_if_absent(self._path, data, timeout=timeout_s)
         if isinstance(outcome, Won):
-            self.known = Known(record, outcome.version, understood=True)
+            self.known = Known(record, outcome.version, understood=True, seen_s=self.world.monotonic_s())
             self._saw(record)
         return outcome
 

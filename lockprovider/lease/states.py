@@ -14,8 +14,8 @@ from lockprovider.record.pending import Pending
 from lockprovider.record.record import Holder, LockRecord
 from lockprovider.settings import LockSettings
 
-Purpose = Literal["take", "renew", "commit", "hand_over", "publish", "release", "free"]
-What = Literal["acquired", "free", "renewed", "committed", "handed_over", "released", "freed", "not_written"]
+Purpose = Literal["take", "renew", "commit", "release"]
+What = Literal["acquired", "renewed", "committed", "released", "not_written"]
 Verdict = Literal["committed", "apply", "not_committed", "unknown"]
 
 
@@ -61,7 +61,7 @@ EVERYONE = Passing(1 << 30)  # for a try that does not wait, nor leave the lock 
 class TryLock:
     """Take the lock if it is free and nobody else's turn.
 
-    `keeps_log`: only publishes will be done under it. `leaves`: only one, so leave it `Free` if that will do.
+    `keeps_log`: only publishes will be done under it.
     `line`: who waited a moment ago, should one that knows nothing of it have dropped it. `epoch`: the highest that this
     client has seen; the same.
     """
@@ -69,7 +69,6 @@ class TryLock:
     at: Moment
     passing: Passing = Passing()
     keeps_log: bool = False
-    leaves: bool = False
     line: tuple[str, ...] = ()
     epoch: int = 0
 
@@ -123,33 +122,8 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
-    """Pass the commit point of a publish and give the lock back, in one. `again`: as of `Release`."""
-
-    pending: Pending
-    at: Moment
-    again: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Take a lock that is free, pass the commit point and hand over, in one. `again`: as of `Release`.
-
-    `there`: the last publish that is known to be applied, with all before it.
-    """
-
-    pending: Pending
-    at: Moment
-    again: bool = False
-    there: Pending | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Release:
-    """Give the lock back. `again`: this client will come back, so it stays in the line, at its end.
-
-    Of one that was handed over and that nobody waits for: release it for those who know nothing of that.
-    """
+    """Give the lock back. `again`: this client will come back, so it stays in the line, at its end."""
 
     at: Moment
     again: bool = False
@@ -167,21 +141,7 @@ class Tick:
     monotonic_s: float
 
 
-Event = (
-    TryLock
-    | RecordSeen
-    | PutWon
-    | PutFailed
-    | LostRace
-    | AppliedPending
-    | Renew
-    | Commit
-    | HandOver
-    | Publish
-    | Release
-    | Look
-    | Tick
-)
+Event = TryLock | RecordSeen | PutWon | PutFailed | LostRace | AppliedPending | Renew | Commit | Release | Look | Tick
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -257,18 +217,8 @@ class Reading:
 
     passing: Passing = Passing()
     keeps_log: bool = False
-    leaves: bool = False
     line: tuple[str, ...] = ()
     epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """The lock is there for us at this version, and nobody holds it; a publish may take it by the way."""
-
-    record: LockRecord
-    version: Version
-    wish: Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +244,6 @@ class Writing:
     clocks_ms: int
     before: Held | None
     wish: Reading = Reading()  # of a take: holds for the next judgement too
-    free: Free | None = None  # of a publish
     then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
     there: tuple[Pending, ...] = ()  # of what `before` names as pending: what is known to be applied
 
@@ -321,7 +270,7 @@ class Lost:
     why: str
 
 
-State = Idle | Reading | Free | Held | Writing | Checking | Rolling | Lost
+State = Idle | Reading | Held | Writing | Checking | Rolling | Lost
 Step = tuple[State, Effect | None]
 
 

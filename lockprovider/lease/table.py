@@ -5,8 +5,8 @@ It is data that `step` is compared with, in both directions, by enumeration
 machine does. `python -m lockprovider.lease.table` prints it as it stands in `lockprovider/README.md`.
 
 A state "Writing: take" is a `Writing` whose purpose that is; as the next state "Writing" or "Checking" alone is of the
-same write. "Done: free" is a `Done` that says so. Several in one cell stand for each of them. What is not here raises
-ValueError, but for a `Tick` before the deadline, which changes nothing in any state.
+same write. "Done: acquired" is a `Done` that says so. Several in one cell stand for each of them. What is not here
+raises ValueError, but for a `Tick` before the deadline, which changes nothing in any state.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ class Row(NamedTuple):
     when: str = ""
 
 
-_OF_ONE_THAT_HOLDS = "renew, commit, hand_over, release"
+_OF_ONE_THAT_HOLDS = "renew, commit, release"
 
 TABLE = (
     Row("Idle", "TryLock", "Reading", "ReadRecord", "nothing is known of the record"),
     Row("Lost", "TryLock", "Reading", "ReadRecord"),
-    Row("Idle; Free", "TryLock", "Writing: take", "PutRecord", "the record is known: as Reading"),
-    Row("Idle; Free", "TryLock", "Free", "Done: free", "likewise"),
-    Row("Idle; Free", "TryLock", "Idle", "Busy", "likewise"),
-    Row("Idle", "Release", "Writing: free", "PutRecord", "the own record was handed over; all of it is applied"),
+    Row("Idle", "TryLock", "Writing: take", "PutRecord", "the record is known: as Reading"),
+    Row("Idle", "TryLock", "Idle", "Busy", "likewise"),
     Row(
         "Reading; Checking: take",
         "RecordSeen",
@@ -45,12 +43,9 @@ TABLE = (
         "no record, or given, lapsed, or mine (an older write that landed late), and my turn: "
         "what is unapplied is copied, the epoch rises",
     ),
-    Row("Reading; Checking: take", "RecordSeen", "Free", "Done: free", "given, my turn, and to be left free"),
     Row("Reading; Checking: take", "RecordSeen", "Idle", "Busy", "another's and valid; or others go first"),
-    Row("Free", "Publish", "Writing: publish", "PutRecord", "taken, decided and handed over in one; the epoch rises"),
     Row("Held", "Renew", "Writing: renew", "PutRecord", "prolonged; what was applied is cleared"),
     Row("Held", "Commit", "Writing: commit", "PutRecord", "prolonged, with the publish"),
-    Row("Held", "HandOver", "Writing: hand_over", "PutRecord", "given back, with the publish"),
     Row("Held", "Release", "Writing: release", "PutRecord", "given back; what was applied is cleared"),
     Row(
         "Rolling", "AppliedPending", "Held", "Done: acquired, committed, not_written", "as it began; set aside: no log"
@@ -64,26 +59,17 @@ TABLE = (
     Row("Writing: renew", "PutWon", "Held", "Done: renewed", "nothing is unapplied"),
     Row("Writing: renew", "PutWon", "Rolling", "Done: renewed", "something is unapplied still"),
     Row("Writing: commit", "PutWon", "Rolling", "Apply", "the commit point was passed just now"),
-    Row(
-        "Writing: hand_over, publish",
-        "PutWon",
-        "Idle",
-        "Done: handed_over",
-        "it is decided: apply it, and nothing else",
-    ),
     Row("Writing: release", "PutWon", "Idle", "Done: released"),
-    Row("Writing: free", "PutWon", "Idle", "Done: freed"),
     Row("Writing: take", "LostRace", "Idle", "Busy", "lost the race; nobody has looked to whom"),
-    Row("Writing: free", "LostRace", "Idle", "Done: freed", "it is not ours any more"),
     Row(
-        "Writing: take, renew, commit, hand_over, publish, release, free",
+        "Writing: take, renew, commit, release",
         "PutFailed",
         "Checking",
         "ReadRecord",
         "refused, or nobody knows",
     ),
     Row(
-        "Checking: take, renew, commit, hand_over, publish, release, free",
+        "Checking: take, renew, commit, release",
         "Look",
         "Checking",
         "ReadRecord",
@@ -94,15 +80,7 @@ TABLE = (
     Row("Checking: renew", "RecordSeen", "Held", "Done: renewed", "my nonce"),
     Row("Checking: renew", "RecordSeen", "Rolling", "Done: renewed", "my nonce; something is unapplied still"),
     Row("Checking: commit", "RecordSeen", "Rolling", "Apply", "my nonce, or an older copy of the same commit"),
-    Row("Checking: hand_over", "RecordSeen", "Idle", "Done: handed_over", "likewise"),
-    Row("Checking: publish", "RecordSeen", "Idle", "Done: handed_over", "mine is unapplied, or in the log"),
-    Row("Checking: publish", "RecordSeen", "Free", "Done: not_written", "the record is as it was; it may land yet"),
-    Row("Checking: publish", "RecordSeen", "Idle", "Busy", "the log goes on without it: it never was, nor will be"),
-    Row(
-        "Checking: publish", "RecordSeen", "Lost", "Ended", "anything else: `settle_commit` says whether it was decided"
-    ),
     Row("Checking: release", "RecordSeen", "Idle", "Done: released", "anything but the next two"),
-    Row("Checking: free", "RecordSeen", "Idle", "Done: freed", "whatever is there"),
     Row(
         f"Checking: {_OF_ONE_THAT_HOLDS}",
         "RecordSeen",
@@ -118,7 +96,7 @@ TABLE = (
         "the same, and something is unapplied that is not known to be applied",
     ),
     Row(
-        "Checking: renew, commit, hand_over",
+        "Checking: renew, commit",
         "RecordSeen",
         "Lost",
         "Ended",

@@ -12,36 +12,30 @@ from fsspec_cas import AlreadyExists, CasError, Store, Version
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.lease.driver import Driver, final
-from lockprovider.lease.machine import hand_over_s, not_there, only_ours_since, settle_commit
+from lockprovider.lease.machine import only_ours_since, settle_commit
 from lockprovider.lease.states import (
     AppliedPending,
     Apply,
-    Busy,
     Checking,
     Commit,
     Done,
     Ended,
-    Free,
-    HandOver,
     Held,
-    Idle,
     Look,
     Me,
-    Publish,
     Renew,
     Rolling,
     Verdict,
 )
 from lockprovider.publish import steps
 from lockprovider.publish.applier import Applier
-from lockprovider.record.line import hands_over
 from lockprovider.record.pending import Pending
 
 _LOG = logging.getLogger("lockprovider")
 
 
 class Publisher:
-    """Publishes under its client's lease, or a lock that is left free. `one_publish` is held for the whole of it."""
+    """Publishes under its client's lease. `one_publish` is held for the whole of it."""
 
     def __init__(
         self, store: Store, path: str, me: Me, queue: ProcessQueue, driver: Driver, *, applier: Applier
@@ -155,63 +149,6 @@ class Publisher:
             if held and self._driver.feed(Renew(self._driver.moment())) == Done("renewed"):
                 raise AlreadyExists(said, path=pending.path)
         raise Unappliable(said, occupied=True)
-
-    def hand_over(self, pending: Pending) -> Done | Ended | None:
-        """Try once to pass the commit point and to give the lock back, in one write; None if nothing is held.
-
-        To be applied after that, see `apply_late`.
-        """
-        driver = self._driver
-        with self.one_publish:
-            self.apply_left(self.left_s)
-            with driver.one_step:
-                ended = self.finish_in_flight()
-                if not isinstance(driver.state, Held):
-                    return Done("handed_over") if self._handed_over(pending) else ended
-                self._tried[pending] = driver.state.version
-                return final(driver.feed(HandOver(pending, driver.moment(), self.comes_again())))
-
-    def _handed_over(self, pending: Pending) -> bool:
-        """Whether that is what became of the last lease: the heartbeat may have been told, in the publisher's place."""
-        state = self._driver.state
-        return isinstance(state, Idle) and state.released is not None and state.released[0].pending == pending
-
-    @property
-    def others_wait(self) -> bool:
-        """Whether it is time for a holder to hand over."""
-        held = self._driver.held()
-        return held is not None and hands_over(held.record, self._world.now_ms())
-
-    def apply_late(self, what: Apply, data: bytes, began_s: float) -> None:
-        """Apply what was handed over by a write that was sent after `began_s`; others may be at it, too.
-
-        Raises:
-            Unavailable: the time for it is over; the next holder does it.
-            PublishUnknown: it is there, but too late: one that knows nothing of it may have had the lock by then.
-            OutcomeUnknown, StoreError: as `publish.apply`.
-        """
-        until_s = began_s + hand_over_s(self._me.settings) / 2  # the other half is for clocks that differ
-        if what.earlier and self._applier.was_seen(what.earlier[-1]):
-            what = Apply(what.pending)
-        self._applier.apply(what, data, lambda: until_s - self._world.monotonic_s())
-        if self._world.monotonic_s() >= until_s:
-            self._must_not_be_too_late(what.pending, began_s)
-
-    def publish_free(self, free: Free, pending: Pending) -> tuple[Apply, Busy | Done | Ended | None]:
-        """Try once to take the lock, pass the commit point and hand over; and what is to be applied if that is so."""
-        driver = self._driver
-        with self.one_publish, driver.one_step:
-            there = self._applier.there
-            what = Apply(pending, not_there(free.record, there))
-            if driver.state is not free:
-                return what, None
-            driver.patient = True
-            self._tried[pending] = free.version
-            self._applier.look_ahead(what.earlier[-1] if what.earlier else None)
-            again = self._queue.comes_again(free.record)
-            answer = driver.feed(Publish(pending, driver.moment(), again, there))
-            driver.note_turn()
-            return what, None if isinstance(answer, Apply) else answer
 
     def tried(self, pending: Pending) -> bool:
         """Whether this lease ever sent the commit of `pending`."""

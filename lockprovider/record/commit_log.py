@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from lockprovider.record.pending import Pending
 
 _LEVEL = 6  # entries are much alike: the last sixteen of small commits are 2.4 KB
-_PACKED = 6144  # bytes; everybody who waits for the lock reads them
-_ENTRIES = 64
+_PACKED = 16384  # bytes; everybody who waits for the lock reads them
+_ENTRIES = 128
 _LARGEST = 32768  # bytes of one entry
 
 
@@ -42,9 +42,7 @@ class Log:
 
     def plus(self, pending: Pending) -> Log:
         """The same log with one more publish, and as many of the others as there is room for."""
-        newest = Entry(pending.path, pending.digest, pending.data)
-        if len(pending.data or b"") > _LARGEST or len(pack((newest,))) > _PACKED // 2:
-            newest = replace(newest, data=None)
+        newest = Entry(pending.path, pending.digest, pending.data if tells(pending) else None)
         entries = (*unpack(self.packed), newest)[-_ENTRIES:]
         packed = pack(entries)
         while len(packed) > _PACKED and len(entries) > 1:
@@ -57,6 +55,11 @@ class Log:
         if not self.first <= place <= self.next:
             return None
         return () if place == self.next else unpack(self.packed)[place - self.first :]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All that it goes back to."""
+        return unpack(self.packed)
 
     def has(self, pending: Pending) -> bool:
         """Whether that publish is one of these."""
@@ -74,6 +77,14 @@ class Log:
         return [(e.path, e.digest, e.data) for e in last] == wanted and all(p.data is not None for p in pendings)
 
 
+def tells(pending: Pending) -> bool:
+    """Whether a log keeps the bytes of this publish: there are few enough of them."""
+    data = pending.data
+    if data is None or len(data) > _LARGEST:
+        return False
+    return len(pack((Entry(pending.path, pending.digest, data),))) <= _PACKED // 2
+
+
 def pack(entries: tuple[Entry, ...]) -> bytes:
     """The entries as bytes: a line that names them, then what they published, deflated together."""
     named = [[e.path, e.digest, -1 if e.data is None else len(e.data)] for e in entries]
@@ -81,7 +92,7 @@ def pack(entries: tuple[Entry, ...]) -> bytes:
     return zlib.compress(head + b"\n" + b"".join(e.data or b"" for e in entries), _LEVEL) if entries else b""
 
 
-@lru_cache(maxsize=8)  # what was just packed, or read, is asked for again and again
+@lru_cache(maxsize=32)
 def unpack(packed: bytes) -> tuple[Entry, ...]:
     """The entries again.
 

@@ -13,7 +13,6 @@ from lockprovider.record.record import LockRecord
 
 # No turn counts for longer in what others wait for, and nobody's turn is waited for longer at a lock that lies free.
 LONGEST_S = 4.5
-HAND_OVERS = 8
 
 
 def ahead_of(name: str, line: tuple[str, ...]) -> int:
@@ -31,48 +30,33 @@ def lies_free_s(record: LockRecord, now_ms: int) -> float:
     return (now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
-def may_stay_free(record: LockRecord) -> bool:
-    """Whether a publish may take the lock by the way.
-
-    Not one that lapsed: its holder may be at work. Not without a log: a publish would not tell what happened before.
-    And one in so many is done under a lock that is taken and released: one that is only ever handed over is never free
-    for a client that knows nothing of that.
-    """
-    log = record.log
-    sole = all(pending.sole for pending in record.unapplied)
-    return record.given and log is not None and log.next % HAND_OVERS != 0 and sole and record.tells_all
-
-
-def hands_over(record: LockRecord, now_ms: int) -> bool:
-    """Whether its holder hands over rather than releases: others are in the line, and it is not for a JVM's turn.
-
-    Not after a long turn: all who were in the line may have given up, and whoever knows nothing of them would wait for
-    nobody.
-    """
-    lasts_ms = 0 if record.holder is None else now_ms - record.holder.since_ms
-    every_so_often = record.log is not None and record.log.next % HAND_OVERS == 0
-    return bool(record.line) and lasts_ms <= LONGEST_S * 1000 and not every_so_often
-
-
 def rests_s(record: LockRecord, now_ms: int) -> float:
     """For how long those in the line leave a released lock to one that knows nothing of it, in seconds."""
     left_ms = record.rest_ms - now_ms if record.expired else 0
     return left_ms / 1000 if 0 < left_ms <= _REST_MS else 0.0
 
 
-def rest_ms(record: LockRecord, now_ms: int) -> int:
-    """Until when a lock that is released now is left to such a one; as it stands in the record if that is not due."""
-    last_ms = max(record.guest_ms, record.rest_ms)
-    is_due = record.line and record.guest_ms and now_ms > last_ms + _REST_EVERY_MS
-    return now_ms + _REST_MS if is_due else record.rest_ms
+def rest_due_ms(record: LockRecord, now_ms: int) -> int:
+    """Until when a lock that is released now is left to one that knows nothing of ours; 0 if that is not due.
+
+    One may be there that was never seen: so it is due now and then if nobody is known, too.
+    """
+    every_ms = _REST_EVERY_MS if record.guest_ms else _REST_UNASKED_MS
+    return now_ms + _REST_MS if now_ms > max(record.guest_ms, record.rest_ms) + every_ms else 0
+
+
+def left_alone_ms(record: LockRecord, now_ms: int, *, lies_free: bool) -> int:
+    """Until when it was left to such a one, by a write of now; `lies_free`: it is, but nobody need wait for that."""
+    return now_ms - _REST_MS if lies_free or not record.rest_ms else record.rest_ms
 
 
 _REST_EVERY_MS = 15_000
+_REST_UNASKED_MS = 50_000  # a JVM writer asks for a minute
 _REST_MS = 1200  # JVM Hudi looks once in a second
 
 
 def guest_ms(seen: LockRecord, now_ms: int) -> int:
-    """When one was seen that knows nothing of the line; 0 if that is long past."""
+    """When one was seen that knows nothing of ours; 0 if that is long past."""
     if not seen.nonce:
         return now_ms
     return seen.guest_ms if now_ms <= seen.guest_ms + LONG_PAST_MS else 0

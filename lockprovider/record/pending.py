@@ -20,6 +20,11 @@ class Pending:
     data: bytes | None = None
     sole: bool = False
 
+    @classmethod
+    def of_bytes(cls, path: str, data: bytes) -> Pending:
+        """A `sole` publish of these bytes."""
+        return cls(path, "", digest(data), data, sole=True)
+
 
 def digest(data: bytes) -> str:
     """The identity of a published object's bytes."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,6 +58,7 @@ class LockRecord:
         freed_ms: when it was released to those in the line, epoch ms by the releaser's clock; else 0.
         guest_ms: when it was found to be written by one that knows nothing of the line (a JVM writer), epoch ms; 0 if
             that is long past.
+        duty_ms: for how long after this write its writer looks at the intents again; 0 if it does not. A hint.
         rest_ms: until when those in the line leave a released lock to such a one, epoch ms; or until when they did.
         handed: the holder has ended with a publish and handed the lock over. Any of ours may take it; who knows nothing
             of `pending` (a JVM writer) has to wait until `valid_until_ms`.
@@ -81,6 +83,7 @@ class LockRecord:
     earlier: tuple[Pending, ...] = ()
     guest_ms: int = 0
     rest_ms: int = 0
+    duty_ms: int = 0
 
     @property
     def unapplied(self) -> tuple[Pending, ...]:
@@ -121,20 +124,7 @@ class LockRecord:
             "pending": None if self.pending is None else fields_of(self.pending, enclosed=not self.tells_all),
             "holder": None if self.holder is None else {n: getattr(self.holder, n) for n in Holder.__slots__},
         }
-        if self.line:
-            fields["line"] = list(self.line)
-        if self.turn_ms:
-            fields["turnMs"] = self.turn_ms
-        if self.freed_ms:
-            fields["freedMs"] = self.freed_ms
-        if self.guest_ms:
-            fields["guestMs"] = self.guest_ms
-        if self.rest_ms:
-            fields["restMs"] = self.rest_ms
-        if self.handed:
-            fields["handed"] = True
-        if self.late_ms:
-            fields["lateUntil"] = self.late_ms
+        fields |= {name: value for name, value in self._only_if_said() if value}
         if self.earlier:
             told = self.tells_all and all(p.sole and not p.staged for p in self.earlier)
             fields["earlier"] = len(self.earlier) if told else [fields_of(p, enclosed=True) for p in self.earlier]
@@ -142,6 +132,17 @@ class LockRecord:
             fields["log"] = {"name": self.log.name, "first": self.log.first, "next": self.log.next}
             fields["log"]["packed"] = base64.b64encode(self.log.packed).decode("ascii")
         return json.dumps(fields, separators=(",", ":")).encode()
+
+    def _only_if_said(self) -> Iterator[tuple[str, Any]]:
+        """What is left out where it says nothing."""
+        yield "line", list(self.line)
+        yield "turnMs", self.turn_ms
+        yield "freedMs", self.freed_ms
+        yield "guestMs", self.guest_ms
+        yield "restMs", self.rest_ms
+        yield "dutyMs", self.duty_ms
+        yield "handed", self.handed
+        yield "lateUntil", self.late_ms
 
     @classmethod
     def decode(cls, data: bytes) -> LockRecord:
@@ -171,6 +172,7 @@ class LockRecord:
                 earlier=_earlier(fields.get("earlier"), log) if pending else (),
                 guest_ms=_of(fields.get("guestMs") or 0, int),
                 rest_ms=_of(fields.get("restMs") or 0, int),
+                duty_ms=_of(fields.get("dutyMs") or 0, int),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
             raise MalformedRecord(

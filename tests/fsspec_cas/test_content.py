@@ -9,9 +9,8 @@ import pickle
 import fsspec
 import pytest
 
-import lockprovider
 from fsspec_cas import AsyncStore, NotBytes, Store, Won
-from lockprovider import async_lock, open_lock
+from lockprovider import Intent, async_lock, open_lock
 
 NO_BYTES = [5, 0, True, None, "text", [1, 2], (1,), 1.5, io.BytesIO(b"1"), array.array("B", b"1"), range(3)]
 URL = "memory://unit-content"
@@ -92,17 +91,13 @@ def test_a_lock_publishes_bytes_only(url, wrong):
             lambda: lock.stage("state/1", wrong),
             lambda: lock.enclose("state/1", wrong),
             lambda: lease.publish_new(right, wrong),
-            lambda: lease.publish_last(right, wrong),
         ):
             with pytest.raises(NotBytes):
                 call()
         assert inside.list("") == before
-        lease.publish_last(right, b"right")
-    free = lock.wait_for_turn()
-    assert not isinstance(free, lockprovider.Lease)
+        lease.publish_new(right, b"right")
     with pytest.raises(NotBytes):
-        free.publish_last(right, wrong)
-    free.release()
+        lock.commit(Intent("log", 0, "state/1", wrong), None)  # refused before anybody is asked
 
 
 async def test_an_async_lease_too(url):

@@ -2,16 +2,16 @@
 
 Every client runs transactions: take the lock, read which entries there are, publish an entry that names them all, release.
 The client's decisions are `step` and `settle_commit` of `lockprovider.lease.machine`, the real ones; what `Lock` and `Lease` do around
-them is followed here step by step. One step of the world is one request, or one event of one client, so all others may
+them is followed here step by step. Those who combine hold no lock: they decide by `lockprovider.group.combine` on the same record,
+what they want themselves and nothing else (`group_commit` has the rest). One step of the world is one request, or one event of one client, so all others may
 act between any two of them: that is what a pause is.
 
 What may happen, each within a budget: a lease counts as lapsed for another client at any moment; a holder finds that its
 own lease has lapsed at any moment; the answer to a request is lost; a write is late, and lands at any later moment at which
 its condition is true (a second copy of a write that landed never finds its condition true again, so "twice" is a late
 write that has lost); a request fails and was not done; a client stops for ever, with its write still on the way; one that
-waits writes itself into the line, that is into the record of the holder; a holder hands the lock over with its commit;
-one that keeps the log publishes under a lock that nobody holds. What was handed over is applied at any later moment by
-the one who did, after what was decided before. Those who keep the log go by it, instead of reading the entries, whenever they can. All take as rudely as they can: the line is
+waits writes itself into the line, that is into the record of the holder. What is decided without a lock is applied at any
+later moment by the one who did, after what was decided before. Those who keep the log go by it, instead of reading the entries, whenever they can. All take as rudely as they can: the line is
 politeness, and nothing may depend on it. The holder removes what was published; an operator breaks a lease; something on
 the way delivers a write twice, and what is answered is the refusal of the second copy; a JVM writer takes what is released,
 commits, and drops all fields that it does not know.
@@ -35,6 +35,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from fsspec_cas import ABSENT, Version
+from lockprovider.group import combine as group
+from lockprovider.group.intent import Intent
 from lockprovider.lease import machine as real
 from lockprovider.lease.states import (
     EVERYONE,
@@ -45,8 +47,6 @@ from lockprovider.lease.states import (
     Commit,
     Done,
     Ended,
-    Free,
-    HandOver,
     Held,
     Idle,
     Look,
@@ -54,7 +54,6 @@ from lockprovider.lease.states import (
     LostRace,
     Me,
     Moment,
-    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -71,7 +70,7 @@ from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
 from model.search import BrokenPromise
 
-_WRITING = ("try", "seen", "renew", "commit", "hand over", "publish", "release")
+_WRITING = ("try", "seen", "renew", "commit", "release")
 ANY = object()  # a condition that is always true: what a plain put has
 PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free", "gone", "once"})
 _MEMORY = 3
@@ -91,7 +90,6 @@ class Budget(NamedTuple):
     crashes: int = 0
     renewals: int = 0
     joins: int = 0
-    hands: int = 0
     removals: int = 0
     breaks: int = 0
     twice: int = 0
@@ -110,14 +108,32 @@ class Rules:
     settles: bool = True  # False: an ended lease is taken for "not written" without looking
     record_first: bool = True
     deletes: bool = False
-    in_order: bool = True  # False: one that has published without holding the lock applies its own and nothing else
-    applies_first: bool = (
-        True  # False: it frees the lock for those who know nothing of what is pending, and applies never
-    )
+    combine: Callable[..., LockRecord] = group.combine
+    verdict: Callable[..., group.Verdict] = group.verdict
+    looks: bool = True  # False: who combines takes a refusal for never
+    moves_on: bool = True  # False: what is not in the log never will be, also while its write may be on the way
+    in_order: bool = True  # False: one that has decided without holding the lock applies its own and nothing else
+    applies_first: bool = True  # False: it frees the lock for those who know nothing of what is pending, before that
     refused: Callable[..., Any] = real.refused
     cleans: bool = True  # False: what is removed may stand in the record still, as decided
     frees_unapplied: bool = False  # True: a break releases a lock whose pending publish is not there
-    unwritten: str = "unknown"  # what a publish without a lock is told that is not there, and may be on its way
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The record as one that combines has seen it."""
+
+    record: LockRecord
+    version: Version
+
+
+class Alone:
+    """What one that combines wants may follow nothing that it has not seen."""
+
+    @staticmethod
+    def refuse(intent: Intent, since: Any) -> None:
+        if since:
+            raise LookupError(intent.stem)
 
 
 class Client(NamedTuple):
@@ -133,7 +149,7 @@ class Client(NamedTuple):
     seen: int = 0
     applying: int = 0  # the apply that goes on while `op` is the heartbeat's
     memory: int = 0  # a log, a place in it, and the entries there were then
-    before: int = 0  # what is to be applied before the own entry, when that was published under a free lock
+    before: int = 0  # what is to be applied before the own entry, when that was decided without a lock
     there: int = 0  # a publish that is known to be there, with all before it
 
 
@@ -160,7 +176,7 @@ class Publishing:
     budget: Budget = field(default_factory=Budget)
     rules: Rules = field(default_factory=Rules)
     keepers: str = ""  # who keeps the log
-    leavers: str = ""  # who leaves the lock free, where a publish will do
+    combiners: str = ""  # who decides without holding the lock
     watch: frozenset[str] = PROMISES
     reached: set[str] = field(default_factory=set)  # so that a test can see that the search went where it matters
 
@@ -217,7 +233,7 @@ class Publishing:
         held = real.belief(machine)
         rolling = () if held is None or isinstance(machine, Held) else held.record.unapplied
         applies = [self._all[op] for op in (client.op, client.applying) if isinstance(self._all[op], Apply)]
-        late = [self._entry(i, client)] if client.phase in ("late", "publish") else []
+        late = [self._entry(i, client)] if client.phase in ("late", "publish", "asking") else []
         named = {p.path for p in (*before, *rolling, *(q for a in applies for q in (*a.earlier, a.pending)))}
         return path in named or path in late
 
@@ -297,10 +313,7 @@ class Publishing:
             # They are alike until they begin: A is whoever begins first.
             begins = client.entry > 0 or i == 0 or world.clients[i - 1].entry > 0
             if begins and client.entry < self.transactions:
-                ready = machine if isinstance(machine, (Idle, Lost)) else Idle()
-                known = {"memory": client.memory, "there": client.there}
-                fresh = Client(self._id(ready), entry=client.entry + 1, **known)
-                yield self._feed(f"{name} tries to take the lock", world, i, fresh, "try")
+                yield self._begin(world, i, machine)
             return
         yield from self._beside(world, i, machine)
         match client.phase, machine:
@@ -308,8 +321,10 @@ class Publishing:
                 yield self._learn(world, i, machine)
             case "late", _:
                 yield from self._apply_late(world, i)
-            case "publish", Held() | Free():
-                yield from self._decide(world, i, machine)
+            case ("asking", _) | ("publish" | "free", Looked()):
+                yield self._unheld(world, i, machine)
+            case "publish", Held():
+                yield from self._decide(world, i)
             case "publish" | "release", Checking():
                 yield self._feed(f"{name} looks again", world, i, client, "look")
             case "publish", Rolling(held):
@@ -319,41 +334,59 @@ class Publishing:
             case "publish", _:
                 label = f"{name} finds its lease ended"
                 yield label, self._ended(label, world, i, client)
-            case "release", (Held() | Rolling()):
-                yield self._feed(f"{name} releases", world, i, client, "release")
             case "release", _:
-                yield f"{name} has nothing to release", self._over(world, i, client, "out")
+                yield self._release(world, i, machine)
             case _:
                 raise AssertionError(f"{client.phase}, {machine}")
 
-    def _decide(self, world: World, i: int, machine: Held | Free) -> Iterator[tuple[str, World]]:
-        if isinstance(machine, Free):
-            yield from self._publish(world, i, machine)
-            return
-        client, name, hands = world.clients[i], _NAMES[i], world.budget.hands
-        what = f"{self._entry(i, client)} [{client.base}]"
-        tried = client._replace(tried=True)
-        if hands:
-            after = world._replace(budget=world.budget._replace(hands=hands - 1))
-            yield self._feed(f"{name} hands over with {what}", after, i, tried, "hand over")
-        yield self._feed(f"{name} sends the commit of {what}", world, i, tried, "commit")
-
-    def _publish(self, world: World, i: int, machine: Free) -> Iterator[tuple[str, World]]:
+    def _release(self, world: World, i: int, machine: Any) -> tuple[str, World]:
         client, name = world.clients[i], _NAMES[i]
-        self.reached.add("published under a free lock")
-        before = real.not_there(machine.record, self._all[client.there])
-        if before:
-            self.reached.add("published before what was decided earlier was there")
-        tried = client._replace(tried=True, before=self._id(before))
-        yield self._feed(f"{name} publishes {self._entry(i, client)} [{client.base}]", world, i, tried, "publish")
-        yield f"{name} does not use its turn", self._over(world, i, client, "out")
+        if isinstance(machine, (Held, Rolling)):
+            return self._feed(f"{name} releases", world, i, client, "release")
+        return f"{name} has nothing to release", self._over(world, i, client, "out")
+
+    def _begin(self, world: World, i: int, machine: Any) -> tuple[str, World]:
+        client, name = world.clients[i], _NAMES[i]
+        ready = self._id(machine if isinstance(machine, (Idle, Lost)) else Idle())
+        fresh = Client(ready, entry=client.entry + 1, memory=client.memory, there=client.there)
+        if name in self.combiners:
+            looks = fresh._replace(phase="look", op=self._id(ReadRecord()))
+            return f"{name} wants to decide", _with(world, i, looks)
+        return self._feed(f"{name} tries to take the lock", world, i, fresh, "try")
+
+    def _decide(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        client, name = world.clients[i], _NAMES[i]
+        what = f"{self._entry(i, client)} [{client.base}]"
+        yield self._feed(f"{name} sends the commit of {what}", world, i, client._replace(tried=True), "commit")
+
+    def _unheld(self, world: World, i: int, machine: Any) -> tuple[str, World]:
+        """The next step of one that combines."""
+        client, name = world.clients[i], _NAMES[i]
+        if client.phase == "asking":
+            return f"{name} looks again", _with(world, i, client._replace(op=self._id(ReadRecord())))
+        if client.phase == "free":
+            return f"{name} frees the lock", self._combines(world, i, client, machine.record, ())
+        self.reached.add("decided without a lock")
+        asks, batch = client._replace(phase="asking"), (self._pending(i, client),)
+        label = f"{name} decides {self._entry(i, client)} [{client.base}]"
+        return label, self._combines(world, i, asks, machine.record, batch)
+
+    def _combines(self, world: World, i: int, client: Client, seen: LockRecord, batch: tuple[Pending, ...]) -> World:
+        """Write what `combine` says over what was seen."""
+        there = self._all[client.there]
+        if real.not_there(seen, there) and batch:
+            self.reached.add("decided before what was decided earlier was there")
+        at = _at(str(self._fresh_nonce(world)))
+        record = self.rules.combine(self._me[i], seen, batch, at, there=there)
+        put = PutRecord(record, self._all[client.machine].version)
+        return _with(world, i, client._replace(op=self._id(put)))
 
     def _learn(self, world: World, i: int, machine: Any) -> tuple[str, World]:
         """Find out which entries there are."""
         client = world.clients[i]
         base = self._by_log(client, machine)
         how = "reads the entries" if base is None else "goes by the log"
-        unapplied = (p.path for p in machine.record.unapplied) if isinstance(machine, Free) else ()
+        unapplied = (p.path for p in machine.record.unapplied) if isinstance(machine, Looked) else ()
         base = ",".join(sorted({*world.objects, *unapplied})) if base is None else base
         self.reached.add(how)
         after = self._remembering(client._replace(phase="publish", base=base), machine)
@@ -372,7 +405,7 @@ class Publishing:
         return client if log is None else client._replace(memory=self._id((log.name, log.next, client.base)))
 
     def _apply_late(self, world: World, i: int) -> Iterator[tuple[str, World]]:
-        """`Lock.apply_late`: after the lock was handed over, whoever may have it now."""
+        """What was decided without a lock, whoever may have that now."""
         client, entry = world.clients[i], self._entry(i, world.clients[i])
         before = self._all[client.before] or ()
         if before and self.rules.in_order:
@@ -383,14 +416,45 @@ class Publishing:
             return
         self.reached.add("applied late")
         applied = client._replace(there=self._id(self._pending(i, client)))
-        label = f"{_NAMES[i]} applies {entry}, after it has handed over"
-        yield label, self._published(label, self._there(label, world, entry, i), i, applied)
+        label = f"{_NAMES[i]} applies {entry}, which it has decided"
+        there = self._there(label, world, entry, i)
+        yield label, self._published(label, there, i, applied)
         yield f"{_NAMES[i]} does not get to applying {entry}", self._over(world, i, client, "out")
-        if self.leavers and self._all[client.machine].released is not None:
+        if isinstance(self._all[client.machine], Looked):
             label = f"{_NAMES[i]} {'applies ' + entry if self.rules.applies_first else 'forgets'}, and frees the lock"
-            there = self._there(label, world, entry, i) if self.rules.applies_first else world
             self.reached.add("freed")
-            yield self._feed(label, there, i, applied._replace(phase="release"), "release")
+            freeing = applied._replace(phase="free", before=0, seen=0, epoch=0, base="")
+            yield label, _with(there if self.rules.applies_first else world, i, freeing)
+
+    def _asked(self, world: World, i: int) -> Iterator[tuple[str, World]]:
+        """What became of the write of one that combines: it looks, and sees to it that its write cannot come late."""
+        client, name, record = world.clients[i], _NAMES[i], self._all[world.record]
+        looked, pending = self._all[client.machine], self._pending(i, client)
+        log, place, _ = self._all[client.memory]
+        seen = None if record is None else record.log
+        came = self.rules.verdict(seen, Intent(log, place, pending.path, b"it"), Alone())
+        unapplied = () if record is None else real.not_there(record, self._all[client.there])
+        waits = self._id(None)
+        match came:
+            case group.Decided() if pending in unapplied:
+                before = unapplied[: unapplied.index(pending)]
+                late = client._replace(phase="late", op=0, machine=waits, before=self._id(before))
+                yield f"{name} sees that it is decided", _with(world, i, late)
+            case group.Decided():
+                label = f"{name} sees that it is decided, and there"
+                yield label, self._published(label, world, i, client._replace(op=0, phase="late"))
+            case group.Waiting() if self._version(world.record) == looked.version and self.rules.moves_on:
+                yield f"{name} gives up, not knowing", self._over(world, i, client._replace(op=0), "out")
+                label = f"{name} sees the record as it was, and moves it on"
+                yield label, self._combines(world, i, client, looked.record, ())
+            case group.Void() if pending in unapplied:
+                yield f"{name} leaves it to the holder", self._over(world, i, client._replace(op=0), "out")
+            case group.Void() if pending.path in world.objects:
+                label = f"{name} finds that it is there"
+                yield label, self._published(label, world, i, client._replace(op=0, phase="late"))
+            case _:
+                label = f"{name} sees that it never was decided"
+                yield label, self._denied(label, world, i, client._replace(op=0), "out")
 
     def _there(self, label: str, world: World, path: str, i: int) -> World:
         for gone, epoch in world.removed:
@@ -431,7 +495,7 @@ class Publishing:
 
     def _join(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         name, record, budget = _NAMES[i], self._all[world.record], world.budget
-        joinable = record is not None and (not record.given or self.leavers != "")  # whoever goes last writes it, too
+        joinable = record is not None and (not record.given or self.combiners != "")  # whoever goes last writes it, too
         waits = world.clients[i].phase == "out" and joinable
         if budget.joins and waits and record.nonce and name != record.owner and name not in record.line:
             put = PutRecord(self.rules.joined(record, name), self._version(world.record))
@@ -459,6 +523,16 @@ class Publishing:
     def _read(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         record = self._all[world.record]
+        if client.phase == "asking":
+            yield from self._asked(world, i)
+            return
+        if client.phase == "look":
+            may = record is not None and group.may_write(record)
+            looked = Looked(record, self._version(world.record)) if may else None
+            known = client._replace(op=0, phase="fresh", machine=self._id(looked))
+            label = f"{name} reads the record"
+            yield label, _with(world, i, known) if may else self._over(world, i, client._replace(op=0), "out")
+            return
         there = "no record" if record is None else f"{record.owner}'s record ({_what(record)})"
         yield self._feed(f"{name} reads {there}", world, i, client, "seen", world.record)
         if budget.lapses and record is not None and record.owner not in (name, _GUEST) and not record.given:
@@ -473,6 +547,9 @@ class Publishing:
     def _put(self, world: World, i: int, put: PutRecord) -> Iterator[tuple[str, World]]:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         what = f"{name}'s write ({_what(put.record)})"
+        if name in self.combiners:
+            yield from self._put_unheld(world, i, put, what)
+            return
         refusal = self.rules.refused(self._all[client.machine], put.condition, patient=budget.twice > 0)
         refused = "lost race" if isinstance(refusal, LostRace) else "failed"
         if not self._true(world, put):
@@ -496,6 +573,41 @@ class Publishing:
             failed = world._replace(budget=budget._replace(failed=budget.failed - 1))
             _, failed = self._feed(label, failed, i, client, "failed")
             yield label, self._raised(failed, i)
+
+    def _put_unheld(self, world: World, i: int, put: PutRecord, what: str) -> Iterator[tuple[str, World]]:
+        """By one that combines: unless it has won, it looks."""
+        client, budget = world.clients[i], world.budget
+        frees = client.phase == "free"
+        after = self._over(world, i, client._replace(op=0), "out") if frees else _with(world, i, client._replace(op=0))
+        if not self._true(world, put):
+            label = f"{what} is refused"
+            yield label, after if frees else self._refused(label, after, i)
+            return
+        label = f"{what} lands"
+        landed = self._land(label, after, put)
+        pending = self._pending(i, client)
+        if frees or pending not in put.record.unapplied:
+            yield label, landed
+        else:
+            before = put.record.unapplied[: put.record.unapplied.index(pending)]
+            won = Looked(put.record, self._version(landed.record))
+            known = client._replace(op=0, phase="late", machine=self._id(won), before=self._id(before))
+            yield label, _with(landed, i, known)
+        if budget.lost:
+            yield f"{label}, its answer is lost", landed._replace(budget=budget._replace(lost=budget.lost - 1))
+        if budget.twice:
+            self.reached.add("twice")
+            twice = landed._replace(budget=budget._replace(twice=budget.twice - 1))
+            label = f"{what} lands twice, the second copy is refused"
+            yield label, twice if frees else self._refused(label, twice, i)
+        if budget.late:
+            late = after._replace(ghosts=world.ghosts | {client.op}, budget=budget._replace(late=budget.late - 1))
+            yield f"{what} is late and not answered", late
+        if budget.failed:
+            yield f"{what} fails and was not done", after._replace(budget=budget._replace(failed=budget.failed - 1))
+
+    def _refused(self, label: str, world: World, i: int) -> World:
+        return world if self.rules.looks else self._denied(label, world, i, world.clients[i], "out")
 
     def _apply(self, world: World, i: int, apply: Apply) -> Iterator[tuple[str, World]]:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
@@ -575,7 +687,7 @@ class Publishing:
     def _feed(self, label: str, world: World, i: int, client: Client, kind: str, arg: int = 0) -> tuple[str, World]:
         """Feed one event to the real machine."""
         nonce = self._fresh_nonce(world) if kind in _WRITING else 0
-        published = (client.base, client.entry, client.there) if kind in ("commit", "hand over", "publish") else None
+        published = (client.base, client.entry) if kind == "commit" else None
         key = (i, client.machine, kind, arg, nonce, published)
         if key not in self._fed:
             event = self._event(i, client, kind, arg, nonce)
@@ -590,8 +702,8 @@ class Publishing:
                 return self._pruned(_with(world, i, client))
             case ReadRecord() | PutRecord() | Apply():
                 return self._pruned(_with(world, i, client._replace(op=effect_id)))
-            case Busy() | Done("free" | "not_written") as answer if not client.applying:
-                return self._pruned(self._not_done(label, world, i, client, answer))
+            case Busy() if client.phase == "out" and not client.applying:
+                return self._pruned(self._over(world, i, client, "out"))
             case _ if client.applying:  # the heartbeat's own: the one who applies goes on
                 return self._pruned(_with(world, i, client._replace(op=client.applying, applying=0)))
             case Done("acquired"):
@@ -599,9 +711,7 @@ class Publishing:
                 return self._pruned(_with(world, i, client._replace(phase="fresh", epoch=epoch)))
             case Done("committed") if client.phase == "publish":
                 return self._pruned(self._published(label, world, i, client))
-            case Done("handed_over"):
-                return self._pruned(_with(world, i, client._replace(phase="late", seen=0, epoch=0)))
-            case Done("released" | "freed"):
+            case Done("released"):
                 return self._pruned(self._over(world, i, client, "out"))
             case Done():
                 return self._pruned(_with(world, i, client))
@@ -609,21 +719,6 @@ class Publishing:
                 return self._pruned(self._ended(label, world, i, client))
             case other:
                 raise AssertionError(other)
-
-    def _not_done(self, label: str, world: World, i: int, client: Client, answer: Any) -> World:
-        """Somebody else has the lock, or it is left free, or what was sent is not there."""
-        match answer:
-            case Busy() if client.phase != "publish":
-                return self._over(world, i, client, "out")
-            case Done("free") if client.phase != "publish":
-                return _with(world, i, client._replace(phase="fresh", epoch=0))
-            case Busy() | Done("free"):
-                return self._denied(label, world, i, client, "out")
-            case Done("not_written") if isinstance(self._all[client.machine], Free):
-                never = self.rules.unwritten == "never"
-                return self._denied(label, world, i, client, "out") if never else self._over(world, i, client, "out")
-            case _:
-                return _with(world, i, client)
 
     def _ended(self, label: str, world: World, i: int, client: Client) -> World:
         if client.phase != "publish":
@@ -647,7 +742,8 @@ class Publishing:
     def _over(self, world: World, i: int, client: Client, phase: str) -> World:
         """On to `phase`, without what is not needed any more: fewer states that differ in nothing."""
         retired = phase == "out" and client.entry >= self.transactions
-        machine = self._id(Idle()) if retired else client.machine
+        unheld = isinstance(self._all[client.machine], Looked)
+        machine = self._id(Idle()) if retired or unheld else client.machine
         known = {} if retired else {"memory": client.memory, "there": client.there}
         return self._pruned(_with(world, i, Client(machine, client.op, phase, client.entry, **known)))
 
@@ -739,7 +835,7 @@ class Publishing:
             return _PLAIN[kind]
         match kind:
             case "try":
-                return TryLock(at, EVERYONE, _NAMES[i] in self.keepers, _NAMES[i] in self.leavers)
+                return TryLock(at, EVERYONE, _NAMES[i] in self.keepers)
             case "seen":
                 record = self._all[arg]
                 return RecordSeen(record, None if record is None else self._version(arg), at)
@@ -749,10 +845,6 @@ class Publishing:
                 return Renew(at)
             case "commit":
                 return Commit(self._pending(i, client), at)
-            case "hand over":
-                return HandOver(self._pending(i, client), at)
-            case "publish":
-                return Publish(self._pending(i, client), at, there=self._all[client.there])
             case "release":
                 return Release(at)
             case _:
@@ -791,7 +883,7 @@ def _at(nonce: str) -> Moment:
 
 
 def _log(machine: Any) -> Any:
-    held = machine if isinstance(machine, Free) else real.belief(machine)
+    held = machine if isinstance(machine, Looked) else real.belief(machine)
     return None if held is None else held.record.log
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 S = TypeVar("S", bound=Hashable)
+FAULT = "(fault)"  # what the label of a step begins with that nobody can rely on
 Steps = Callable[[S], Iterable[tuple[str, S]]]
 
 
@@ -37,17 +38,23 @@ class Found:
         return f"broken after {len(self.story)} steps ({self.states} states searched): {self.why}\n{told}"
 
 
-def explore(initial: S, steps: Steps[S], *, at_most: int = 5_000_000) -> Found:
-    """Search all states from `initial`; `steps` raises BrokenPromise."""
+def explore(
+    initial: S, steps: Steps[S], *, at_most: int = 5_000_000, ended: Callable[[S], bool] | None = None
+) -> Found:
+    """Search all states from `initial`; `steps` raises BrokenPromise.
+
+    With `ended`: from each of them one can be reached of which that is true, without a step that is a "(fault)".
+    """
     gc.disable()  # nothing here is garbage, and looking for it takes half of the time
     try:
-        return _explore(initial, steps, at_most)
+        return _explore(initial, steps, at_most, ended)
     finally:
         gc.enable()
 
 
-def _explore(initial: S, steps: Steps[S], at_most: int) -> Found:
+def _explore(initial: S, steps: Steps[S], at_most: int, ended: Callable[[S], bool] | None) -> Found:
     came_from: dict[S, tuple[S, str] | None] = {initial: None}
+    leads_to: dict[S, list[S]] = {}  # the other way round
     todo = deque([initial])
     taken = 0
     while todo:
@@ -58,11 +65,28 @@ def _explore(initial: S, steps: Steps[S], at_most: int) -> Found:
                 way = (state, label)
                 if came_from.setdefault(after, way) is way:  # hashed once: that is most of the work
                     todo.append(after)
+                if ended is not None and not label.startswith(FAULT):
+                    leads_to.setdefault(after, []).append(state)
         except BrokenPromise as broken:
             story = (*_story(came_from, state), broken.doing)
             return Found(len(came_from), taken, broken.why, story)
         assert len(came_from) <= at_most, "the model is larger than meant"
+    stuck = None if ended is None else _stuck(came_from, leads_to, ended)
+    if stuck is not None:
+        return Found(len(came_from), taken, "finish: no step leads to an end any more", (*_story(came_from, stuck),))
     return Found(len(came_from), taken)
+
+
+def _stuck(came_from: Iterable[S], leads_to: dict[S, list[S]], ended: Callable[[S], bool]) -> S | None:
+    """The first state from which no end can be reached."""
+    todo = [state for state in came_from if ended(state)]
+    ends = set(todo)
+    while todo:
+        for before in leads_to.get(todo.pop(), ()):
+            if before not in ends:
+                ends.add(before)
+                todo.append(before)
+    return next((state for state in came_from if state not in ends), None)
 
 
 def _story(came_from: dict[S, tuple[S, str] | None], state: S) -> Iterator[str]:

@@ -71,10 +71,10 @@ def test_processes_that_ask_once_and_all_at_once_hand_over_about_as_fast_as_with
     assert mean(run.hand_over_ms for run in line) < 1.4 * mean(run.hand_over_ms for run in naive)
 
 
-def test_writers_that_begin_all_at_once_do_not_keep_each_other_from_committing() -> None:
+def test_those_who_begin_all_at_once_do_not_keep_each_other_from_their_turns() -> None:
     """Those who join the line make the holder write anew; that must stay rare while all of them want to."""
-    found = runs(Case(64, 1, rounds=0, lasts_s=30.0, work_s=0.25, hold_s=0.005, publishes=True))
-    assert mean(run.per_s for run in found) > 8.5
+    found = runs(Case(64, 1, rounds=0, lasts_s=30.0, work_s=0.25, hold_s=0.005))
+    assert mean(run.per_s for run in found) > 11.5
     assert max(run.unserved for run in found) == 0
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from fsspec_cas import ABSENT
+from lockprovider.group import combine as group
+from lockprovider.group.intent import Intent
 from lockprovider.lease import machine as real
 from lockprovider.lease.states import (
     AppliedPending,
@@ -16,13 +18,10 @@ from lockprovider.lease.states import (
     Commit,
     Done,
     Ended,
-    HandOver,
     Held,
     Idle,
     Lost,
-    LostRace,
     Me,
-    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -33,6 +32,7 @@ from lockprovider.lease.states import (
     TryLock,
     Writing,
 )
+from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import GRACE_MS
@@ -147,12 +147,8 @@ def _a_join_ends_the_lease(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     return real.step(me, state, event)
 
 
-def _hand_over_is_a_plain_put(put: PutRecord) -> Any:
-    return ANY if put.record.handed else put.condition
-
-
-def _leaves_it_to_whoever_handed_over(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
-    """The next holder begins without what was handed over: its writer is at it."""
+def _leaves_it_to_whoever_decided(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    """The next holder begins without what was decided when nobody held the lock: its writer is at it."""
     after, effect = real.step(me, state, event)
     if isinstance(after, Rolling) and isinstance(effect, Apply) and after.then == "acquired":
         held = after.held
@@ -161,7 +157,7 @@ def _leaves_it_to_whoever_handed_over(me: Me, state: Any, event: Any) -> tuple[A
     return after, effect
 
 
-def _handed_over_is_still_held(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+def _what_was_decided_keeps_the_lock_held(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     if isinstance(event, RecordSeen) and event.record is not None and event.record.handed:
         event = replace(event, record=replace(event.record, handed=False))
     return real.step(me, state, event)
@@ -169,7 +165,7 @@ def _handed_over_is_still_held(me: Me, state: Any, event: Any) -> tuple[Any, Any
 
 def _does_not_log(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     after, effect = real.step(me, state, event)
-    if isinstance(event, (Commit, HandOver)) and isinstance(effect, PutRecord):
+    if isinstance(event, Commit) and isinstance(effect, PutRecord):
         record = replace(effect.record, log=state.record.log)
         return replace(after, record=record), replace(effect, record=record)
     return after, effect
@@ -191,17 +187,12 @@ def _a_new_log_has_the_name_of_the_old(me: Me, state: Any, event: Any) -> tuple[
     return after, effect
 
 
-def _publish_is_a_plain_put(put: PutRecord) -> Any:
-    """By one that does not hold the lock."""
+def _combines_with_a_plain_put(put: PutRecord) -> Any:
     return ANY if put.record.handed and put.record.freed_ms == put.record.holder.since_ms else put.condition
 
 
-def _publish_forgets_what_is_not_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
-    after, effect = real.step(me, state, event)
-    if isinstance(event, Publish) and isinstance(effect, PutRecord):
-        record = replace(effect.record, earlier=())
-        return replace(after, record=record), replace(effect, record=record)
-    return after, effect
+def _combines_and_forgets_what_is_not_there(*args: Any, **more: Any) -> LockRecord:
+    return replace(group.combine(*args, **more), earlier=())
 
 
 def _take_over_sees_the_last_only(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
@@ -209,32 +200,17 @@ def _take_over_sees_the_last_only(me: Me, state: Any, event: Any) -> tuple[Any, 
     return after, Apply(effect.pending) if isinstance(effect, Apply) else effect
 
 
-def _what_others_went_on_from_was_never(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
-    """The answer to a publish is lost, and another has written since: so it is not looked for in the log."""
-    after, effect = real.step(me, state, event)
-    publishes = isinstance(state, Checking) and state.write.free is not None
-    if publishes and effect == Done("handed_over") and event.record.nonce != state.write.record.nonce:
-        return Idle(), Busy(event.record.owner, 0, None)
-    return after, effect
+def _what_others_went_on_from_was_never(log: Log | None, intent: Intent, decider: Any) -> group.Verdict:
+    """The answer to a decision is lost, and another has decided since: so it is not looked for in the log."""
+    came = group.verdict(log, intent, decider)
+    last = log is None or not log.entries or log.entries[-1].path == intent.stem
+    return came if last or not isinstance(came, group.Decided) else group.Refused(LookupError(intent.stem))
 
 
 def _forgets_what_is_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     """Whatever the record names as pending when a renewal was refused is applied, also if it was before."""
     if isinstance(state, Checking):
         state = Checking(replace(state.write, there=()))
-    return real.step(me, state, event)
-
-
-def _any_refusal_tells(write: Any, condition: Any, *, patient: bool) -> Any:
-    del write
-    return LostRace() if patient and condition is not ABSENT else PutFailed()
-
-
-def _a_refused_publish_never_was(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
-    if isinstance(event, LostRace) and isinstance(state, Writing) and state.purpose not in ("take", "free"):
-        if state.purpose == "publish":
-            return Idle(), Busy("", 0, None, lost_race=True)
-        event = PutFailed()
     return real.step(me, state, event)
 
 
@@ -259,17 +235,16 @@ ANSWER_LOST = Publishing(2, 1, Budget(lapses=1, lost=1))
 RENEWED = Publishing(2, 1, Budget(lapses=1, failed=1, renewals=1))
 LATE = Publishing(2, 1, Budget(lapses=1, late=1))
 JOINED = Publishing(2, 1, Budget(lapses=1, joins=1))
-HANDED_OVER = Publishing(2, 1, Budget(lapses=1, hands=1))
-LOGGED = Publishing(2, 2, Budget(hands=1), keepers="AB")
-ONE_LOGS = Publishing(2, 2, Budget(hands=1), keepers="A")
+ONE_COMBINES = Publishing(2, 2, Budget(lapses=1), keepers="AB", combiners="B")
+LOGGED = Publishing(2, 2, Budget(), keepers="AB")
+ONE_LOGS = Publishing(2, 2, Budget(), keepers="A")
 LOGGED_LATE = Publishing(2, 1, Budget(late=1), keepers="A")
-LEFT_FREE = Publishing(2, 2, Budget(), keepers="AB", leavers="AB")
-LEFT_FREE_LOST = Publishing(2, 2, Budget(lost=1), keepers="AB", leavers="AB")
-LEFT_FREE_LATE = Publishing(2, 2, Budget(late=1), keepers="AB", leavers="AB")
-ONE_LEAVES = Publishing(2, 2, Budget(lapses=1, lost=1), keepers="AB", leavers="A")
-REMOVED = Publishing(2, 1, Budget(hands=1, renewals=2, joins=1, removals=1))
-REMOVED_THEN_TAKEN = Publishing(2, 2, Budget(lapses=1, hands=1, removals=1))
-SENT_TWICE = Publishing(2, 1, Budget(twice=1), keepers="AB", leavers="AB")
+COMBINED = Publishing(3, 2, Budget(), keepers="ABC", combiners="BC")
+COMBINED_LOST = Publishing(3, 1, Budget(lost=1), keepers="ABC", combiners="BC")
+COMBINED_LATE = Publishing(3, 1, Budget(late=1), keepers="ABC", combiners="BC")
+REMOVED = Publishing(2, 1, Budget(renewals=2, joins=1, removals=1))
+REMOVED_THEN_TAKEN = Publishing(2, 2, Budget(lapses=1, removals=1))
+SENT_TWICE = Publishing(2, 2, Budget(twice=1), keepers="AB", combiners="B")
 BROKEN = Publishing(2, 1, Budget(breaks=1, guests=1))
 
 PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
@@ -294,34 +269,37 @@ PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
     "a waiter that joins forgets the epoch": ("epoch", JOINED, Rules(joined=_join_keeps_only_what_jvm_hudi_knows)),
     "a waiter that joins forgets the pending publish": ("fence", JOINED, Rules(joined=_join_drops_pending)),
     "a join ends the lease": ("truth", ANSWER_LOST, Rules(step=_a_join_ends_the_lease, settles=False)),
-    "a hand-over is a plain put": ("fence", HANDED_OVER, Rules(condition=_hand_over_is_a_plain_put)),
-    "the next holder does not wait for what was handed over": (
+    "the next holder does not wait for what was decided without it": (
         "order",
-        HANDED_OVER,
-        Rules(step=_leaves_it_to_whoever_handed_over),
+        ONE_COMBINES,
+        Rules(step=_leaves_it_to_whoever_decided),
     ),
-    "a lock that was handed over counts as held": ("free", HANDED_OVER, Rules(step=_handed_over_is_still_held)),
+    "a lock under which somebody has decided counts as held": (
+        "free",
+        ONE_COMBINES,
+        Rules(step=_what_was_decided_keeps_the_lock_held),
+    ),
     "a publish is not written into the log": ("fence", LOGGED, Rules(step=_does_not_log)),
     "one that keeps no log leaves it there": ("fence", TWICE_EACH, Rules(step=_one_that_keeps_no_log_leaves_it_there)),
     "a new log has the name of the old": ("fence", ONE_LOGS, Rules(step=_a_new_log_has_the_name_of_the_old)),
-    "a publish under a free lock is a plain put": ("fence", HANDED_OVER, Rules(condition=_publish_is_a_plain_put)),
-    "a publish forgets what is not there yet": ("keep", LEFT_FREE, Rules(step=_publish_forgets_what_is_not_there)),
-    "a publish is there before what was decided earlier": ("order", LEFT_FREE, Rules(in_order=False)),
-    "a lock is freed before what was published is there": ("keep", LEFT_FREE, Rules(applies_first=False)),
-    "a take-over sees the last of what is pending": ("order", ONE_LEAVES, Rules(step=_take_over_sees_the_last_only)),
-    "a publish that others went on from never was": (
-        "truth",
-        LEFT_FREE_LOST,
-        Rules(step=_what_others_went_on_from_was_never),
+    "who combines writes with a plain put": ("fence", COMBINED, Rules(condition=_combines_with_a_plain_put)),
+    "who combines forgets what is not there yet": (
+        "keep",
+        COMBINED,
+        Rules(combine=_combines_and_forgets_what_is_not_there),
     ),
-    "a publish that is not there yet never will be": ("truth", LEFT_FREE_LATE, Rules(unwritten="never")),
+    "what is decided is there before what was decided earlier": ("order", COMBINED, Rules(in_order=False)),
+    "a lock is freed before what was decided is there": ("keep", COMBINED, Rules(applies_first=False)),
+    "a take-over sees the last of what is pending": ("order", COMBINED, Rules(step=_take_over_sees_the_last_only)),
+    "a decision that others went on from never was": (
+        "truth",
+        COMBINED_LOST,
+        Rules(verdict=_what_others_went_on_from_was_never),
+    ),
+    "a decision that is not there yet never will be": ("truth", COMBINED_LATE, Rules(moves_on=False)),
     "a holder's renewal applies what it has removed": ("gone", REMOVED, Rules(step=_forgets_what_is_there)),
     "what is removed stands in the record still": ("gone", REMOVED_THEN_TAKEN, Rules(cleans=False)),
-    "a refused publish never was": (
-        "truth",
-        SENT_TWICE,
-        Rules(step=_a_refused_publish_never_was, refused=_any_refusal_tells),
-    ),
+    "a refused decision never was": ("truth", SENT_TWICE, Rules(looks=False)),
     "a break frees a lock whose publish is not there": ("keep", BROKEN, Rules(frees_unapplied=True)),
     "a commit that lands late is committed again": ("once", LOGGED_LATE, Rules(step=_commits_again_what_lands_late)),
     "a pending publish blocks the next holder": ("free", TAKEN_OVER, Rules(step=_unapplied_blocks_for_ever)),

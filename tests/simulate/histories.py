@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ from fsspec_cas import CasError, Store
 from fsspec_cas.backends.memory import MemoryBackend
 from lockprovider import (
     HUDI_LOCK_PATH,
+    Decided,
+    Intent,
     Lease,
     LeaseLost,
     Lock,
@@ -34,7 +36,9 @@ from lockprovider import (
     LockRecord,
     LockSettings,
     Log,
+    LogEntry,
     NotAcquired,
+    Pending,
     PublishUnknown,
 )
 from lockprovider.settings import GRACE_MS
@@ -51,6 +55,24 @@ SOON_S = 5.0  # for a lock that is free; others may have to be let go first
 
 class BrokenPromise(AssertionError):
     """What happened, and how it came to that."""
+
+
+class AllSeen:
+    """What is decided has seen what its writer had seen, and all that was decided since."""
+
+    def refresh(self, seen_s: float) -> None:
+        """There is nothing to read."""
+
+    def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
+        """None is in its way."""
+
+    def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
+        """With what it has seen."""
+        del now_ms
+        since = log.since(intent.place)
+        assert since is not None, "else it is void"
+        seen = sorted({*json.loads(intent.body), *(entry.path for entry in since)})
+        return Pending.of_bytes(intent.stem, json.dumps(seen).encode())
 
 
 @dataclass
@@ -191,25 +213,33 @@ class History:
 
     def _transact(self, client: Client, path: str) -> None:
         if client.keeps_log and self.rng.random() < 0.6:
-            self._publish_by_the_way(client, path)
+            self._publish_together(client, path)
         else:
             self._publish_under_lock(client, path)
 
-    def _publish_by_the_way(self, client: Client, path: str) -> None:
-        turn = client.lock.wait_for_turn()
-        if isinstance(turn, Lease):
-            with turn:
-                self._under(client, turn, path)
-            return
-        name = client.process.name
-        self._tell(name, f"finds it free after epoch {turn.epoch}")
+    def _publish_together(self, client: Client, path: str) -> None:
+        """Decided by whoever writes the record; what was decided since it looked is part of what it says."""
+        name, record = client.process.name, client.lock.look()
+        if record is None or record.log is None:
+            return self._publish_under_lock(client, path)
+        seen, log = self._seen(client, record), record.log
+        self._tell(name, f"asks for {path} from place {log.next} on")
+        client.clock.sleep(self.rng.choice((0.0, 0.1, 4.0)) * self.rng.random())
+        intent = Intent(log.name, log.next, path, json.dumps(seen).encode())
+        self.done[path] = None
         try:
-            seen = self._seen(client, turn.record)
-            client.clock.sleep(self.rng.choice((0.0, 0.1, 4.0)) * self.rng.random())
-            pending = client.lock.enclose(path, json.dumps(seen).encode(), sole=True)
-            self._decide(client, path, seen, lambda data: turn.publish_last(pending, data))
-        finally:
-            turn.release()
+            came = client.lock.commit(intent, AllSeen())
+        except PublishUnknown as error:
+            self._tell(name, f"does not know what became of {path}: {error}")
+        except (CasError, LockError) as error:
+            self.done[path] = False
+            self._tell(name, f"did not publish {path}: {error}")
+        else:
+            self._tell(name, f"has asked for {path}: {came}")
+            if isinstance(came, Decided):
+                self.done[path] = True
+                self._must_be_there(path)
+        return None
 
     def _seen(self, client: Client, record: LockRecord) -> list[str]:
         """What is published, or decided."""
@@ -262,10 +292,7 @@ class History:
             lease.publish(path, data)
             return
         pending = client.lock.enclose(path, data, sole=True)
-        if client.lock._client.publisher.others_wait:
-            self._tell(client.process.name, f"is about to hand over with {path}")
-            client.clock.jump_s = 0.0  # which is for as long as it holds the lock, and other threads may take it now
-        lease.publish_last(pending, data)
+        lease.publish_new(pending, data)
 
     def _read_and_publish(self, client: Client, lease: Lease, path: str) -> None:
         known = {path for path, there in self.done.items() if there}
@@ -287,8 +314,11 @@ class History:
         else:
             self.done[path] = True
             self._tell(client.process.name, f"has published {path}, having seen {seen}")
-            if f"{self._root}/{path}" not in self._files.store:
-                self.broken = self.broken or f"truth: {path} was reported as published and is not there"
+            self._must_be_there(path)
+
+    def _must_be_there(self, path: str) -> None:
+        if f"{self._root}/{path}" not in self._files.store:
+            self.broken = self.broken or f"truth: {path} was reported as published and is not there"
 
     def _is_newest(self, lease: Lease) -> bool:
         return self.written[-1] == (lease.epoch, lease.owner)

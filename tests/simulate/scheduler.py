@@ -273,6 +273,9 @@ class Event:
         for task, ticket in waiting:
             self._scheduler.wake(task, ticket)
 
+    def clear(self) -> None:
+        self._set = False
+
     def wait(self, timeout: float | None = None) -> bool:
         scheduler = self._scheduler
         until_s = None if timeout is None else scheduler.now_s + timeout

@@ -55,7 +55,7 @@ def test_every_promise_holds_in_every_history(crew: Crew, first: int) -> None:
         "unknown",
         "is killed",
         "goes by the log",
-        "finds it free",
+        "asks for",
     }
 
 
@@ -69,8 +69,7 @@ def happened(history: History) -> Counter[str]:
         "is killed",
         "clock stepped",
         "goes by the log",
-        "is about to hand over",
-        "finds it free",
+        "asks for",
     ):
         counts[what] = sum(what in line for line in history.story)
     return counts

@@ -12,7 +12,7 @@ import pytest
 
 from fsspec_cas import CasError, Store
 from fsspec_cas.testing import LoseAnswer
-from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, LeaseLost, NotAcquired, PublishUnknown
+from lockprovider import HUDI_LOCK_PATH, Lease, LeaseLost, NotAcquired, PublishUnknown
 from lockprovider.publish import steps
 from lockprovider.publish.publisher import Publisher
 from simulate.town import SETTINGS, SOON_S, Client, Town, commits
@@ -265,35 +265,15 @@ def test_the_epoch_of_a_client_does_not_fall_over_a_jvm_writer_where_clocks_diff
         assert second.epoch > first.epoch
 
 
-def publishes(client: Client) -> None:
-    client.lock.acquire().publish("state/1", b"late")
-
-
-def publishes_last(client: Client) -> None:
-    """While another waits, so that it hands the lock over."""
-    lease = client.lock.acquire()
-    with mock.patch.object(Publisher, "others_wait", new=True):
-        lease.publish_last(client.lock.enclose("state/1", b"late", sole=True), b"late")
-
-
-def publishes_under_a_free_lock(client: Client) -> None:
-    lease = client.lock.acquire(keeps_log=True)
-    lease.publish_last(client.lock.enclose("state/0", b"", sole=True), b"")
-    turn = client.lock.wait_for_turn()
-    assert isinstance(turn, FreeLock)
-    turn.publish_last(client.lock.enclose("state/1", b"late", sole=True), b"late")
-
-
 def jvm_takes_and_ours_follow(town: Town) -> None:
     jvm_takes_over(town)
     town.rewrite(expired=True)
     town.client().lock.acquire(0).release()
 
 
-@pytest.mark.parametrize("who", [publishes, publishes_last, publishes_under_a_free_lock])
 @pytest.mark.parametrize("had_it", [jvm_takes_over, jvm_takes_and_ours_follow, None])
 def test_a_publisher_that_is_stopped_in_the_moment_of_sending_is_not_told_that_all_is_well(
-    town: Town, who: Callable[[Client], None], had_it: Callable[[Town], None] | None
+    town: Town, had_it: Callable[[Town], None] | None
 ) -> None:
     """What is on its way then is there in the end. If only ours had the lock meanwhile, they have seen it."""
     client, stopped = town.client(), []
@@ -308,11 +288,12 @@ def test_a_publisher_that_is_stopped_in_the_moment_of_sending_is_not_told_that_a
                 town.client().lock.acquire(0).release()
 
     client.way.before = stop
+    lease = client.lock.acquire()
     if had_it is None:
-        who(client)
+        lease.publish("state/1", b"late")
     else:
         with pytest.raises(PublishUnknown, match="after its time"):
-            who(client)
+            lease.publish("state/1", b"late")
     assert stopped
     assert town.has("state/1")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,9 @@ from unittest import mock
 from model.twins import CLOCKS, PUBLISHING
 
 from fsspec_cas import OutcomeUnknown
-from lockprovider import Lease, Lock, LossReason, PublishUnknown
+from lockprovider import Intent, Lease, Lock, LockRecord, Log, LossReason, PublishUnknown
+from lockprovider.group import combine
+from lockprovider.group.committer import Committer
 from lockprovider.lease import machine
 from lockprovider.lease.states import Ended
 from simulate.histories import START_S, History
@@ -105,16 +108,27 @@ _OF_PUBLISHING = (
     "the owner in the record is enough",
     "a pending publish blocks the next holder",
     "a released record counts as held",
-    "a publish forgets what is not there yet",
-    "a publish that others went on from never was",
 )
 
 # What is dropped may be missed by the next holder first, or by whoever finds its publish in the log.
 _ALSO = {
     "a take-over drops the pending publish": "truth",
     "a take-over adopts without rolling forward": "truth",
-    "a publish forgets what is not there yet": "fence|truth",
 }
+
+
+def _forgets_what_is_not_there(me: Any, seen: LockRecord, *given: Any, there: Any, **more: Any) -> LockRecord:
+    """As if all that was decided before were there."""
+    return _COMBINE(me, seen, *given, there=seen.pending or there, **more)
+
+
+def _whatever_the_log(log: Log | None, intent: Intent, decider: Any) -> Any:
+    """An intent that was judged by another log."""
+    return _VERDICT(log, intent if log is None else replace(intent, log=log.name), decider)
+
+
+_COMBINE, _VERDICT = combine.combine, combine.verdict
+
 
 WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     **{
@@ -130,4 +144,11 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
     ),
     "the store ignores conditions": ("", lambda: mock.patch.object(Network, "put", _put_whatever_is_there)),
     "the threads of a client do not take turns": ("", _no_turns),
+    "who combines forgets what is not there yet": (
+        "fence|truth",
+        lambda: mock.patch.object(combine, "combine", _forgets_what_is_not_there),
+    ),
+    "what is decided is there": ("truth", lambda: mock.patch.object(Committer, "_unapplied", return_value=())),
+    "what is given up never was": ("truth", lambda: mock.patch.object(Committer, "_withdraw", return_value=False)),
+    "an intent holds for any log": ("fence|truth", lambda: mock.patch.object(combine, "verdict", _whatever_the_log)),
 }

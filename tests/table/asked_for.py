@@ -67,8 +67,7 @@ def counted(table: Table, settings: TableSettings) -> tuple[Table, Asked]:
     return Table(store, table.url, storage_options=table.storage_options, settings=settings), asked
 
 
-def nothing_is_under_way(table: Table, asked: Asked) -> None:
-    """Return once a commit's leftovers are gone and the lock is free, for which its caller does not wait."""
-    store = Store(asked.inner, table.store.root)
-    until(lambda: LockRecord.decode(store.read(HUDI_LOCK_PATH).data).expired)
-    until(lambda: not store.list(".hoodie/.heartbeat/"))
+def at_rest(table: Table) -> None:
+    """What goes on behind the last commit is done: the lock is freed, and what was left over is removed."""
+    store = Store(getattr(table.store.backend, "inner", table.store.backend), table.store.root)
+    until(lambda: LockRecord.decode(store.read(HUDI_LOCK_PATH).data).expired and not store.list(".hoodie/.heartbeat/"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table.asked_for import Asked, counted, nothing_is_under_way
+from table.asked_for import Asked, at_rest, counted
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
 from lockprovider.table import Corrupt, InvalidRecords, Table, WriteConflict
@@ -45,7 +45,7 @@ def opened(place: tuple[str, dict[str, Any] | None]) -> tuple[Table, Asked]:
     url, options = place
     table, asked = counted(Table.create(url, SPEC, storage_options=options, settings=SETTINGS), SETTINGS)
     table.append(rows((1, "a", 1)))
-    nothing_is_under_way(table, asked)
+    at_rest(table)
     asked.names.clear()
     return table, asked
 
@@ -53,7 +53,7 @@ def opened(place: tuple[str, dict[str, Any] | None]) -> tuple[Table, Asked]:
 def test_a_small_append_asks_eleven_times(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     table.append(rows((2, "a", 2)))
-    nothing_is_under_way(table, asked)
+    at_rest(table)
     assert in_order(asked.names) == in_order([*BEGIN, "put marker", "put data", *COMMIT])
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
 
@@ -101,7 +101,7 @@ def test_properties_that_another_has_changed_are_noticed_before_anything_is_writ
 def test_a_small_upsert_asks_for_the_files_besides(opened: tuple[Table, Asked]) -> None:
     table, asked = opened
     table.upsert(rows((1, "a", 2)))
-    nothing_is_under_way(table, asked)
+    at_rest(table)
     reads = [name for name in asked.names if name in ("list_page files", "get data")]
     others = [name for name in asked.names if name not in reads]
     assert in_order(others) == in_order([*BEGIN, "put marker", "put data", *COMMIT])

@@ -33,7 +33,7 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Where, plan_scan, to_table
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.state.prefetch import in_order
+from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction

@@ -20,7 +20,7 @@ from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import rows_of_keys
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.schema import RECORD_KEY
-from lockprovider.table.state.prefetch import in_order
+from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
 
 _NOBODY = -1

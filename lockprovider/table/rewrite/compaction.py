@@ -38,7 +38,7 @@ from lockprovider.table.format.service_metadata import (
 )
 from lockprovider.table.services import plans
 from lockprovider.table.state.heartbeat import WriterHeartbeat
-from lockprovider.table.state.prefetch import in_order
+from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.compaction_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog

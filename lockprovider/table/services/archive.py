@@ -34,7 +34,7 @@ from lockprovider.table.format.metadata import decode_rollback_plan
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import archive_files, archive_removal, recover
 from lockprovider.table.state import archive_index
-from lockprovider.table.state.prefetch import at_once
+from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.archival import (
     Archivable,
     ArchivalFacts,

@@ -70,6 +70,7 @@ def _forget(table: TableContext) -> None:
     for begin in {*silent} - {*table.timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
         table.store.delete(heartbeat_path(begin))
+    table.lock.sweep_intents()
 
 
 def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:

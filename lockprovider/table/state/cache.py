@@ -52,7 +52,6 @@ class Memory:
         self.latest = Timeline()
         self.is_there = ""  # a path of the timeline that was seen there
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
-        self.is_contended = False  # whether the last commit had to try for the lock more than once
         self._seen: KnownView | None = None
         self._raw: dict[str, bytes] = {}
         self._metadata: dict[str, CommitMetadata] = {}
@@ -78,8 +77,8 @@ class Memory:
 
     def learn(
         self, log: Log | None, unapplied: int, timeline: Timeline, config: TableConfig, *, decided: bool
-    ) -> Timeline:
-        """The table was listed after `log` had been read, or under the lock; the timeline now.
+    ) -> tuple[Timeline, int]:
+        """The table was listed after `log` had been read, or under the lock; the timeline now, and its place in it.
 
         So many of the last publishes may be decided and not be there yet; they are part of the timeline if `decided`.
         """
@@ -92,11 +91,12 @@ class Memory:
         unseen = self._learn(missing)
         timeline = timeline.plus(unseen) if decided else timeline.without(unseen)
         self.latest = timeline
+        place = 0 if log is None else log.next - (0 if decided else len(missing))
         if log is not None and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants):
-            self._seen = KnownView(log.name, log.next - (0 if decided else len(missing)), timeline, config)
+            self._seen = KnownView(log.name, place, timeline, config)
         else:
             self._seen = None
-        return timeline
+        return timeline, place
 
     @property
     def config(self) -> TableConfig | None:
@@ -127,6 +127,10 @@ class Memory:
         for kept in (self._raw, self._metadata):
             for old in list(islice(kept, max(0, len(kept) - _KEPT))):
                 kept.pop(old, None)
+
+    def has(self, name: str) -> bool:
+        """Whether the content of a completed write is known."""
+        return name in self._raw or name in self._metadata
 
     def metadata(self, name: str) -> CommitMetadata | None:
         """What a completed write did, if its content is known.

@@ -29,20 +29,20 @@ from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.state.archive_index import Archive, completions
 from lockprovider.table.state.cache import Memory
-from lockprovider.table.state.prefetch import at_once
+from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, archived_logs, replaced_groups, snapshot_of
 
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
-_FRESH_S = 1.0  # old the properties may be at a commit: not every upgrade is made under the lock
+_FRESH_S = 1.0
 _PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
 
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """The table at one moment. `log` is the name of the lock's log then; None if there was none.
+    """The table at one moment. `log` is the name of the lock's log then, None if there was none; `place` the one in it.
 
     Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
     """
@@ -50,6 +50,7 @@ class TableView:
     timeline: Timeline
     config: TableConfig
     log: str | None
+    place: int
     listed: bool
 
 
@@ -63,8 +64,8 @@ class CurrentState:
         self._lock = lock
         self._memory = memory
         self._config: tuple[Version, TableConfig] | None = None
-        self._config_read: tuple[float, TableConfig | None] = (0.0, None)  # when that read began
-        self._looked: tuple[float, LockRecord | None] = (0.0, None)  # at the lock record, and when that was over
+        self._config_read: tuple[float, TableConfig | None] = (0.0, None)  # when that was begun
+        self._world = lock.world
 
     # -- the properties ------------------------------------------------------------------------------------------------
 
@@ -77,16 +78,15 @@ class CurrentState:
                 continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
         raise TableNotFound(f"there is no Hudi table at {self._url!r}; create one with Table.create")
 
-    def _config_at(self, record: LockRecord) -> TableConfig:
-        """The properties, as they were after that record was there, and not long ago."""
-        (began_s, config), (looked_s, looked_at) = self._config_read, self._looked
-        is_of_then = looked_at is not None and looked_at.nonce == record.nonce != "" and began_s > looked_s
-        is_fresh = is_of_then and self._lock.world.monotonic_s() - began_s < _FRESH_S
+    def config_since(self, monotonic_s: float) -> TableConfig:
+        """The properties as they were after that moment, and not long ago: not every upgrade is made under the lock."""
+        began_s, config = self._config_read
+        is_fresh = began_s > monotonic_s and self._world.monotonic_s() - began_s < _FRESH_S
         return config if config is not None and is_fresh else self.config()
 
     def _read_config(self) -> TableConfig:
         """While it has not changed, no body is moved."""
-        known, began_s = self._config, self._lock.world.monotonic_s()
+        known, began_s = self._config, self._world.monotonic_s()
         content = self._store.read(PROPERTIES) if known is None else self._store.read_if_changed(PROPERTIES, known[0])
         if content is not None:
             known = self._config = (content.version, parse_properties(content.data))
@@ -122,14 +122,15 @@ class CurrentState:
         seen = None if listed else self._memory.known(log)
         if seen is not None:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
-            last = seen.config if record is None or not decided else self._config_at(record)
-            return TableView(seen.timeline, last, seen.log, listed=False)
+            return TableView(
+                seen.timeline, self.config() if decided else seen.config, seen.log, seen.place, listed=False
+            )
         found: list[Timeline] = []
         config, _ = at_once(self._store, [self.config, lambda: found.append(self.timeline())])
         assert config is not None  # noqa: S101 - of the first call
         unapplied = 0 if record is None else len(record.unapplied)
-        timeline = self._memory.learn(log, unapplied, found[0], config, decided=decided)
-        return TableView(timeline, config, None if log is None else log.name, listed=True)
+        timeline, place = self._memory.learn(log, unapplied, found[0], config, decided=decided)
+        return TableView(timeline, config, None if log is None else log.name, place, listed=True)
 
     def has(self, instant: Instant) -> bool:
         """Whether that file of the timeline is there now."""
@@ -138,11 +139,9 @@ class CurrentState:
     def _record(self) -> LockRecord | None:
         """The lock record now; one that cannot be understood tells a reader nothing."""
         try:
-            record = self._lock.look()
+            return self._lock.look()
         except MalformedRecord:
             return None
-        self._looked = self._lock.world.monotonic_s(), record
-        return record
 
     def _exists(self, path: str) -> bool:
         try:

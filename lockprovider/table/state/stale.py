@@ -16,7 +16,7 @@ from lockprovider.table.errors import HistoryGone, WriteConflict
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.state.look_again import Stale
-from lockprovider.table.state.prefetch import at_once
+from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:

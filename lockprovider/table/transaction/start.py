@@ -29,13 +29,14 @@ from lockprovider.table.timeline.timeline import Timeline
 if TYPE_CHECKING:
     from lockprovider.table.format.properties import TableConfig
     from lockprovider.table.state.context import TableContext
+    from lockprovider.table.state.current import TableView
 
 _REQUEST_S = 60.0  # for the inflight file
 _FRESH_S = 10.0  # after it was chosen a begin time may be taken
 
 
 @dataclass(frozen=True, slots=True)
-class Intent:
+class InstantKind:
     """What an instant is started for; `config` is the table's as its writer knows it."""
 
     action: Action
@@ -52,20 +53,24 @@ class Intent:
 class Started:
     """An instant of this writer, from its start until it is committed, rolled back, or left to another process.
 
-    `seen` is the timeline after it was taken, `log` the name of the lock's log then; None if there was none.
+    `view` is the table as it was seen after it was taken.
     `looks_for_dead`: it was listed to find dead writers, too.
     """
 
     begin: str
     heartbeat: WriterHeartbeat
-    seen: Timeline
-    log: str | None = None
+    view: TableView
     looks_for_dead: bool = False
     is_over: bool = False
 
+    @property
+    def seen(self) -> Timeline:
+        """The timeline then."""
+        return self.view.timeline
+
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
         """Tell of the start, on this snapshot, and clean up after dead writers if it is time to."""
-        table.store.in_background(table.config)  # after the look at the record: so the commit need not wait for it
+        table.store.in_background(table.config)  # as of after the look at the record: the commit need not wait for it
         try:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
             if self.looks_for_dead:
@@ -93,68 +98,69 @@ class Started:
                 self.heartbeat.stop()
 
 
-def start(table: TableContext, intent: Intent, known: Timeline) -> Started:
+def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
     """Take an instant, later than all that is known; give it to its transaction, and then `look_around`.
 
     Raises:
-        PropertiesChanged: the table is not the one of the intent any more; nothing was begun.
+        PropertiesChanged: the table is not the one that its writer knows any more; nothing was begun.
         CasError: the store failed; what is left is a dead writer's.
     """
-    while not isinstance(tried := _take(table, intent, known.next_time(table.world.now_ms())), Started):
+    while not isinstance(tried := _take(table, kind, known.next_time(table.world.now_ms())), Started):
         known = tried
     return tried
 
 
-def resume(table: TableContext, begin: str, now: Timeline) -> Started:
+def resume(table: TableContext, begin: str) -> Started:
     """Take up an instant that another process of the same writer has started.
 
     Raises:
         Aborted: it is not pending any more.
     """
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-    if not now.is_pending(begin) or not heartbeat.resume():
+    seen = table.now(listed=True)
+    if not seen.timeline.is_pending(begin) or not heartbeat.resume():
         raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
-    return Started(begin, heartbeat, now)
+    return Started(begin, heartbeat, seen)
 
 
-def _take(table: TableContext, intent: Intent, begin: str) -> Started | Timeline:
+def _take(table: TableContext, kind: InstantKind, begin: str) -> Started | Timeline:
     """Try to begin at this time; if it will not do, the timeline as it was listed after."""
     chosen_s = table.world.monotonic_s()
     # The heartbeat first: a pending instant without one counts as dead.
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not heartbeat.start():
         return table.timeline()
-    requested = Instant(begin, intent.action, InstantState.REQUESTED)
-    plan, profile = intent.contents
+    requested = Instant(begin, kind.action, InstantState.REQUESTED)
+    plan, profile = kind.contents
     try:
         # One that comes so late may find itself before what was archived meanwhile.
         is_late = table.world.monotonic_s() - chosen_s > _FRESH_S
         if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
             heartbeat.stop()
             return table.timeline()
-        return _verify(table, intent, requested, profile, heartbeat)
+        return _verify(table, kind, requested, profile, heartbeat)
     except BaseException:
         heartbeat.leave()  # what is left is a dead writer's, then
         raise
 
 
 def _verify(
-    table: TableContext, intent: Intent, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
+    table: TableContext, kind: InstantKind, requested: Instant, profile: bytes, heartbeat: WriterHeartbeat
 ) -> Started | Timeline:
     """Whether that time, which is requested now, will do; the timeline as it was seen after, if not."""
     begin = requested.begin
-    inflight = Instant(begin, intent.action, InstantState.INFLIGHT)
+    inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
     looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
     seen = table.now(listed=looks_for_dead)
     creating.result()
     now = seen.timeline
-    if seen.config == intent.config and now.latest_completed_begin < begin and now.is_alone(requested):
-        return Started(begin, heartbeat, now, seen.log, looks_for_dead)
+    if seen.config == kind.config and now.latest_completed_begin < begin and now.is_alone(requested):
+        return Started(begin, heartbeat, seen, looks_for_dead)
     heartbeat.leave()
     names = (inflight.file_name, requested.file_name)  # in this order
     table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])
-    if seen.config != intent.config:
+    if seen.config != kind.config:
         raise PropertiesChanged("the table's properties were changed by another writer; begin again")
     return now
 

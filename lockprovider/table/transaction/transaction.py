@@ -31,7 +31,7 @@ from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.exactly_once import BatchId, committed_in
 from lockprovider.table.transaction.key_check import KeyCheck, refuse_shared
 from lockprovider.table.transaction.proposal import CommitResult, Proposal, operation_name, stats_by_partition
-from lockprovider.table.transaction.start import Intent, Started, resume, start
+from lockprovider.table.transaction.start import InstantKind, Started, resume, start
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -73,7 +73,7 @@ class Transaction:
             Aborted: it is not pending any more.
         """
         txn = cls(table)
-        mine = resume(table, begin, txn.timeline)
+        mine = resume(table, begin)
         if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
             txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         txn._instant = mine
@@ -126,8 +126,8 @@ class Transaction:
 
     def _started(self) -> Started:
         if self._instant is None:
-            intent = Intent(self._action, self.operation, self.config)
-            mine = self._instant = start(self.table, intent, self._timeline or self.table.memory.latest)
+            kind = InstantKind(self._action, self.operation, self.config)
+            mine = self._instant = start(self.table, kind, self._timeline or self.table.memory.latest)
             mine.look_around(self.table, self._timeline or mine.seen)
             self._timeline = self._timeline or mine.seen
         return self._instant

@@ -14,7 +14,7 @@ from patience import PATIENCE_S, until
 from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
-from lockprovider import HUDI_LOCK_PATH, FreeLock, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
+from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettings, NotAcquired
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.polling import FIRST_S
 from lockprovider.acquire.process_queue import ProcessQueue
@@ -111,7 +111,7 @@ def test_a_lease_that_is_lost_does_not_make_the_others_wait_for_its_release(stor
     held.release()
 
 
-def test_whose_turn_it_is_at_a_lock_that_is_left_free_is_heard_of_without_a_request(
+def test_while_one_holds_it_the_others_of_its_process_ask_nothing_and_name_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, queue, paused_s = Lock(store, settings=LAZY), ProcessQueue.of(store, HUDI_LOCK_PATH, Machine()), []
@@ -121,22 +121,19 @@ def test_whose_turn_it_is_at_a_lock_that_is_left_free_is_heard_of_without_a_requ
         ProcessQueue.wait(queue, seconds, until)
 
     monkeypatch.setattr(queue, "wait", wait)
-    other = Lock(store, settings=LAZY)
-    other.wait_for_turn().publish_last(other.enclose("first", b"first", sole=True), b"first")  # now there is a log
-    turn = lock.wait_for_turn()
-    assert isinstance(turn, FreeLock)
+    lease = lock.acquire()
     store.backend.asked.clear()
     waiter = threading.Thread(target=lambda: Lock(store, settings=LAZY).acquire().release())
     waiter.start()
     until(lambda: paused_s)
-    assert min(paused_s) > FIRST_S, "it looks as seldom as at a lock that is held"
+    assert min(paused_s) > FIRST_S
     with pytest.raises(NotAcquired) as refusal:
         Lock(store, settings=LAZY).acquire(0.01)
-    assert refusal.value.owner == lock.owner, "not the one who published last"
+    assert refusal.value.owner == lock.owner
     assert store.backend.asked == []
-    turn.release()
+    lease.release()
     waiter.join(SOON_S)
-    assert store.backend.asked == ["put", "put"], "nor was there a look when the turn had ended"
+    assert store.backend.asked == ["put", "put", "put"], "nor was there a look when it was released"
 
 
 def test_a_try_that_does_not_wait_looks_for_itself(store: Store) -> None:

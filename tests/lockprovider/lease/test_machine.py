@@ -18,8 +18,6 @@ from lockprovider.lease.states import (
     Commit,
     Done,
     Ended,
-    Free,
-    HandOver,
     Held,
     Idle,
     Look,
@@ -28,7 +26,6 @@ from lockprovider.lease.states import (
     Me,
     Moment,
     Passing,
-    Publish,
     PutFailed,
     PutRecord,
     PutWon,
@@ -42,7 +39,7 @@ from lockprovider.lease.states import (
     TryLock,
     Writing,
 )
-from lockprovider.record.line import LONGEST_S, hands_over, joined, rests_s
+from lockprovider.record.line import LONGEST_S, joined, rests_s
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 SETTINGS = LockSettings(validity_s=100, renew_s=10)  # so the margin is 10 s
@@ -196,27 +193,25 @@ def test_what_was_applied_while_a_renewal_was_in_doubt_is_not_applied_again(*, l
     assert isinstance(state, Held)
 
 
-@pytest.mark.parametrize("make", [Commit, HandOver])
-def test_an_older_copy_of_a_publish_that_landed_late_is_the_publish(make: type[Commit | HandOver]) -> None:
+def test_an_older_copy_of_a_publish_that_landed_late_is_the_publish() -> None:
     mine = Held(replace(WAITED_FOR, log=Log("old")), V1, NOW_S + 80, 0)
-    writing, first = step(ME, mine, make(PENDING, at("n2")))
+    writing, first = step(ME, mine, Commit(PENDING, at("n2")))
     checking, _ = step(ME, writing, PutFailed())
     again, done = step(ME, checking, RecordSeen(mine.record, V1, at("n3")))
     assert done == Done("not_written")
-    writing, _ = step(ME, again, make(PENDING, at("n4")))
+    writing, _ = step(ME, again, Commit(PENDING, at("n4")))
     checking, _ = step(ME, writing, PutFailed())
     state, effect = step(ME, checking, RecordSeen(first.record, V2, at("n5")))
-    assert effect == (Apply(PENDING) if make is Commit else Done("handed_over"))
+    assert effect == Apply(PENDING)
     assert first.record.log == Log("old").plus(PENDING)
-    assert (state.held.record if isinstance(state, Rolling) else state.released[0]) == first.record
+    assert state.held.record == first.record
 
 
-@pytest.mark.parametrize("make", [Commit, HandOver])
-def test_what_stands_in_the_log_is_not_written_there_again(make: type[Commit | HandOver]) -> None:
+def test_what_stands_in_the_log_is_not_written_there_again() -> None:
     """As when it is published again, because nobody could tell what had become of it."""
     log = Log("old").plus(PENDING)
     mine = Held(replace(WAITED_FOR, log=log, pending=PENDING), V1, NOW_S + 80, 0)
-    _, put = step(ME, mine, make(replace(PENDING, staged="staged/again"), at("n2")))
+    _, put = step(ME, mine, Commit(replace(PENDING, staged="staged/again"), at("n2")))
     assert put.record.log == log
 
 
@@ -251,9 +246,9 @@ def test_any_other_record_means_that_the_lease_is_lost(event: object, seen: Lock
 def test_a_take_that_was_surely_lost_its_race_is_over_without_a_look_and_nothing_else_is() -> None:
     writing, _ = taking(None)
     assert step(ME, writing, LostRace()) == (Idle(), Busy("", 0, None, lost_race=True))
-    for other in (step(ME, held(), Renew(at("n2")))[0], publishing()[0]):
-        with pytest.raises(ValueError, match="LostRace does not belong to Writing"):
-            step(ME, other, LostRace())
+    renewing, _ = step(ME, held(), Renew(at("n2")))
+    with pytest.raises(ValueError, match="LostRace does not belong to Writing"):
+        step(ME, renewing, LostRace())
 
 
 def test_a_lost_take_is_judged_again() -> None:
@@ -332,15 +327,6 @@ def test_a_lease_is_lost_at_its_deadline_though_nobody_took_it(now_s: float, los
 def test_at_the_deadline_a_write_on_its_way_is_still_followed_but_the_holder_is_told() -> None:
     writing, _ = step(ME, held(), Renew(at("n2")))
     for state in (writing, Checking(writing)):
-        after, effect = step(ME, state, Tick(NOW_S + 90))
-        assert after == state
-        assert isinstance(effect, Ended)
-
-
-def test_a_hand_over_in_doubt_ends_with_the_lease_that_it_was_sent_under() -> None:
-    writing, _ = step(ME, held(), HandOver(PENDING, at("n2")))
-    for state in (writing, Checking(writing)):
-        assert step(ME, state, Tick(NOW_S + 89.9)) == (state, None)
         after, effect = step(ME, state, Tick(NOW_S + 90))
         assert after == state
         assert isinstance(effect, Ended)
@@ -513,37 +499,22 @@ def test_the_length_of_a_turn_is_a_running_mean_over_turns_that_were_waited_for(
 WAITED_FOR = replace(OTHERS, owner="me", epoch=NOW_MS, line=("next",))
 
 
-def handing_over(*, again: bool = False) -> tuple[Writing, PutRecord]:
-    mine = Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000))
-    state, effect = step(ME, mine, HandOver(PENDING, at("n2"), again))
-    assert isinstance(state, Writing)
-    assert isinstance(effect, PutRecord)
-    return state, effect
-
-
-def test_to_hand_over_is_to_commit_and_to_release_in_one_write() -> None:
-    state, put = handing_over()
-    assert put.condition == V1
-    assert put.record.pending == PENDING
-    assert put.record.given
-    assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Done("handed_over"))
-
-
-def test_whoever_waited_through_a_long_turn_may_have_given_up_and_is_handed_nothing() -> None:
-    waited_for = replace(FREED, line=("a",), holder=Holder("h", 1, NOW_MS))
-    assert hands_over(waited_for, NOW_MS + round(LONGEST_S * 1000))
-    assert not hands_over(waited_for, NOW_MS + round(LONGEST_S * 1000) + 1)
-    assert not hands_over(replace(waited_for, line=()), NOW_MS)
+def handing_over() -> PutRecord:
+    """A release of one that could not apply what is pending."""
+    mine = Held(replace(WAITED_FOR, pending=PENDING), V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000))
+    _, put = step(ME, Rolling(mine, "acquired"), Release(at("n2")))
+    assert isinstance(put, PutRecord)
+    return put
 
 
 def test_one_that_knows_nothing_of_it_sees_a_lease_until_it_is_surely_applied() -> None:
-    _, put = handing_over()
+    put = handing_over()
     assert not put.record.expired
     assert put.record.valid_until_ms == NOW_MS + 1000 * HAND_OVER_S
 
 
 def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applied_first() -> None:
-    _, put = handing_over()
+    put = handing_over()
     them = Me("them", SETTINGS, line_name="next")
     state, take = step(them, Reading(), RecordSeen(put.record, V2, at("n3")))
     assert isinstance(take, PutRecord)
@@ -552,7 +523,7 @@ def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applie
 
 
 def test_that_it_was_handed_over_is_remembered_until_it_is_past_for_every_clock_that_may_be() -> None:
-    _, put = handing_over()
+    put = handing_over()
     until_ms = put.record.valid_until_ms
     _, take = step(Me("them", SETTINGS, line_name="next"), Reading(), RecordSeen(put.record, V2, at("n3")))
     assert isinstance(take, PutRecord)
@@ -565,37 +536,8 @@ def test_that_it_was_handed_over_is_remembered_until_it_is_past_for_every_clock_
         assert again.record.late_ms == late_ms
 
 
-def test_whoever_hands_over_and_comes_again_stands_at_the_end() -> None:
-    me = replace(ME, line_name="mine")
-    _, put = step(
-        me, Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000)), HandOver(PENDING, at("n2"), again=True)
-    )
-    assert isinstance(put, PutRecord)
-    assert put.record.line == ("next", "mine")
-    assert step(me, Idle((put.record, V2)), TryLock(at("n3")))[1] == Busy(
-        "me", put.record.valid_until_ms, None, 1, True
-    )
-
-
-def test_a_hand_over_that_was_not_answered_is_found_in_the_record_also_an_older_copy_of_it() -> None:
-    state, put = handing_over()
-    checking, _ = step(ME, state, PutFailed())
-    for nonce in ("n2", "n1"):
-        found = replace(put.record, nonce=nonce, line=("next", "joined since"))
-        after, done = step(ME, checking, RecordSeen(found, V3, at("n5")))
-        assert (after, done) == (Idle((found, V3)), Done("handed_over"))
-    other = replace(put.record, nonce="n1", pending=replace(PENDING, path="state/6"))
-    assert isinstance(step(ME, checking, RecordSeen(other, V3, at("n5")))[1], Ended)
-    assert step(ME, checking, RecordSeen(WAITED_FOR, V1, at("n5")))[1] == Done("not_written")
-
-
-def test_nothing_is_handed_over_while_something_is_not_applied() -> None:
-    with pytest.raises(ValueError, match="does not belong"):
-        step(ME, Rolling(held(PENDING), "acquired"), HandOver(PENDING, at()))
-
-
 def test_a_renewal_that_finds_the_lock_handed_over_ends_the_lease() -> None:
-    _, put = handing_over()
+    put = handing_over()
     renewing, _ = step(ME, Held(WAITED_FOR, V1, NOW_S + 80, NOW_MS - round(NOW_S * 1000)), Renew(at("n6")))
     checking, _ = step(ME, renewing, PutFailed())
     _, done = step(ME, checking, RecordSeen(put.record, V2, at("n7")))
@@ -621,10 +563,9 @@ def test_one_that_keeps_the_log_goes_on_with_it_or_begins_one_and_any_other_drop
     assert taken(None, keeps_log=True).log == Log("n8")
 
 
-@pytest.mark.parametrize("make", [Commit, HandOver])
-def test_what_is_decided_stands_in_the_log_from_that_write_on(make: type[Commit | HandOver]) -> None:
+def test_what_is_decided_stands_in_the_log_from_that_write_on() -> None:
     mine = Held(replace(WAITED_FOR, log=Log("old")), V1, NOW_S + 80, 0)
-    _, put = step(ME, mine, make(PENDING, at("n2")))
+    _, put = step(ME, mine, Commit(PENDING, at("n2")))
     assert isinstance(put, PutRecord)
     assert put.record.log == Log("old").plus(PENDING)
 
@@ -641,7 +582,7 @@ def test_a_new_log_begins_with_what_is_applied_only_now() -> None:
     assert taken(left, keeps_log=True).log == Log("n8").plus(PENDING)
 
 
-# -- a publish under a lock that nobody holds --------------------------------------------------------------------------
+# -- what several have decided ----------------------------------------------------------------------------------------
 
 
 def small(name: str) -> Pending:
@@ -658,95 +599,6 @@ GIVEN = replace(
     earlier=(FIRST,),
     log=Log("a").plus(FIRST).plus(SECOND),
 )
-LEAVES = TryLock(at(), keeps_log=True, leaves=True)
-
-
-def found_free(record: LockRecord = GIVEN) -> Free:
-    reading, _ = step(ME, Idle(), LEAVES)
-    free, done = step(ME, reading, RecordSeen(record, V1, at()))
-    assert done == Done("free")
-    assert isinstance(free, Free)
-    return free
-
-
-def publishing(there: Pending | None = None) -> tuple[Writing, PutRecord]:
-    state, put = step(ME, found_free(), Publish(MINE, at("n2"), there=there))
-    assert isinstance(state, Writing)
-    assert isinstance(put, PutRecord)
-    return state, put
-
-
-def test_to_publish_under_a_free_lock_is_to_take_it_to_commit_and_to_hand_over_in_one_write() -> None:
-    state, put = publishing()
-    assert put.condition == V1
-    assert put.record.unapplied == (FIRST, SECOND, MINE)
-    assert (put.record.owner, put.record.handed, put.record.expired) == ("me", True, False)
-    assert put.record.epoch > GIVEN.epoch
-    assert put.record.log == GIVEN.log.plus(MINE)
-    assert put.record.valid_until_ms == NOW_MS + 1000 * HAND_OVER_S
-    assert step(ME, state, PutWon(V2)) == (Idle((put.record, V2)), Done("handed_over"))
-    assert belief(state) is None
-
-
-@pytest.mark.parametrize(("there", "left"), [(FIRST, (SECOND, MINE)), (SECOND, (MINE,)), (small("another"), None)])
-def test_what_is_known_to_be_there_is_not_left_to_others(there: Pending, left: tuple[Pending, ...] | None) -> None:
-    _, put = publishing(there)
-    assert put.record.unapplied == (left or (FIRST, SECOND, MINE))
-
-
-@pytest.mark.parametrize(
-    "seen",
-    [
-        replace(GIVEN, expired=False, valid_until_ms=NOW_MS - 2 * GRACE_MS),
-        replace(GIVEN, log=None),
-        replace(GIVEN, log=Log("a").plus(SECOND)),
-        replace(GIVEN, pending=replace(SECOND, sole=False)),
-        replace(GIVEN, pending=None, earlier=(), log=Log("a", 0, 8)),
-    ],
-    ids=["lapsed", "no log", "not all of it in the log", "another may write there", "a JVM writer's turn"],
-)
-def test_the_lock_is_taken_where_that_would_not_do(seen: LockRecord) -> None:
-    reading, _ = step(ME, Idle(), LEAVES)
-    state, put = step(ME, reading, RecordSeen(seen, V1, at()))
-    assert isinstance(state, Writing)
-    assert isinstance(put, PutRecord)
-    assert put.record.unapplied == seen.unapplied
-
-
-def test_a_publish_that_was_not_answered_is_found_wherever_the_log_went_on() -> None:
-    state, put = publishing()
-    checking, _ = step(ME, state, PutFailed())
-    assert step(ME, checking, RecordSeen(put.record, V2, at()))[1] == Done("handed_over")
-    log = put.record.log.plus(small("next"))
-    gone_on = replace(GIVEN, owner="another", nonce="n7", pending=small("next"), earlier=(), log=log)
-    assert step(ME, checking, RecordSeen(gone_on, V3, at())) == (Idle(), Done("handed_over"))
-    taken = replace(put.record, owner="another", nonce="n7", log=None, handed=False)
-    assert step(ME, checking, RecordSeen(taken, V3, at())) == (Idle(), Done("handed_over"))
-
-
-def test_a_publish_that_was_not_answered_and_is_not_there() -> None:
-    state, _ = publishing()
-    checking, _ = step(ME, state, PutFailed())
-    assert step(ME, checking, RecordSeen(GIVEN, V1, at())) == (found_free(), Done("not_written"))
-    without = replace(GIVEN, owner="another", nonce="n7", log=GIVEN.log.plus(small("next")), pending=small("next"))
-    without = replace(without, earlier=())
-    lost = (Idle(), Busy("", 0, None, lost_race=True))
-    assert step(ME, checking, RecordSeen(without, V3, at())) == lost, "it never was, and never will be"
-    ended, done = step(ME, checking, RecordSeen(OTHERS, V3, at()))
-    assert isinstance(ended, Lost)
-    assert isinstance(done, Ended), "the log is gone, so nobody can tell by it"
-
-
-def test_what_was_handed_over_is_freed_for_those_who_know_nothing_of_that() -> None:
-    state, put = publishing()
-    idle, _ = step(ME, state, PutWon(V2))
-    freeing, put = step(ME, idle, Release(at("n3")))
-    assert put.condition == V2
-    assert (put.record.expired, put.record.handed, put.record.unapplied) == (True, False, ())
-    assert step(ME, freeing, PutWon(V3)) == (Idle((put.record, V3)), Done("freed"))
-    assert step(ME, freeing, LostRace()) == (Idle(), Done("freed"))
-    checking, _ = step(ME, freeing, PutFailed())
-    assert step(ME, checking, RecordSeen(OTHERS, V3, at())) == (Idle(), Done("freed"))
 
 
 def test_whoever_takes_a_lock_applies_all_that_was_left() -> None:

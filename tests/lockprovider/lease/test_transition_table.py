@@ -17,14 +17,12 @@ from lockprovider.lease.states import (
     Commit,
     Done,
     Event,
-    HandOver,
     Idle,
     Look,
     LostRace,
     Me,
     Moment,
     Passing,
-    Publish,
     PutFailed,
     PutWon,
     RecordSeen,
@@ -66,11 +64,11 @@ Rows = frozenset[tuple[str, str, str, str]]
 def events(state: State, nonce: str) -> Iterator[Event]:
     """Every event, with every record that can matter to the state; some of them past its deadline too."""
     at, late = Moment(NOW_MS, 50.0, nonce), Moment(2 * NOW_MS, 1050.0, nonce)
-    for leaves in (False, True):
-        yield from (TryLock(at, passing, keeps_log=leaves, leaves=leaves) for passing in (Passing(), EVERYONE))
+    for keeps_log in (False, True):
+        yield from (TryLock(at, passing, keeps_log=keeps_log) for passing in (Passing(), EVERYONE))
     for record in (*RECORDS, *_nearby(state)):
         yield from (RecordSeen(record, record and version, at) for version in (V1, V2))
-    yield from (Renew(at), Commit(NEW, at), HandOver(NEW, at), Publish(NEW, at), Release(at), Tick(at.monotonic_s))
+    yield from (Renew(at), Commit(NEW, at), Release(at), Tick(at.monotonic_s))
     yield from (PutWon(V1), PutWon(V2), PutFailed(), LostRace(), AppliedPending(), AppliedPending(set_aside=True))
     yield from (Look(), Renew(late), Tick(late.monotonic_s))
 

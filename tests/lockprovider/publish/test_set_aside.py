@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from noting import SETTINGS, Noting, record, rewritten
+from deciding import begin, commit
+from noting import SETTINGS, Noting, record
 
 from fsspec_cas import AlreadyExists, Machine, Store, Won
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import HUDI_LOCK_PATH, FreeLock, Lease, Lock, LockError, Pending, PublishUnknown, Unappliable
+from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockError, Pending, PublishUnknown, Unappliable
 from lockprovider.client.inspect import Broken, break_lock, look
 
 LARGE = bytes(range(256)) * 4096
@@ -51,14 +52,6 @@ def goes_on(store: Store) -> None:
     assert store.read("state1").data == FOREIGN
 
 
-def waited_for(lock: Lock, store: Store) -> Lease:
-    lease = lock.acquire()
-    rewritten(store, line=["another"])
-    lease.renew()
-    assert lease.renew()
-    return lease
-
-
 @pytest.mark.parametrize("sole", [False, True])
 def test_what_is_published_where_others_have_written_is_not_reported_as_published(store: Store, *, sole: bool) -> None:
     store.put_if_absent("state1", FOREIGN).unwrap()
@@ -90,34 +83,22 @@ def test_a_foreign_hand_at_the_path_after_the_commit_point_stops_nobody(
     goes_on(store)
 
 
-@pytest.mark.parametrize("sole", [False, True])
-def test_what_was_handed_over_with_a_path_that_is_taken_stops_nobody(store: Store, *, sole: bool) -> None:
+def test_what_was_decided_together_with_others_and_finds_its_path_taken_stops_nobody(store: Store) -> None:
+    begin(of_another_process(store))
+    store.put_if_absent("state1.1", FOREIGN).unwrap()
     store.put_if_absent("state1", FOREIGN).unwrap()
-    lock = of_another_process(store)
-    lease = waited_for(lock, store)
     with pytest.raises(PublishUnknown, match="state1"):
-        lease.publish_last(lock.enclose("state1", b"mine", sole=sole), b"mine")
+        commit(of_another_process(store), "state1")
     goes_on(store)
-
-
-def test_what_is_published_under_a_free_lock_where_others_have_written_is_not_reported_either(store: Store) -> None:
-    lock = of_another_process(store)
-    lock.acquire(keeps_log=True).publish_last(lock.enclose("first", b"", sole=True), b"")
-    store.put_if_absent("state1", FOREIGN).unwrap()
-    with lock.wait_for_turn() as turn:
-        assert isinstance(turn, FreeLock)
-        with pytest.raises(PublishUnknown, match="state1"):
-            turn.publish_last(lock.enclose("state1", b"mine", sole=True), b"mine")
-    goes_on(store)
+    assert store.read("state1.1").data == FOREIGN
 
 
 def test_bytes_that_are_not_those_of_the_publish_are_refused_before_it_is_decided(store: Store) -> None:
     lock = of_another_process(store)
     pending = lock.enclose("state1", b"mine")
     with lock.acquire() as lease:
-        for publish in (lease.publish_new, lease.publish_last):
-            with pytest.raises(LockError, match="given for 'state1' are not those of digest"):
-                publish(pending, b"others")
+        with pytest.raises(LockError, match="given for 'state1' are not those of digest"):
+            lease.publish_new(pending, b"others")
         assert not record(store).unapplied
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from noting import Later
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
-from fsspec_cas import Machine, Store
+from fsspec_cas import Store
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider.table import (
     Aborted,
@@ -283,21 +284,13 @@ def test_a_table_of_another_version_is_refused_and_not_touched(tmp_path: Path) -
     assert sorted(tmp_path.rglob("*")) == before
 
 
-class Later(Machine):
-    """After some time."""
-
-    passed_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return super().monotonic_s() + self.passed_s
-
-
-def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path) -> None:
     made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    table = Table(made.store, made.url, settings=SETTINGS, world=Later())
+    world = Later()
+    table = Table(made.store, made.url, settings=SETTINGS, world=world)
     txn = table.transaction()
     engine.write(txn, upserts=rows((1, "a", 1)))
-    monkeypatch.setattr(Later, "passed_s", 1.0)
+    world.passed_s = 1.0
     properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
     properties.write_text(properties.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
     with pytest.raises(Aborted, match="properties"):

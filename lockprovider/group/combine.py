@@ -1,0 +1,265 @@
+"""Group commit, decided without I/O, clock or randomness.
+
+Decided is what a write of the lock record at its version says. So two who combine cannot both win, and one that is
+late decides nothing. Whoever writes has read the record, and then listed the intents: so what was withdrawn before a
+version cannot be decided at that version or after it. An intent is judged by its writer up to its place of the log, by
+who combines against all entries since, and against those chosen before it in the same write. Whatever ends the log (a
+JVM writer, a clean, a rollback, a restore) voids all intents at once.
+
+    combine    the record that decides these
+    verdict    what the record says of one intent
+    next_step  what one does who has something to be decided, or is on duty
+
+Whoever is on duty has said in the record that it looks at the intents again; it is a hint, and safety does not depend
+on it. It is a length of time, counted by each from when it first saw that version: clocks need not agree.
+
+What is decided is applied in the order of the log by who is on duty, one after the other: for those who only list the
+store, a publish never appears before one that was decided earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from lockprovider.group.intent import Intent
+from lockprovider.lease.machine import decided, hand_over_s, late_ms, not_there
+from lockprovider.lease.states import Me, Moment
+from lockprovider.record.commit_log import Entry, Log, tells
+from lockprovider.record.line import LONGEST_S, guest_ms, left_alone_ms, lies_free_s, rests_s
+from lockprovider.record.pending import Pending
+from lockprovider.record.record import Holder, LockRecord
+
+MOST_UNAPPLIED = 16  # decided and not there yet: they are put there one after the other, within `HAND_OVER_S`
+
+
+class JudgeAnew(Exception):
+    """What came since cannot be compared with the intent; its writer has to look at the protected data again."""
+
+
+class Decider(Protocol):
+    """Who knows what the publishes mean."""
+
+    def refresh(self, seen_s: float) -> None:
+        """Read what the decisions depend on besides the log, if it was not read since then, on the monotonic clock.
+
+        That is when the record was seen that is written next: what was read after that is of now, if it is written.
+        """
+
+    def refuse(self, intent: Intent, since: Sequence[Entry]) -> None:
+        """Return if the intent may follow these entries; for all who ask that is the same.
+
+        Raises:
+            JudgeAnew: that cannot be said from here.
+            Exception: it may not, for good; what its writer gets.
+        """
+
+    def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
+        """What is published if it is decided next after that log: a `sole` publish, with its bytes.
+
+        None: not from here; by what `refresh` has read.
+        """
+
+
+# -- what one write decides --------------------------------------------------------------------------------------------
+
+
+def may_write(record: LockRecord) -> bool:
+    """Whether a write may decide publishes although nobody holds the lock.
+
+    Not one that lapsed: its holder may be at work. Not without a log: it would not tell what happened before.
+    """
+    sole = all(pending.sole for pending in record.unapplied)
+    return record.given and record.log is not None and sole and record.tells_all
+
+
+def choose(
+    log: Log, unapplied: tuple[Pending, ...], intents: Iterable[Intent], decider: Decider, now_ms: int
+) -> tuple[Pending, ...]:
+    """What of these can follow the log, in the order of their stems, as far as there is room; the rest is left.
+
+    `unapplied`: what may not be there yet of what was decided before.
+    """
+    chosen: list[Pending] = []
+    begun = log
+    for intent in sorted(set(intents), key=lambda one: (one.stem, one.place)):
+        if len(unapplied) + len(chosen) >= MOST_UNAPPLIED:
+            break
+        if not isinstance(verdict(begun, intent, decider), Waiting) or not intent.body:
+            continue
+        pending = decider.pending(intent, begun, now_ms)
+        if pending is None or not tells(pending):
+            continue
+        after = begun.plus(pending)
+        if not after.ends_with((*unapplied, *chosen, pending)):
+            break  # what is not there yet must be told by the log
+        chosen.append(pending)
+        begun = after
+    return tuple(chosen)
+
+
+def combine(
+    me: Me,
+    seen: LockRecord,
+    batch: Sequence[Pending],
+    at: Moment,
+    *,
+    there: Pending | None,
+    duty_ms: int = 0,
+    rest_ms: int = 0,
+    epoch: int = 0,
+) -> LockRecord:
+    """The record that decides `batch`, to be written at the version at which `seen` was read.
+
+    Where nothing is left to do the lock is released plainly: those who know nothing of ours find it free.
+
+    `there`: the last publish that is known to be applied, with all before it. `epoch`: the highest that was seen.
+    """
+    unapplied = (*not_there(seen, there), *batch)
+    record = LockRecord(
+        owner=me.owner,
+        valid_until_ms=at.now_ms + round(hand_over_s(me.settings) * 1000),
+        expired=not unapplied,
+        handed=bool(unapplied),
+        epoch=max(seen.epoch + 1, epoch + 1, at.now_ms),
+        nonce=at.nonce,
+        holder=Holder(me.host, me.pid, at.now_ms),
+        line=() if lies_free_s(seen, at.now_ms) > LONGEST_S else seen.line,
+        turn_ms=seen.turn_ms,
+        freed_ms=at.now_ms,
+        late_ms=late_ms(seen, at.now_ms),
+        log=seen.log,
+        guest_ms=guest_ms(seen, at.now_ms),
+        rest_ms=rest_ms or left_alone_ms(seen, at.now_ms, lies_free=not unapplied and not duty_ms),
+        duty_ms=duty_ms,
+    )
+    for pending in batch:
+        record = decided(record, pending)
+    return replace(record, pending=unapplied[-1] if unapplied else None, earlier=unapplied[:-1])
+
+
+# -- what became of one intent -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """It stands in the log, under this path. `posted`: where its intent is left, if there is one."""
+
+    path: str
+    posted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No write can decide it any more: what was decided since is in its way."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """The log has ended, or does not go back to its place, or only its writer can say whether it may follow.
+
+    It may have been decided before that; its writer looks whether it is there. It cannot be decided any more.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """It can be decided."""
+
+
+Verdict = Decided | Refused | Void | Waiting
+
+
+def verdict(log: Log | None, intent: Intent, decider: Decider) -> Verdict:
+    """What the log in the record says of the intent."""
+    if log is None or log.name != intent.log:
+        return Void()
+    path = next((entry.path for entry in log.entries if entry.path.startswith(intent.stem)), None)
+    if path is not None:
+        return Decided(path)
+    since = log.since(intent.place)
+    if since is None:
+        return Void()
+    try:
+        decider.refuse(intent, since)
+    except JudgeAnew:
+        return Void()
+    except Exception as error:  # noqa: BLE001 - for the writer of the intent
+        return Refused(error)
+    return Waiting()
+
+
+# -- what to do next ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of one who is not on duty. `posted`: all is posted that it wants to be decided.
+
+    `refused`: writes in a row that others were faster than. `age_s`: for how long it knows the record as it is.
+    `waits_s`: for how long it wants something.
+    """
+
+    posted: bool = False
+    refused: int = 0
+    age_s: float = 0.0
+    waits_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write the record, with what is wanted and nothing else: who lists first is outrun by those who do not.
+
+    With `duty` it is announced: who has won like that combines from then on.
+    """
+
+    duty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Somebody is on duty: post what is to be decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look at the record again after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """It must be done under a lock that is held: the log has ended, or what is unapplied needs a holder."""
+
+
+Act = Write | Post | Look | Hold
+
+
+def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) -> Act:
+    """What to do about the record as it is known; looks are still to be spread by a draw."""
+    if not record.given and not record.lapsed_at(now_ms):
+        lapses_s = (record.lapses_ms - now_ms) / 1000
+        return Look(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
+    if not may_write(record):
+        return Hold()
+    if rest_s := rests_s(record, now_ms):
+        return Look(rest_s)
+    duty_s = min(record.duty_ms / 1000, LONGEST_S)
+    if mine.age_s < duty_s:
+        return Look(min(duty_s / _LOOKS, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
+    if record.line and max(lies_free_s(record, now_ms), mine.waits_s) <= LONGEST_S:
+        return Look(_pause_s(mine, poll_s))  # whoever wants to hold it goes first
+    return Write(duty=mine.posted or mine.refused > 0)
+
+
+def _pause_s(mine: Standing, poll_s: float) -> float:
+    return min(poll_s, max(_FIRST_S, mine.waits_s / 4))
+
+
+_FIRST_S = 0.05
+_SOONEST_S = 0.001
+_LOOKS = 6  # of one that waits, in the time for which duty is announced

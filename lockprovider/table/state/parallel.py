@@ -1,0 +1,39 @@
+"""Several requests at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
+from typing import TypeVar
+
+from fsspec_cas import Store
+from fsspec_cas.bridge.background import submit
+
+T = TypeVar("T")
+_MOST = 8  # requests at a time
+
+
+def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
+    """The answers of all calls; where a request does not wait for a network they are made one after the other."""
+    return list(in_order(calls, 1 if store.backend.blocking else min(_MOST, max(1, len(calls)))))
+
+
+def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:
+    """What the jobs return, in their order, with up to `limit` of them running; none runs any more when this ends."""
+    jobs = iter(jobs)
+    first = list(islice(jobs, 2))
+    if limit == 1 or len(first) <= 1:
+        yield from (job() for job in chain(first, jobs))
+        return
+    with ThreadPoolExecutor(limit) as threads:
+        try:
+            running: deque[Future[T]] = deque()
+            for job in chain(first, jobs):  # which may be made here, one after the other, and be large
+                if len(running) == 2 * limit:
+                    yield running.popleft().result()
+                running.append(submit(threads, job))
+            yield from (one.result() for one in running)
+        finally:
+            threads.shutdown(cancel_futures=True)

@@ -1,0 +1,254 @@
+"""What group commit asks of a table: whether a commit may follow those that were decided since, and under which name.
+
+A commit that waits for its decision (`Wanted`) says by which rule it gives way to others, and carries the bytes of its
+completed file: all of the check is made from these and from the log, by any writer of the table, and for the same log
+it comes out the same. What cannot be said from the log alone is for its own writer (`JudgeAnew`).
+
+Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from lockprovider import Intent, JudgeAnew, Log, LogEntry, Pending
+from lockprovider.table.errors import Corrupt, WriteConflict
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
+from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.metadata import CommitMetadata, decode_commit
+from lockprovider.table.format.streams import batches_by_stream
+from lockprovider.table.timeline.conflict import (
+    ConcurrentOperation,
+    Resolution,
+    by_bucket,
+    by_file_group,
+    by_partition,
+    prefer_writer,
+)
+from lockprovider.table.transaction.exactly_once import BatchId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lockprovider.table.format.properties import TableConfig
+    from lockprovider.table.state.context import TableContext
+    from lockprovider.table.transaction.proposal import Proposal
+
+_RULES: dict[str, Resolution] = {rule.__name__: rule for rule in (by_file_group, prefer_writer, by_partition)}
+_PREFIX = f"{TIMELINE}/"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A commit that is to be decided. `data`: its completed file. The rest is what that does not say.
+
+    Attributes:
+        begin: its begin time.
+        action: commit or replacecommit.
+        rule: the resolution, by its name; over buckets if `buckets`.
+        config: the digest of the table's properties as its writer knows them.
+        columns: the digest of the columns that it would state, but for those that it adds.
+        batch: the batch of a stream that it is.
+        compares_keys: its new keys are compared with those that others insert.
+    """
+
+    begin: str
+    action: Action
+    rule: str
+    buckets: bool
+    config: str
+    columns: str
+    batch: BatchId | None
+    compares_keys: bool
+    data: bytes
+
+    @classmethod
+    def of(cls, proposal: Proposal, resolution: Resolution, columns: pa.Schema, data: bytes) -> Wanted | None:
+        """What this proposal comes to; None where only its writer can judge it, under a lock that is held."""
+        rule = next((name for name, known in _RULES.items() if known is resolution), None)
+        if rule is None or proposal.is_table_service:
+            return None
+        return cls(
+            proposal.begin,
+            proposal.action,
+            rule,
+            proposal.config.bucket_index is not None,
+            config_digest(proposal.config),
+            columns_digest(columns),
+            proposal.batch_id,
+            proposal.keys is not None,
+            data,
+        )
+
+    def encode(self) -> bytes:
+        """As the body of an intent."""
+        said = {
+            "begin": self.begin,
+            "action": self.action.value,
+            "rule": self.rule,
+            "buckets": self.buckets,
+            "config": self.config,
+            "columns": self.columns,
+            "batch": None if self.batch is None else [self.batch.stream, self.batch.batch],
+            "keys": self.compares_keys,
+        }
+        return json.dumps(said).encode() + b"\n" + self.data
+
+    @classmethod
+    def decode(cls, body: bytes) -> Wanted:
+        """Read it.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is not one.
+        """
+        head, _, data = body.partition(b"\n")
+        said = json.loads(head)
+        return cls(
+            said["begin"],
+            Action(said["action"]),
+            said["rule"],
+            said["buckets"],
+            said["config"],
+            said["columns"],
+            None if said["batch"] is None else BatchId(*said["batch"]),
+            said["keys"],
+            data,
+        )
+
+    @cached_property
+    def metadata(self) -> CommitMetadata:
+        """What it does."""
+        return decode_commit(self.data, self.begin)
+
+    def completed(self, completion: str) -> Instant:
+        """The instant, once it is decided."""
+        return Instant(self.begin, self.action, InstantState.COMPLETED, completion)
+
+    @property
+    def stem(self) -> str:
+        """What its path begins with, whenever it is completed."""
+        return f"{_PREFIX}{self.begin}_"
+
+    def refuse(self, others: Sequence[tuple[Instant, CommitMetadata | None]]) -> None:
+        """Return if it may follow these commits, of which some are not known.
+
+        Raises:
+            JudgeAnew: that cannot be said without asking the table.
+            WriteConflict, AlreadyCommitted: it may not.
+        """
+        if not others:
+            return
+        if self.compares_keys:
+            raise JudgeAnew
+        known = [(instant, metadata) for instant, metadata in others if metadata is not None]
+        if len(known) < len(others):
+            raise JudgeAnew
+        self._refuse_batch(known)
+        self._refuse_columns(known)
+        resolution = by_bucket(_RULES[self.rule]) if self.buckets else _RULES[self.rule]
+        mine = ConcurrentOperation.of(Instant(self.begin, self.action, InstantState.INFLIGHT), self.metadata)
+        overlap = resolution(mine, [ConcurrentOperation.of(instant, metadata) for instant, metadata in known])
+        if overlap is not None:
+            raise WriteConflict(self.begin, overlap.lost_to.file_name, overlap.file_groups)
+
+    def _refuse_batch(self, known: Sequence[tuple[Instant, CommitMetadata]]) -> None:
+        if self.batch is None:
+            return
+        for instant, metadata in known:
+            last = batches_by_stream(metadata.extra).get(self.batch.stream)
+            if last is not None and last >= self.batch.batch:
+                raise self.batch.found_in(instant)
+
+    def _refuse_columns(self, known: Sequence[tuple[Instant, CommitMetadata]]) -> None:
+        """Each commit states all columns, and had this check too: the last one tells."""
+        for instant, metadata in reversed(known):
+            if metadata.schema_json:
+                if columns_digest(hudi_schema.from_avro(metadata.schema_json)) != self.columns:
+                    raise WriteConflict(self.begin, instant.file_name, ())
+                return
+
+
+class TableDecider:
+    """Of one table of this process; see `lockprovider.group.combine.Decider`."""
+
+    def __init__(self, table: TableContext) -> None:
+        self._table = table
+        self._config = ""
+        self._decoded: dict[bytes, Wanted | None] = {}
+
+    def refresh(self, seen_s: float) -> None:
+        """Read the properties, which are not always changed under the lock."""
+        self._config = config_digest(self._table.current.config_since(seen_s))
+
+    def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
+        """See `Wanted.refuse`."""
+        wanted = self._wanted(intent)
+        if wanted is None:
+            raise JudgeAnew
+        wanted.refuse([self._known(entry) for entry in since])
+
+    def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
+        """Its completed file, at a time that exceeds all that is on the timeline."""
+        wanted = self._wanted(intent)
+        if wanted is None or wanted.config != self._config:
+            return None
+        times = [
+            instant.completion or "" for entry in log.entries if (instant := parse_instant(_name(entry))) is not None
+        ]
+        latest = max(self._table.memory.latest.latest_time, wanted.begin, *times)
+        now = format_ms(now_ms)
+        path = _PREFIX + wanted.completed(now if now > latest else after(latest)).file_name
+        return Pending.of_bytes(path, wanted.data)
+
+    def _wanted(self, intent: Intent) -> Wanted | None:
+        if intent.body not in self._decoded:
+            try:
+                wanted: Wanted | None = Wanted.decode(intent.body)
+            except (ValueError, KeyError, TypeError):
+                wanted = None
+            if len(self._decoded) >= _KEPT:
+                self._decoded.clear()
+            self._decoded[intent.body] = wanted
+        return self._decoded[intent.body]
+
+    def _known(self, entry: LogEntry) -> tuple[Instant, CommitMetadata | None]:
+        name = _name(entry)
+        instant = parse_instant(name)
+        if instant is None:
+            raise JudgeAnew
+        memory = self._table.memory
+        if entry.data is None:
+            return instant, None  # also where it is known here: all who judge must come to the same
+        if not memory.has(name):
+            memory.remember(name, entry.data)
+        try:
+            return instant, memory.metadata(name)
+        except Corrupt:
+            return instant, None
+
+
+_KEPT = 1000
+
+
+def _name(entry: LogEntry) -> str:
+    return entry.path.removeprefix(_PREFIX)
+
+
+def config_digest(config: TableConfig) -> str:
+    """By which a change of the table's properties is seen."""
+    return _digest(repr(config))
+
+
+def columns_digest(columns: pa.Schema) -> str:
+    """By which it is seen that columns were added."""
+    return _digest(repr(hudi_schema.outline(columns)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,145 @@
+"""Those of this client who wait for a decision."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from fsspec_cas import Store, World
+from lockprovider.group import combine
+from lockprovider.group.combine import Decided, Decider, Hold, Refused, Void, Waiting
+from lockprovider.group.intent import Intent
+from lockprovider.group.intents import Intents
+from lockprovider.record.commit_log import Log
+
+SMOOTHING = 4  # a running mean takes over one part in so many of what was measured last
+_EARLY = 0.7  # of the time that it takes, the first look is made
+
+Result = Decided | Void | Hold
+
+
+@dataclass(eq=False)
+class Draft:
+    """What one caller waits for."""
+
+    intent: Intent
+    decider: Decider
+    began_s: float
+    deadline_s: float
+    done: threading.Event
+    posted_s: float | None = None
+    came: Result | None = None
+    error: BaseException | None = None
+
+    @property
+    def posted(self) -> bool:
+        """Whether others may decide it."""
+        return self.posted_s is not None
+
+    def end(self, came: Result | BaseException) -> None:
+        """Tell the caller."""
+        if isinstance(came, BaseException):
+            self.error = came
+        else:
+            self.came = came
+        self.done.set()
+
+
+class Drafts:
+    """All that wait, of one thread."""
+
+    def __init__(self, store: Store, intents: Intents, world: World) -> None:
+        self.intents = intents
+        self._store = store
+        self._world = world
+        self._all: list[Draft] = []
+        self._wait_s = 0.0  # how long it took of late until what was posted was there
+
+    def __iter__(self) -> Iterator[Draft]:
+        return iter([*self._all])
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def add(self, draft: Draft) -> None:
+        """It waits from now on."""
+        self._all.append(draft)
+
+    def end(self, draft: Draft, came: Result | BaseException) -> None:
+        """It does not wait any more."""
+        self._all.remove(draft)
+        draft.end(came)
+
+    @property
+    def since_s(self) -> float:
+        """Since when the first of them waits; there is one."""
+        return min(draft.began_s for draft in self._all)
+
+    def late(self) -> list[Draft]:
+        """Those whose time is over."""
+        now_s = self._world.monotonic_s()
+        return [draft for draft in self._all if now_s >= draft.deadline_s]
+
+    def undecided(self, log: Log | None) -> list[Draft]:
+        """Those of which the log says nothing yet."""
+        verdicts = ((draft, combine.verdict(log, draft.intent, draft.decider)) for draft in self._all)
+        return [draft for draft, came in verdicts if isinstance(came, Waiting)]
+
+    def post(self, drafts: Collection[Draft]) -> None:
+        """Let others decide these.
+
+        Raises:
+            CasError: they may do so, or not.
+        """
+        for draft in drafts:
+            if not draft.posted:
+                draft.posted_s = self._world.monotonic_s()  # whatever the answer will be
+                self.intents.post(draft.intent)
+
+    def first_look_s(self) -> float:
+        """For how long not to look, by how long it took of late until what was posted was decided and there."""
+        now_s = self._world.monotonic_s()
+        posted_s = min((draft.posted_s for draft in self._all if draft.posted_s is not None), default=now_s)
+        return posted_s + _EARLY * self._wait_s - now_s
+
+    def settle(self, log: Log | None, unapplied: Collection[str]) -> None:
+        """End those that are decided and there, and those that never will be. `unapplied`: paths not there yet."""
+        for draft in self:
+            match combine.verdict(log, draft.intent, draft.decider):
+                case Decided(path) if path in unapplied:
+                    continue
+                case Refused():
+                    error = _refused_by(draft, log, unapplied)
+                    if error is not None:
+                        self._forget(draft)
+                        self.end(draft, error)
+                case Decided(path):
+                    self._note_wait(draft)
+                    self.end(draft, Decided(path, self.intents.path(draft.intent) if draft.posted else ""))
+                case Void() as came:
+                    self._forget(draft)
+                    self.end(draft, came)
+
+    def _forget(self, draft: Draft) -> None:
+        """No write can decide it any more; if this fails it is swept."""
+        if draft.posted:
+            self._store.in_background(partial(self.intents.remove, draft.intent))
+
+    def _note_wait(self, draft: Draft) -> None:
+        if draft.posted_s is not None:
+            waited_s = self._world.monotonic_s() - draft.posted_s
+            self._wait_s += (waited_s - self._wait_s) / SMOOTHING
+
+
+def _refused_by(draft: Draft, log: Log | None, unapplied: Collection[str]) -> Exception | None:
+    """What refuses it and is there: of what is not yet nobody is told, for it may never come to be."""
+    since = () if log is None else log.since(draft.intent.place) or ()
+    try:
+        draft.decider.refuse(draft.intent, [entry for entry in since if entry.path not in unapplied])
+    except combine.JudgeAnew:
+        return None
+    except Exception as error:  # noqa: BLE001 - for the writer of the intent
+        return error
+    return None

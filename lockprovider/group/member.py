@@ -1,0 +1,270 @@
+"""What one client does for its drafts, a step at a time: writes the record itself, posts and looks, or is on duty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from fsspec_cas import CasError, Store, World
+from lockprovider.errors import LockError, NotAcquired, PublishUnknown
+from lockprovider.group import combine
+from lockprovider.group.applying import Applying
+from lockprovider.group.combine import Decided, Decider, Hold, Look, Post, Standing, Void, Write
+from lockprovider.group.drafts import SMOOTHING, Draft, Drafts, Result
+from lockprovider.group.intent import Intent
+from lockprovider.group.record_writer import RecordWriter
+from lockprovider.lease.record_file import Known
+from lockprovider.lease.states import Me
+from lockprovider.record.commit_log import tells
+from lockprovider.record.line import rest_due_ms
+from lockprovider.record.pending import Pending
+
+_RETRY_S = 0.2
+_EMPTY_ROUNDS = 2  # in a row, and the duty is over
+_DUTY_ROUNDS = 3  # for so many rounds it is announced
+_LEAST_DUTY_S = 0.06
+_LEAST_ROUND_S = 0.005
+_MOST_EARLY_S = 2.0
+
+
+@dataclass
+class _Duty:
+    """Of one who is on duty: how long a round takes, when the last one began, how many in a row had nothing to do."""
+
+    round_s: float
+    began_s: float
+    empty: int = 0
+
+
+class Member:
+    """Of one thread."""
+
+    def __init__(
+        self, store: Store, me: Me, world: World, *, drafts: Drafts, writer: RecordWriter, applying: Applying
+    ) -> None:
+        self._store = store
+        self._me = me
+        self._world = world
+        self._drafts = drafts
+        self._writer = writer
+        self._applying = applying
+        self._decider: Decider | None = None
+        self._duty: _Duty | None = None
+
+    def take(self, new: Iterable[tuple[Draft, Known | None]]) -> None:
+        """These wait from now on; and how each has seen the record."""
+        for draft, known in new:
+            self._drafts.add(draft)
+            if known is not None:
+                self._writer.learn(known)
+            mine = self._writer.known
+            log = None if mine is None else mine.record.log
+            if log is None or log.name != draft.intent.log or draft.intent.place > log.next:
+                self._writer.stale = True
+
+    def turn(self) -> float | None:
+        """One thing to do; for how long to wait then, in seconds, None if nothing is left."""
+        try:
+            return self._step()
+        except (CasError, LockError) as error:
+            self._writer.stale, self._duty = True, None
+            for draft in self._drafts.late():
+                self._give_up(draft, error)
+            return _RETRY_S if self._drafts else None
+        except Exception as error:  # noqa: BLE001 - of the decider; for those who wait
+            self._duty = None
+            for draft in self._drafts:
+                self._give_up(draft, error)
+            return 0.0
+
+    def _step(self) -> float | None:
+        writer, drafts = self._writer, self._drafts
+        if drafts and (writer.stale or writer.known is None):
+            writer.look()
+        known = writer.known
+        if known is None:
+            drafts.settle(None, ())
+        else:
+            drafts.settle(known.record.log, {pending.path for pending in writer.unapplied(known.record)})
+        for draft in drafts.late():
+            self._give_up(draft, self._not_in_time(draft))
+        if known is None:
+            return self._all_hold()
+        if self._duty is not None and not combine.may_write(known.record):
+            self._duty = None  # somebody has taken it
+        if self._duty is not None:
+            return self._round(known, self._duty)
+        return self._wait_or_write(known) if drafts else self._finish(known)
+
+    def _wait_or_write(self, known: Known) -> float:
+        undecided = self._drafts.undecided(known.record.log)
+        if not undecided and self._applying.busy:
+            return _RETRY_S
+        if not undecided and (pause_s := self._until_there_s(known)) is not None:
+            return pause_s
+        poll_s, mine = self._me.settings.poll_s, self._standing(known, undecided)
+        match combine.next_step(known.record, mine, self._world.now_ms(), poll_s):
+            case Write(duty) if not self._writer.is_stuck(known.record):
+                return self._straight(known, duty=duty)
+            case Post():
+                self._drafts.post(undecided)
+                return 0.0
+            case Look(seconds):
+                self._writer.stale = True
+                spread_s = seconds * (1 + self._world.random() / 4)
+                return max(spread_s, min(self._drafts.first_look_s(), _MOST_EARLY_S))
+            case _:
+                return self._all_hold()
+
+    def _until_there_s(self, known: Known) -> float | None:
+        """All is decided, and another applies it, one after the other: until the next look whether mine is there.
+
+        None if nobody does.
+        """
+        record, now_s, put_s = known.record, self._world.monotonic_s(), self._writer.put_s
+        if record.owner == self._me.owner or now_s - known.seen_s >= record.duty_ms / 1000:
+            return None
+        stems = tuple(draft.intent.stem for draft in self._drafts)
+        unapplied = self._writer.unapplied(record)
+        at = next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
+        if at is None:
+            return None
+        due_s = known.seen_s + at * put_s
+        if now_s < due_s:
+            return due_s - now_s
+        return 0.0 if self._applying.finds(unapplied[at]) else max(_LEAST_ROUND_S, put_s / 2)
+
+    def _standing(self, known: Known, undecided: list[Draft]) -> Standing:
+        now_s = self._world.monotonic_s()
+        posted = all(draft.posted for draft in undecided)
+        return Standing(posted, self._writer.refused, now_s - known.seen_s, now_s - self._drafts.since_s)
+
+    # -- giving up -----------------------------------------------------------------------------------------------------
+
+    def _not_in_time(self, draft: Draft) -> NotAcquired:
+        known = self._writer.known
+        owner, until_ms = ("", 0) if known is None else (known.record.owner, known.record.valid_until_ms)
+        waited_s = draft.deadline_s - draft.began_s
+        said = f"{draft.intent.stem!r} was not decided in {waited_s:g} s; the lock was last written by {owner}"
+        return NotAcquired(said, owner=owner, valid_until_ms=until_ms)
+
+    def _all_hold(self) -> float:
+        """Whoever wants something has to hold the lock for it."""
+        for draft in self._drafts:
+            self._give_up(draft, Hold())
+        self._writer.stale = True
+        return 0.0
+
+    def _give_up(self, draft: Draft, came: Result | BaseException) -> None:
+        """End it, once it is sure that it is not decided, nor will be; or, if the log has ended, with that."""
+        try:
+            if self._withdraw(draft) and isinstance(came, BaseException):
+                came = Void()
+        except (CasError, LockError) as error:
+            unknown = PublishUnknown(f"the publish of {draft.intent.stem!r} may have been decided: {error}")
+            unknown.__cause__ = error
+            self._drafts.end(draft, unknown)
+        else:
+            self._drafts.end(draft, came)
+
+    def _withdraw(self, draft: Draft) -> bool:
+        """Return once it cannot be decided any more; whether it may have been, in a log that has ended since.
+
+        Raises:
+            PublishUnknown, CasError: it may be.
+        """
+        if draft.posted:
+            self._drafts.intents.withdraw(draft.intent)
+        asked = draft.posted or self._writer.in_doubt
+        if asked:
+            self._writer.move_on()
+        known = self._writer.known
+        came = combine.verdict(None if known is None else known.record.log, draft.intent, draft.decider)
+        if isinstance(came, Decided):
+            raise PublishUnknown(f"{came.path!r} was decided, and whoever writes the lock record next puts it there")
+        return asked and isinstance(came, Void)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _straight(self, known: Known, *, duty: bool) -> float:
+        """Write what is wanted here, and nothing else."""
+        writer = self._writer
+        batch = self._chosen(known)
+        began_s = self._world.monotonic_s()
+        if not batch and not known.record.unapplied:
+            return 0.0  # what is wanted was given up
+        round_s = 2 * writer.put_s
+        if writer.put(known, batch, duty_s=_announced_s(round_s) if duty else 0.0):
+            self._duty = _Duty(round_s, began_s) if duty else None
+            return 0.0 if self._applying.failed is None else _RETRY_S
+        return writer.put_s * self._world.random() if writer.refused > 1 else 0.0
+
+    def _round(self, known: Known, duty: _Duty) -> float:
+        """Combine what is posted; whoever is on duty does this again and again."""
+        writer, record = self._writer, known.record
+        unapplied = writer.unapplied(record)
+        assert record.log is not None  # noqa: S101 - else nobody would be on duty
+        if record.line or (unapplied and self._applying.failed is not None):
+            return self._off_duty(known, unapplied)
+        batch: tuple[Pending, ...] = ()
+        rest_ms = rest_due_ms(record, self._world.now_ms())
+        if len(unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
+            listed = self._store.in_background(partial(self._drafts.intents.listed, record.log.name))
+            batch = self._chosen(known, listed.result)
+        news = len(unapplied) < len(record.unapplied)
+        if rest_ms and not unapplied:
+            return self._off_duty(known, unapplied, rest_ms=rest_ms)
+        now_s = self._world.monotonic_s()
+        if batch or news or now_s - known.seen_s > duty.round_s:
+            duty.empty = 0 if batch or unapplied or news else duty.empty + 1
+            if duty.empty >= _EMPTY_ROUNDS:
+                return self._off_duty(known, unapplied)
+            duty.round_s += (max(_LEAST_ROUND_S, now_s - duty.began_s) - duty.round_s) / SMOOTHING
+            duty.began_s = now_s
+            if not writer.put(known, batch, duty_s=_announced_s(duty.round_s)):
+                self._duty = None
+            return 0.0
+        return max(_LEAST_ROUND_S, duty.round_s / 2)
+
+    def _off_duty(self, known: Known, unapplied: tuple[Pending, ...], *, rest_ms: int = 0) -> float:
+        self._duty = None
+        if rest_ms or not (unapplied or known.record.line):
+            self._writer.put(known, (), duty_s=0.0, rest_ms=rest_ms)
+        return 0.0
+
+    def _finish(self, known: Known) -> float | None:
+        """Nothing is wanted any more: what is applied is noted, for those who know nothing of `pending`."""
+        if self._applying.busy:
+            return _RETRY_S
+        record = known.record
+        mine = record.owner == self._me.owner and record.handed and not record.line
+        if mine and not self._writer.stale and not self._writer.unapplied(record):
+            self._writer.put(known, (), duty_s=0.0)
+        return None
+
+    def _chosen(self, known: Known, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
+        """What the next write decides; what is wanted here and cannot be is given up."""
+        record = known.record
+        assert record.log is not None  # noqa: S101 - of a record that may be written
+        wanted = [draft.intent for draft in self._drafts]
+        decider = self._decider = next((draft.decider for draft in self._drafts), self._decider)
+        assert decider is not None  # noqa: S101 - nobody is on duty who never wanted anything
+        decider.refresh(known.seen_s)
+        intents = [*wanted, *(intent for intent in listed() if intent not in wanted)]
+        now_ms = self._world.now_ms()
+        batch = combine.choose(record.log, self._writer.unapplied(record), intents, decider, now_ms)
+        for draft in self._drafts.undecided(record.log):
+            if any(pending.path.startswith(draft.intent.stem) for pending in batch):
+                continue
+            pending = decider.pending(draft.intent, record.log, now_ms)
+            if pending is None:
+                # Only by its writer, who looks again. Where it was posted its name is used up.
+                self._give_up(draft, Hold() if draft.posted else Void())
+            elif not tells(pending):  # it could not go on where it is not there yet
+                self._give_up(draft, Hold())
+        return batch
+
+
+def _announced_s(round_s: float) -> float:
+    return max(_LEAST_DUTY_S, _DUTY_ROUNDS * round_s)

@@ -81,7 +81,7 @@ def started(lock: Lock, intent: Intent, timeout_s: float | None = None) -> Futur
     answer = pool.submit(lock.commit, intent, RULES, timeout_s)
     pool.shutdown(wait=False)
     committer = lock._client.committer
-    until(lambda: answer.done() or any(draft.intent == intent for draft in [*committer._drafts]))
+    until(lambda: answer.done() or any(request.intent == intent for request in [*committer._requests]))
     return answer
 
 

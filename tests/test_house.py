@@ -347,11 +347,7 @@ SAME_WORDS = {
     "State": "of the lease machine; a state file",
     "open": "opens a state file; opens a queue: the fronts of two recipes",
     "Lost": "the outcome of a write; the state of a lease",
-    "Look": "an event of the lease machine; what one does that waits to be decided",
     "Refused": "the store refused for good; what became of an intent",
-    "Verdict": "of a commit whose answer was lost; of an intent",
-    "Waiting": "what became of an intent; one that waits",
-    "Write": "the write that an outcome is of; what one does that wants to be decided",
 }
 
 

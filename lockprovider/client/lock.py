@@ -19,7 +19,7 @@ from lockprovider.client.client import Client
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.errors import InvalidSettings, NotAcquired, NotPicklable
 from lockprovider.group.combine import Decider
-from lockprovider.group.committer import Result
+from lockprovider.group.commit_requests import Result
 from lockprovider.group.intent import Intent
 from lockprovider.lease.driver import REQUEST_S
 from lockprovider.lease.record_file import RecordFile

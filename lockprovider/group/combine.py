@@ -86,7 +86,7 @@ def choose(
     for intent in sorted(set(intents), key=lambda one: (one.stem, one.place)):
         if len(unapplied) + len(chosen) >= MOST_UNAPPLIED:
             break
-        if not isinstance(verdict(begun, intent, decider), Waiting) or not intent.body:
+        if not isinstance(verdict(begun, intent, decider), Undecided) or not intent.body:
             continue
         pending = decider.pending(intent, begun, now_ms)
         if pending is None or not tells(pending):
@@ -166,14 +166,14 @@ class Void:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Undecided:
     """It can be decided."""
 
 
-Verdict = Decided | Refused | Void | Waiting
+_Verdict = Decided | Refused | Void | Undecided
 
 
-def verdict(log: Log | None, intent: Intent, decider: Decider) -> Verdict:
+def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
     """What the log in the record says of the intent."""
     if log is None or log.name != intent.log:
         return Void()
@@ -189,7 +189,7 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> Verdict:
         return Void()
     except Exception as error:  # noqa: BLE001 - for the writer of the intent
         return Refused(error)
-    return Waiting()
+    return Undecided()
 
 
 # -- what to do next ---------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteRecord:
     """Write the record, with what is wanted and nothing else: who lists first is outrun by those who do not.
 
     With `duty` it is announced: who has won like that combines from then on.
@@ -225,7 +225,7 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookAgain:
     """Look at the record again after so many seconds."""
 
     seconds: float
@@ -236,24 +236,24 @@ class Hold:
     """It must be done under a lock that is held: the log has ended, or what is unapplied needs a holder."""
 
 
-Act = Write | Post | Look | Hold
+Act = WriteRecord | Post | LookAgain | Hold
 
 
 def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) -> Act:
     """What to do about the record as it is known; looks are still to be spread by a draw."""
     if not record.given and not record.lapsed_at(now_ms):
         lapses_s = (record.lapses_ms - now_ms) / 1000
-        return Look(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
+        return LookAgain(min(_pause_s(mine, poll_s), max(_SOONEST_S, lapses_s)))
     if not may_write(record):
         return Hold()
     if rest_s := rests_s(record, now_ms):
-        return Look(rest_s)
+        return LookAgain(rest_s)
     duty_s = min(record.duty_ms / 1000, LONGEST_S)
     if mine.age_s < duty_s:
-        return Look(min(duty_s / _LOOKS, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
+        return LookAgain(min(duty_s / _LOOKS, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
     if record.line and max(lies_free_s(record, now_ms), mine.waits_s) <= LONGEST_S:
-        return Look(_pause_s(mine, poll_s))  # whoever wants to hold it goes first
-    return Write(duty=mine.posted or mine.refused > 0)
+        return LookAgain(_pause_s(mine, poll_s))  # whoever wants to hold it goes first
+    return WriteRecord(duty=mine.posted or mine.refused > 0)
 
 
 def _pause_s(mine: Standing, poll_s: float) -> float:

@@ -16,11 +16,12 @@ from fsspec_cas import Store, World
 from lockprovider.errors import PublishUnknown
 from lockprovider.group.applying import Applying
 from lockprovider.group.combine import Decider, Hold
-from lockprovider.group.drafts import Draft, Drafts, Result
+from lockprovider.group.commit_requests import CommitRequest, CommitRequests, Result
 from lockprovider.group.intent import Intent, is_over
 from lockprovider.group.intents import Intents
 from lockprovider.group.member import Member
-from lockprovider.group.record_writer import REQUEST_S, RecordWriter
+from lockprovider.group.record_writer import RecordWriter
+from lockprovider.lease.driver import REQUEST_S
 from lockprovider.lease.record_file import Known, RecordFile
 from lockprovider.lease.states import Me
 from lockprovider.observe.audit_log import AuditLog
@@ -43,14 +44,14 @@ class Committer:
         self._intents = Intents(store, path.rpartition("/")[0])
         self._wake = threading.Event()
         self._guard = threading.Lock()
-        self._new: list[tuple[Draft, Known | None]] = []
+        self._new: list[tuple[CommitRequest, Known | None]] = []
         self._thread: threading.Thread | None = None
         self._exiting = False
         me = replace(me, owner=world.new_id())  # what it writes is not to be taken for what a holder wrote
         applying = Applying(store, world, self._wake.set)
-        self._drafts = Drafts(store, self._intents, world)
+        self._requests = CommitRequests(store, self._intents, world)
         writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
-        self._member = Member(store, me, world, drafts=self._drafts, writer=writer, applying=applying)
+        self._member = Member(store, me, world, requests=self._requests, writer=writer, applying=applying)
 
     def commit(self, intent: Intent, decider: Decider, known: Known | None, timeout_s: float) -> Result:
         """Wait until it is decided and applied, or never will be by this intent.
@@ -70,25 +71,25 @@ class Committer:
         if not tells(Pending.of_bytes(intent.stem, intent.body)):
             return Hold()
         now_s = self._world.monotonic_s()
-        draft = Draft(intent, decider, now_s, now_s + timeout_s, threading.Event())
+        request = CommitRequest(intent, decider, now_s, now_s + timeout_s, threading.Event())
         with self._guard:
-            self._new.append((draft, known))
+            self._new.append((request, known))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="group-commit", daemon=True)
                 self._thread.start()
                 atexit.register(self._at_exit)
         self._wake.set()
         try:
-            draft.done.wait()
+            request.done.wait()
         except BaseException:  # an interrupt: nobody waits for it any more
-            draft.deadline_s = now_s
+            request.deadline_s = now_s
             self._wake.set()
-            draft.done.wait(REQUEST_S)
+            request.done.wait(REQUEST_S)
             raise
-        if draft.error is not None:
-            raise draft.error
-        assert draft.came is not None  # noqa: S101 - it is done
-        return draft.came
+        if request.error is not None:
+            raise request.error
+        assert request.came is not None  # noqa: S101 - it is done
+        return request.came
 
     def sweep(self) -> int:
         """Remove the intents of those who died; how many.
@@ -115,9 +116,9 @@ class Committer:
             with self._guard:
                 self._thread, new, self._new = None, self._new, []
                 self._member.take(new)
-                for draft in self._drafts:
-                    said = f"the publish of {draft.intent.stem!r} may have been decided: {error!r}"
-                    self._drafts.end(draft, PublishUnknown(said))
+                for request in self._requests:
+                    said = f"the publish of {request.intent.stem!r} may have been decided: {error!r}"
+                    self._requests.end(request, PublishUnknown(said))
             raise
 
     def _turn(self) -> float | None:

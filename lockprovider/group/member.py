@@ -1,4 +1,4 @@
-"""What one client does for its drafts, a step at a time: writes the record itself, posts and looks, or is on duty."""
+"""What one client does for its requests, a step at a time: writes the record itself, posts and looks, or is on duty."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fsspec_cas import CasError, Store, World
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown
 from lockprovider.group import combine
 from lockprovider.group.applying import Applying
-from lockprovider.group.combine import Decided, Decider, Hold, Look, Post, Standing, Void, Write
-from lockprovider.group.drafts import SMOOTHING, Draft, Drafts, Result
+from lockprovider.group.combine import Decided, Decider, Hold, LookAgain, Post, Standing, Void, WriteRecord
+from lockprovider.group.commit_requests import SMOOTHING, CommitRequest, CommitRequests, Result
 from lockprovider.group.intent import Intent
 from lockprovider.group.record_writer import RecordWriter
 from lockprovider.lease.record_file import Known
@@ -41,26 +41,26 @@ class Member:
     """Of one thread."""
 
     def __init__(
-        self, store: Store, me: Me, world: World, *, drafts: Drafts, writer: RecordWriter, applying: Applying
+        self, store: Store, me: Me, world: World, *, requests: CommitRequests, writer: RecordWriter, applying: Applying
     ) -> None:
         self._store = store
         self._me = me
         self._world = world
-        self._drafts = drafts
+        self._requests = requests
         self._writer = writer
         self._applying = applying
         self._decider: Decider | None = None
         self._duty: _Duty | None = None
 
-    def take(self, new: Iterable[tuple[Draft, Known | None]]) -> None:
+    def take(self, new: Iterable[tuple[CommitRequest, Known | None]]) -> None:
         """These wait from now on; and how each has seen the record."""
-        for draft, known in new:
-            self._drafts.add(draft)
+        for request, known in new:
+            self._requests.add(request)
             if known is not None:
                 self._writer.learn(known)
             mine = self._writer.known
             log = None if mine is None else mine.record.log
-            if log is None or log.name != draft.intent.log or draft.intent.place > log.next:
+            if log is None or log.name != request.intent.log or request.intent.place > log.next:
                 self._writer.stale = True
 
     def turn(self) -> float | None:
@@ -69,51 +69,51 @@ class Member:
             return self._step()
         except (CasError, LockError) as error:
             self._writer.stale, self._duty = True, None
-            for draft in self._drafts.late():
-                self._give_up(draft, error)
-            return _RETRY_S if self._drafts else None
+            for request in self._requests.late():
+                self._give_up(request, error)
+            return _RETRY_S if self._requests else None
         except Exception as error:  # noqa: BLE001 - of the decider; for those who wait
             self._duty = None
-            for draft in self._drafts:
-                self._give_up(draft, error)
+            for request in self._requests:
+                self._give_up(request, error)
             return 0.0
 
     def _step(self) -> float | None:
-        writer, drafts = self._writer, self._drafts
-        if drafts and (writer.stale or writer.known is None):
+        writer, requests = self._writer, self._requests
+        if requests and (writer.stale or writer.known is None):
             writer.look()
         known = writer.known
         if known is None:
-            drafts.settle(None, ())
+            requests.settle(None, ())
         else:
-            drafts.settle(known.record.log, {pending.path for pending in writer.unapplied(known.record)})
-        for draft in drafts.late():
-            self._give_up(draft, self._not_in_time(draft))
+            requests.settle(known.record.log, {pending.path for pending in writer.unapplied(known.record)})
+        for request in requests.late():
+            self._give_up(request, self._not_in_time(request))
         if known is None:
             return self._all_hold()
         if self._duty is not None and not combine.may_write(known.record):
             self._duty = None  # somebody has taken it
         if self._duty is not None:
             return self._round(known, self._duty)
-        return self._wait_or_write(known) if drafts else self._finish(known)
+        return self._wait_or_write(known) if requests else self._finish(known)
 
     def _wait_or_write(self, known: Known) -> float:
-        undecided = self._drafts.undecided(known.record.log)
+        undecided = self._requests.undecided(known.record.log)
         if not undecided and self._applying.busy:
             return _RETRY_S
         if not undecided and (pause_s := self._until_there_s(known)) is not None:
             return pause_s
         poll_s, mine = self._me.settings.poll_s, self._standing(known, undecided)
         match combine.next_step(known.record, mine, self._world.now_ms(), poll_s):
-            case Write(duty) if not self._writer.is_stuck(known.record):
+            case WriteRecord(duty) if not self._writer.is_stuck(known.record):
                 return self._straight(known, duty=duty)
             case Post():
-                self._drafts.post(undecided)
+                self._requests.post(undecided)
                 return 0.0
-            case Look(seconds):
+            case LookAgain(seconds):
                 self._writer.stale = True
                 spread_s = seconds * (1 + self._world.random() / 4)
-                return max(spread_s, min(self._drafts.first_look_s(), _MOST_EARLY_S))
+                return max(spread_s, min(self._requests.first_look_s(), _MOST_EARLY_S))
             case _:
                 return self._all_hold()
 
@@ -125,7 +125,7 @@ class Member:
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._writer.put_s
         if record.owner == self._me.owner or now_s - known.seen_s >= record.duty_ms / 1000:
             return None
-        stems = tuple(draft.intent.stem for draft in self._drafts)
+        stems = tuple(request.intent.stem for request in self._requests)
         unapplied = self._writer.unapplied(record)
         at = next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
         if at is None:
@@ -135,52 +135,52 @@ class Member:
             return due_s - now_s
         return 0.0 if self._applying.finds(unapplied[at]) else max(_LEAST_ROUND_S, put_s / 2)
 
-    def _standing(self, known: Known, undecided: list[Draft]) -> Standing:
+    def _standing(self, known: Known, undecided: list[CommitRequest]) -> Standing:
         now_s = self._world.monotonic_s()
-        posted = all(draft.posted for draft in undecided)
-        return Standing(posted, self._writer.refused, now_s - known.seen_s, now_s - self._drafts.since_s)
+        posted = all(request.posted for request in undecided)
+        return Standing(posted, self._writer.refused, now_s - known.seen_s, now_s - self._requests.since_s)
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 
-    def _not_in_time(self, draft: Draft) -> NotAcquired:
+    def _not_in_time(self, request: CommitRequest) -> NotAcquired:
         known = self._writer.known
         owner, until_ms = ("", 0) if known is None else (known.record.owner, known.record.valid_until_ms)
-        waited_s = draft.deadline_s - draft.began_s
-        said = f"{draft.intent.stem!r} was not decided in {waited_s:g} s; the lock was last written by {owner}"
+        waited_s = request.deadline_s - request.began_s
+        said = f"{request.intent.stem!r} was not decided in {waited_s:g} s; the lock was last written by {owner}"
         return NotAcquired(said, owner=owner, valid_until_ms=until_ms)
 
     def _all_hold(self) -> float:
         """Whoever wants something has to hold the lock for it."""
-        for draft in self._drafts:
-            self._give_up(draft, Hold())
+        for request in self._requests:
+            self._give_up(request, Hold())
         self._writer.stale = True
         return 0.0
 
-    def _give_up(self, draft: Draft, came: Result | BaseException) -> None:
+    def _give_up(self, request: CommitRequest, came: Result | BaseException) -> None:
         """End it, once it is sure that it is not decided, nor will be; or, if the log has ended, with that."""
         try:
-            if self._withdraw(draft) and isinstance(came, BaseException):
+            if self._withdraw(request) and isinstance(came, BaseException):
                 came = Void()
         except (CasError, LockError) as error:
-            unknown = PublishUnknown(f"the publish of {draft.intent.stem!r} may have been decided: {error}")
+            unknown = PublishUnknown(f"the publish of {request.intent.stem!r} may have been decided: {error}")
             unknown.__cause__ = error
-            self._drafts.end(draft, unknown)
+            self._requests.end(request, unknown)
         else:
-            self._drafts.end(draft, came)
+            self._requests.end(request, came)
 
-    def _withdraw(self, draft: Draft) -> bool:
+    def _withdraw(self, request: CommitRequest) -> bool:
         """Return once it cannot be decided any more; whether it may have been, in a log that has ended since.
 
         Raises:
             PublishUnknown, CasError: it may be.
         """
-        if draft.posted:
-            self._drafts.intents.withdraw(draft.intent)
-        asked = draft.posted or self._writer.in_doubt
+        if request.posted:
+            self._requests.intents.withdraw(request.intent)
+        asked = request.posted or self._writer.in_doubt
         if asked:
             self._writer.move_on()
         known = self._writer.known
-        came = combine.verdict(None if known is None else known.record.log, draft.intent, draft.decider)
+        came = combine.verdict(None if known is None else known.record.log, request.intent, request.decider)
         if isinstance(came, Decided):
             raise PublishUnknown(f"{came.path!r} was decided, and whoever writes the lock record next puts it there")
         return asked and isinstance(came, Void)
@@ -210,7 +210,7 @@ class Member:
         batch: tuple[Pending, ...] = ()
         rest_ms = rest_due_ms(record, self._world.now_ms())
         if len(unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
-            listed = self._store.in_background(partial(self._drafts.intents.listed, record.log.name))
+            listed = self._store.in_background(partial(self._requests.intents.listed, record.log.name))
             batch = self._chosen(known, listed.result)
         news = len(unapplied) < len(record.unapplied)
         if rest_ms and not unapplied:
@@ -247,22 +247,22 @@ class Member:
         """What the next write decides; what is wanted here and cannot be is given up."""
         record = known.record
         assert record.log is not None  # noqa: S101 - of a record that may be written
-        wanted = [draft.intent for draft in self._drafts]
-        decider = self._decider = next((draft.decider for draft in self._drafts), self._decider)
+        wanted = [request.intent for request in self._requests]
+        decider = self._decider = next((request.decider for request in self._requests), self._decider)
         assert decider is not None  # noqa: S101 - nobody is on duty who never wanted anything
         decider.refresh(known.seen_s)
         intents = [*wanted, *(intent for intent in listed() if intent not in wanted)]
         now_ms = self._world.now_ms()
         batch = combine.choose(record.log, self._writer.unapplied(record), intents, decider, now_ms)
-        for draft in self._drafts.undecided(record.log):
-            if any(pending.path.startswith(draft.intent.stem) for pending in batch):
+        for request in self._requests.undecided(record.log):
+            if any(pending.path.startswith(request.intent.stem) for pending in batch):
                 continue
-            pending = decider.pending(draft.intent, record.log, now_ms)
+            pending = decider.pending(request.intent, record.log, now_ms)
             if pending is None:
                 # Only by its writer, who looks again. Where it was posted its name is used up.
-                self._give_up(draft, Hold() if draft.posted else Void())
+                self._give_up(request, Hold() if request.posted else Void())
             elif not tells(pending):  # it could not go on where it is not there yet
-                self._give_up(draft, Hold())
+                self._give_up(request, Hold())
         return batch
 
 

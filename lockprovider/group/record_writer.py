@@ -6,15 +6,14 @@ from fsspec_cas import Store, Unknown, Version, Won, World
 from lockprovider.errors import Unappliable
 from lockprovider.group import combine
 from lockprovider.group.applying import Applying
-from lockprovider.group.drafts import SMOOTHING
+from lockprovider.group.commit_requests import SMOOTHING
+from lockprovider.lease.driver import REQUEST_S
 from lockprovider.lease.machine import hand_over_s, not_there
 from lockprovider.lease.record_file import Known, RecordFile
 from lockprovider.lease.states import Me, Moment
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
-
-REQUEST_S = 20.0
 
 
 class RecordWriter:

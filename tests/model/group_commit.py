@@ -98,7 +98,7 @@ class Rules:
 
     choose: Callable[..., tuple[Pending, ...]] = group.choose
     combine: Callable[..., LockRecord] = group.combine
-    verdict: Callable[..., group.Verdict] = group.verdict
+    verdict: Callable[..., group._Verdict] = group.verdict
     any_version: bool = False
     any_log: bool = False
     lists_first: bool = False
@@ -162,7 +162,7 @@ class GroupCommit:
         self._ids: dict[Any, int] = {None: 0}
         self._all: list[Any] = [None]
         self._logs: list[str] = [""]
-        self._verdicts: dict[tuple[int, int], group.Verdict] = {}
+        self._verdicts: dict[tuple[int, int], group._Verdict] = {}
         self._chosen: dict[Any, tuple[Pending, ...]] = {}
         self._combined: dict[Any, LockRecord] = {}
         self._decider = Meeting()
@@ -374,9 +374,9 @@ class GroupCommit:
             case group.Decided(path) if self.rules.told_early or path not in self._not_there(known, writer):
                 yield f"{name} is told of {path}", self._acknowledged(f"{name} is told of {path}", world, i, path)
             case came:
-                if isinstance(came, group.Waiting) and world.budget.withdrawals:
+                if isinstance(came, group.Undecided) and world.budget.withdrawals:
                     yield self._withdraws(world, i)
-                yield from self._waits(world, i, undecided=isinstance(came, group.Waiting))
+                yield from self._waits(world, i, undecided=isinstance(came, group.Undecided))
 
     def _stale(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         writer = world.writers[i]
@@ -389,7 +389,7 @@ class GroupCommit:
     def _looks(self, world: World, i: int) -> tuple[str, World]:
         """And draws its conclusions, which touch nobody else."""
         label, after = f"{_NAMES[i]} looks: {self._said(world.record)}", self._with(world, i, self._looked(world, i))
-        settled = isinstance(self._verdict(world.record, world.writers[i].intent), group.Waiting)
+        settled = isinstance(self._verdict(world.record, world.writers[i].intent), group.Undecided)
         if settled or (ends := next(self._on(after, i), None)) is None or not _settles(ends[0]):
             return label, after
         return f"{label}; {ends[0]}", ends[1]
@@ -412,10 +412,10 @@ class GroupCommit:
             match act:
                 case group.Post():
                     yield from self._posts(world, i)
-                case group.Look():
+                case group.LookAgain():
                     if self._looked(world, i) != writer:
                         yield self._looks(world, i)
-                case group.Write(duty):
+                case group.WriteRecord(duty):
                     batch = self._choice(writer, (writer.intent,))
                     if batch or known.unapplied:
                         put = self._put(world, i, writer.known, batch, duty=duty)
@@ -641,7 +641,7 @@ class GroupCommit:
         logs = {known.log.name if known.log else ""}
         return tuple(i for i, live in world.posts if live and (self.rules.any_log or self._all[i].log in logs))
 
-    def _verdict(self, record: int, intent: int) -> group.Verdict:
+    def _verdict(self, record: int, intent: int) -> group._Verdict:
         key = (record, intent)
         if key not in self._verdicts:
             self._verdicts[key] = self.rules.verdict(self._all[record].log, self._all[intent], self._decider)

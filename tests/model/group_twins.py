@@ -37,10 +37,10 @@ def _judges_each_by_the_log_alone(
     return group.choose(log, unapplied, fit, _Anything(decider), now_ms)
 
 
-def _forgets_who_has_begun(log: Log | None, intent: Intent, decider: Any) -> group.Verdict:
+def _forgets_who_has_begun(log: Log | None, intent: Intent, decider: Any) -> group._Verdict:
     """By entries since its place alone: whether it is one of them is not asked."""
     came = group.verdict(log, intent, decider)
-    return group.Waiting() if isinstance(came, group.Decided) else came
+    return group.Undecided() if isinstance(came, group.Decided) else came
 
 
 def _chooses_what_is_decided(
@@ -49,13 +49,13 @@ def _chooses_what_is_decided(
     chosen: list[Pending] = []
     for intent in intents:
         pending = decider.pending(intent, log, now_ms)
-        if isinstance(_forgets_who_has_begun(log, intent, decider), group.Waiting):
+        if isinstance(_forgets_who_has_begun(log, intent, decider), group.Undecided):
             chosen.append(pending)
             log = log.plus(pending)
     return tuple(chosen)
 
 
-def _any_place(log: Log | None, intent: Intent, decider: Any) -> group.Verdict:
+def _any_place(log: Log | None, intent: Intent, decider: Any) -> group._Verdict:
     """What the log does not go back to is taken for nothing."""
     if log is not None and not log.first <= intent.place:
         intent = replace(intent, place=log.first)
@@ -76,11 +76,11 @@ def _chooses_from_any_log(
     return group.choose(log, unapplied, moved, decider, now_ms)
 
 
-def _knows_less(log: Log | None, intent: Intent, decider: Any) -> group.Verdict:
+def _knows_less(log: Log | None, intent: Intent, decider: Any) -> group._Verdict:
     """It cannot compare its intent with an entry, and others can."""
     came = group.verdict(log, intent, decider)
     since = () if log is None or isinstance(came, group.Void) else log.since(intent.place)
-    return group.Void() if isinstance(came, group.Waiting) and since else came
+    return group.Void() if isinstance(came, group.Undecided) and since else came
 
 
 def _forgets_what_is_not_there(*args: Any, **more: Any) -> LockRecord:

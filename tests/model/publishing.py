@@ -109,7 +109,7 @@ class Rules:
     record_first: bool = True
     deletes: bool = False
     combine: Callable[..., LockRecord] = group.combine
-    verdict: Callable[..., group.Verdict] = group.verdict
+    verdict: Callable[..., group._Verdict] = group.verdict
     looks: bool = True  # False: who combines takes a refusal for never
     moves_on: bool = True  # False: what is not in the log never will be, also while its write may be on the way
     in_order: bool = True  # False: one that has decided without holding the lock applies its own and nothing else
@@ -443,7 +443,7 @@ class Publishing:
             case group.Decided():
                 label = f"{name} sees that it is decided, and there"
                 yield label, self._published(label, world, i, client._replace(op=0, phase="late"))
-            case group.Waiting() if self._version(world.record) == looked.version and self.rules.moves_on:
+            case group.Undecided() if self._version(world.record) == looked.version and self.rules.moves_on:
                 yield f"{name} gives up, not knowing", self._over(world, i, client._replace(op=0), "out")
                 label = f"{name} sees the record as it was, and moves it on"
                 yield label, self._combines(world, i, client, looked.record, ())

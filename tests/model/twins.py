@@ -200,7 +200,7 @@ def _take_over_sees_the_last_only(me: Me, state: Any, event: Any) -> tuple[Any, 
     return after, Apply(effect.pending) if isinstance(effect, Apply) else effect
 
 
-def _what_others_went_on_from_was_never(log: Log | None, intent: Intent, decider: Any) -> group.Verdict:
+def _what_others_went_on_from_was_never(log: Log | None, intent: Intent, decider: Any) -> group._Verdict:
     """The answer to a decision is lost, and another has decided since: so it is not looked for in the log."""
     came = group.verdict(log, intent, decider)
     last = log is None or not log.entries or log.entries[-1].path == intent.stem

@@ -15,13 +15,13 @@ from lockprovider.group.combine import (
     MOST_UNAPPLIED,
     Decided,
     Hold,
-    Look,
+    LookAgain,
     Post,
     Refused,
     Standing,
+    Undecided,
     Void,
-    Waiting,
-    Write,
+    WriteRecord,
     choose,
     may_write,
     next_step,
@@ -196,10 +196,10 @@ def test_whether_a_write_may_decide_although_nobody_holds_the_lock(may: bool, fi
     [
         (intent("a", 0), Decided("a.0")),
         (intent("b", 2), Decided("b.1")),
-        (intent("c", 1), Waiting()),
-        (intent("c", 2), Waiting()),
+        (intent("c", 1), Undecided()),
+        (intent("c", 2), Undecided()),
         (intent("c", 1, ANEW), Void()),
-        (intent("c", 2, ANEW), Waiting()),
+        (intent("c", 2, ANEW), Undecided()),
         (intent("c", 3), Void()),
         (intent("c", 1, log="another"), Void()),
     ],
@@ -241,19 +241,19 @@ HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
 @pytest.mark.parametrize(
     ("record", "mine", "act"),
     [
-        (FREE, Standing(), Write()),
-        (FREE, Standing(refused=1), Write(duty=True)),
-        (FREE, Standing(posted=True), Write(duty=True)),
+        (FREE, Standing(), WriteRecord()),
+        (FREE, Standing(refused=1), WriteRecord(duty=True)),
+        (FREE, Standing(posted=True), WriteRecord(duty=True)),
         (ON_DUTY, Standing(age_s=0.59), Post()),
-        (ON_DUTY, Standing(posted=True, age_s=0.3), Look(pytest.approx(0.1))),
-        (ON_DUTY, Standing(posted=True, age_s=0.58), Look(pytest.approx(0.021))),
-        (ON_DUTY, Standing(posted=True, age_s=0.6), Write(duty=True)),
-        (ON_DUTY, Standing(age_s=0.6), Write()),
+        (ON_DUTY, Standing(posted=True, age_s=0.3), LookAgain(pytest.approx(0.1))),
+        (ON_DUTY, Standing(posted=True, age_s=0.58), LookAgain(pytest.approx(0.021))),
+        (ON_DUTY, Standing(posted=True, age_s=0.6), WriteRecord(duty=True)),
+        (ON_DUTY, Standing(age_s=0.6), WriteRecord()),
         (replace(FREE, log=None), Standing(), Hold()),
         (replace(FREE, pending=Pending("a", "staged", "digest")), Standing(), Hold()),
         (replace(HELD, valid_until_ms=NOW_MS - GRACE_MS - 1), Standing(), Hold()),
-        (replace(FREE, rest_ms=NOW_MS + 1000), Standing(), Look(1.0)),
-        (replace(ON_DUTY, rest_ms=NOW_MS + 1000), Standing(age_s=0.1), Look(1.0)),
+        (replace(FREE, rest_ms=NOW_MS + 1000), Standing(), LookAgain(1.0)),
+        (replace(ON_DUTY, rest_ms=NOW_MS + 1000), Standing(age_s=0.1), LookAgain(1.0)),
     ],
 )
 def test_what_to_do_next(record: LockRecord, mine: Standing, act: object) -> None:
@@ -263,7 +263,7 @@ def test_what_to_do_next(record: LockRecord, mine: Standing, act: object) -> Non
 def test_a_lock_that_is_held_is_looked_at_more_and_more_seldom_and_when_it_lapses() -> None:
     def pause_s(waits_s: float, record: LockRecord = HELD) -> float:
         act = next_step(record, Standing(waits_s=waits_s), NOW_MS, 1.0)
-        assert isinstance(act, Look)
+        assert isinstance(act, LookAgain)
         return act.seconds
 
     assert [pause_s(waits_s) for waits_s in (0.0, 0.4, 2.0, 4.0, 100.0)] == [0.05, 0.1, 0.5, 1.0, 1.0]
@@ -273,7 +273,7 @@ def test_a_lock_that_is_held_is_looked_at_more_and_more_seldom_and_when_it_lapse
 
 
 def test_whoever_waits_to_hold_the_lock_goes_first_for_as_long_as_that_takes() -> None:
-    assert isinstance(next_step(WAITED_FOR, Standing(), NOW_MS, 1.0), Look)
+    assert isinstance(next_step(WAITED_FOR, Standing(), NOW_MS, 1.0), LookAgain)
     long_free = replace(WAITED_FOR, freed_ms=NOW_MS - round(LONGEST_S * 1000) - 1)
-    assert next_step(long_free, Standing(), NOW_MS, 1.0) == Write()
-    assert next_step(WAITED_FOR, Standing(waits_s=LONGEST_S + 0.1), NOW_MS, 1.0) == Write()
+    assert next_step(long_free, Standing(), NOW_MS, 1.0) == WriteRecord()
+    assert next_step(WAITED_FOR, Standing(waits_s=LONGEST_S + 0.1), NOW_MS, 1.0) == WriteRecord()

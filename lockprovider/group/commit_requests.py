@@ -9,7 +9,7 @@ from functools import partial
 
 from fsspec_cas import Store, World
 from lockprovider.group import combine
-from lockprovider.group.combine import Decided, Decider, Hold, Refused, Void, Waiting
+from lockprovider.group.combine import Decided, Decider, Hold, Refused, Undecided, Void
 from lockprovider.group.intent import Intent
 from lockprovider.group.intents import Intents
 from lockprovider.record.commit_log import Log
@@ -21,7 +21,7 @@ Result = Decided | Void | Hold
 
 
 @dataclass(eq=False)
-class Draft:
+class CommitRequest:
     """What one caller waits for."""
 
     intent: Intent
@@ -47,97 +47,97 @@ class Draft:
         self.done.set()
 
 
-class Drafts:
+class CommitRequests:
     """All that wait, of one thread."""
 
     def __init__(self, store: Store, intents: Intents, world: World) -> None:
         self.intents = intents
         self._store = store
         self._world = world
-        self._all: list[Draft] = []
+        self._all: list[CommitRequest] = []
         self._wait_s = 0.0  # how long it took of late until what was posted was there
 
-    def __iter__(self) -> Iterator[Draft]:
+    def __iter__(self) -> Iterator[CommitRequest]:
         return iter([*self._all])
 
     def __bool__(self) -> bool:
         return bool(self._all)
 
-    def add(self, draft: Draft) -> None:
+    def add(self, request: CommitRequest) -> None:
         """It waits from now on."""
-        self._all.append(draft)
+        self._all.append(request)
 
-    def end(self, draft: Draft, came: Result | BaseException) -> None:
+    def end(self, request: CommitRequest, came: Result | BaseException) -> None:
         """It does not wait any more."""
-        self._all.remove(draft)
-        draft.end(came)
+        self._all.remove(request)
+        request.end(came)
 
     @property
     def since_s(self) -> float:
         """Since when the first of them waits; there is one."""
-        return min(draft.began_s for draft in self._all)
+        return min(request.began_s for request in self._all)
 
-    def late(self) -> list[Draft]:
+    def late(self) -> list[CommitRequest]:
         """Those whose time is over."""
         now_s = self._world.monotonic_s()
-        return [draft for draft in self._all if now_s >= draft.deadline_s]
+        return [request for request in self._all if now_s >= request.deadline_s]
 
-    def undecided(self, log: Log | None) -> list[Draft]:
+    def undecided(self, log: Log | None) -> list[CommitRequest]:
         """Those of which the log says nothing yet."""
-        verdicts = ((draft, combine.verdict(log, draft.intent, draft.decider)) for draft in self._all)
-        return [draft for draft, came in verdicts if isinstance(came, Waiting)]
+        verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
+        return [request for request, came in verdicts if isinstance(came, Undecided)]
 
-    def post(self, drafts: Collection[Draft]) -> None:
+    def post(self, requests: Collection[CommitRequest]) -> None:
         """Let others decide these.
 
         Raises:
             CasError: they may do so, or not.
         """
-        for draft in drafts:
-            if not draft.posted:
-                draft.posted_s = self._world.monotonic_s()  # whatever the answer will be
-                self.intents.post(draft.intent)
+        for request in requests:
+            if not request.posted:
+                request.posted_s = self._world.monotonic_s()  # whatever the answer will be
+                self.intents.post(request.intent)
 
     def first_look_s(self) -> float:
         """For how long not to look, by how long it took of late until what was posted was decided and there."""
         now_s = self._world.monotonic_s()
-        posted_s = min((draft.posted_s for draft in self._all if draft.posted_s is not None), default=now_s)
+        posted_s = min((request.posted_s for request in self._all if request.posted_s is not None), default=now_s)
         return posted_s + _EARLY * self._wait_s - now_s
 
     def settle(self, log: Log | None, unapplied: Collection[str]) -> None:
         """End those that are decided and there, and those that never will be. `unapplied`: paths not there yet."""
-        for draft in self:
-            match combine.verdict(log, draft.intent, draft.decider):
+        for request in self:
+            match combine.verdict(log, request.intent, request.decider):
                 case Decided(path) if path in unapplied:
                     continue
                 case Refused():
-                    error = _refused_by(draft, log, unapplied)
+                    error = _refused_by(request, log, unapplied)
                     if error is not None:
-                        self._forget(draft)
-                        self.end(draft, error)
+                        self._forget(request)
+                        self.end(request, error)
                 case Decided(path):
-                    self._note_wait(draft)
-                    self.end(draft, Decided(path, self.intents.path(draft.intent) if draft.posted else ""))
+                    self._note_wait(request)
+                    self.end(request, Decided(path, self.intents.path(request.intent) if request.posted else ""))
                 case Void() as came:
-                    self._forget(draft)
-                    self.end(draft, came)
+                    self._forget(request)
+                    self.end(request, came)
 
-    def _forget(self, draft: Draft) -> None:
+    def _forget(self, request: CommitRequest) -> None:
         """No write can decide it any more; if this fails it is swept."""
-        if draft.posted:
-            self._store.in_background(partial(self.intents.remove, draft.intent))
+        if request.posted:
+            self._store.in_background(partial(self.intents.remove, request.intent))
 
-    def _note_wait(self, draft: Draft) -> None:
-        if draft.posted_s is not None:
-            waited_s = self._world.monotonic_s() - draft.posted_s
+    def _note_wait(self, request: CommitRequest) -> None:
+        if request.posted_s is not None:
+            waited_s = self._world.monotonic_s() - request.posted_s
             self._wait_s += (waited_s - self._wait_s) / SMOOTHING
 
 
-def _refused_by(draft: Draft, log: Log | None, unapplied: Collection[str]) -> Exception | None:
+def _refused_by(request: CommitRequest, log: Log | None, unapplied: Collection[str]) -> Exception | None:
     """What refuses it and is there: of what is not yet nobody is told, for it may never come to be."""
-    since = () if log is None else log.since(draft.intent.place) or ()
+    since = () if log is None else log.since(request.intent.place) or ()
     try:
-        draft.decider.refuse(draft.intent, [entry for entry in since if entry.path not in unapplied])
+        request.decider.refuse(request.intent, [entry for entry in since if entry.path not in unapplied])
     except combine.JudgeAnew:
         return None
     except Exception as error:  # noqa: BLE001 - for the writer of the intent

@@ -18,6 +18,7 @@ from test_house import FLOORS
 from fsspec_cas import cli as cas_cli
 from lockprovider import HUDI_LOCK_PATH, Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider import cli as lock_cli
+from lockprovider.group import combine
 from lockprovider.lease import machine
 from lockprovider.publish import steps
 from lockprovider.record import commit_log, line
@@ -256,7 +257,7 @@ def test_every_field_of_the_record_is_specified() -> None:
     whole = LockRecord("o", 1, expired=True, epoch=1, nonce="n", pending=pending, holder=Holder("h", 1, 1), line=("p",))
     data = LockRecord.encode(whole)
     more = LockRecord(
-        "o", 1, expired=True, turn_ms=1, freed_ms=1, guest_ms=1, rest_ms=1, handed=True, late_ms=1, log=log
+        "o", 1, expired=True, turn_ms=1, freed_ms=1, guest_ms=1, rest_ms=1, handed=True, late_ms=1, duty_ms=1, log=log
     )
     earlier = LockRecord("o", 1, expired=False, pending=pending, earlier=(pending,))
     said = {key for one in (data, more.encode(), earlier.encode()) for key in re.findall(rb'"(\w+)":', one)}
@@ -272,9 +273,10 @@ def test_the_constants_of_the_lock_are_the_codes() -> None:
         f"{settings.timeout_s:g} s, {settings.poll_s:g} s",
         f"| {GRACE_MS} ms (Hudi's)",
         f"min(validity, {HAND_OVER_S:g} s); half of it to apply",
-        f"plainly released lock | {line.HAND_OVERS} |",
+        f"decided and unapplied at once | at most {combine.MOST_UNAPPLIED} |",
         f"a free lock is anyone's after | {line.LONGEST_S:g} s",
         f"{line._REST_MS / 1000:g} s, every {line._REST_EVERY_MS // 1000} s",
+        f"every {line._REST_UNASKED_MS // 1000} s of a group else",
         f"{machine._PAST_MS // 1000} s after it passed",
         f"{commit_log._ENTRIES} entries, {commit_log._PACKED} bytes deflated, {commit_log._LARGEST} bytes an entry",
         f"more than {commit_log._LARGEST} bytes, or of more than {commit_log._PACKED // 2} deflated",

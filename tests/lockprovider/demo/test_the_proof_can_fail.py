@@ -10,7 +10,7 @@ import pytest
 from lockprovider.demo import flights, jobs, proof
 from lockprovider.table import Table, TableSpec, Transaction
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.transaction import validate
+from lockprovider.table.transaction import decider, validate
 
 JANUARY = (1,)
 
@@ -62,6 +62,7 @@ def test_with_the_conflict_check_the_proof_holds(tmp_path: Path) -> None:
 
 def test_without_the_conflict_check_the_proof_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "_check_conflicts", lambda *_: None)
+    monkeypatch.setattr(decider.Wanted, "refuse", lambda *_: None)
     found = run(str(tmp_path / "table"))
     assert not found.equal
     assert found.first, "the report must name the rows"

@@ -288,7 +288,7 @@ def test_who_waited_for_the_lock_is_drawn_from_its_audit_and_without_one_it_is_s
     with ThreadPoolExecutor(1) as pool:
         with other.acquire():
             done = pool.submit(txn.commit)
-            until(lambda: other._client.is_waited_for)
+            until(lambda: other._client.queue.fifo.taken, "it waits")
             time.sleep(0.3)  # so long is the wait that is to be seen
         commit = done.result()
     assert all(log.flush() for log in logs)

@@ -16,7 +16,7 @@ from table.test_crash_at_every_step import Died, DiesAtStep, let_time_pass
 from table.test_jvm_tables import unpacked
 
 from fsspec_cas import CasError, Store
-from lockprovider import NotAcquired
+from lockprovider import NotAcquired, PublishUnknown
 from lockprovider.table import (
     Aborted,
     HistoryGone,
@@ -368,6 +368,7 @@ def begin_of(path: str) -> str:
     return "" if at is None else at[1].begin
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
 @pytest.mark.parametrize("verb", ["compact", "upsert"])
 def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
@@ -383,7 +384,7 @@ def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
         dying = Table(Store(backend, str(folder)), str(folder), settings=SETTINGS)
         try:
             dying.compact() if verb == "compact" else dying.upsert(rows(*more))
-        except (Died, CasError, NotAcquired):
+        except (Died, CasError, NotAcquired, PublishUnknown):
             pass  # threads of a dead process get no answer
         else:
             break

@@ -38,7 +38,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("cli",),
     ],
     "lockprovider": [
-        ("errors",),
+        ("errors", "renamed"),
         ("hudi_keys",),
         ("settings",),
         ("record",),
@@ -83,6 +83,7 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.cached.read_state": set(),
     "fsspec_cas.send.retry": set(),
     "lockprovider.errors": set(),
+    "lockprovider.renamed": set(),
     "lockprovider.hudi_keys": set(),
     "lockprovider.settings": set(),
     "lockprovider.record": set(),

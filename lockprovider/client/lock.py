@@ -1,6 +1,7 @@
 """`Lock`: a lock in an object store.
 
-    with Lock(store).acquire(timeout_s=30) as lease:
+    lock = lockprovider.lock("s3://bucket/table", timeout=30)    # nothing is asked of the store yet
+    with lock as lease:                    # acquires, and gives back
         lease.check()                      # raises LeaseLost as soon as it is known
         lease.publish("state/7", data)     # cannot happen after somebody else took over
 
@@ -11,23 +12,27 @@ from __future__ import annotations
 
 import os
 import threading
+from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Machine, Store, World, check_path, require_safe_for_locks
 from lockprovider.acquire.acquire import acquire
 from lockprovider.client.client import Client
+from lockprovider.client.inspect import look
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.observer import Meanwhile
 from lockprovider.client.turn import FreeLock
-from lockprovider.errors import InvalidSettings, NotAcquired, NotPicklable
+from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
 from lockprovider.lease.driver import REQUEST_S
 from lockprovider.lease.record_file import RecordFile
 from lockprovider.lease.states import Busy, Free
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric, Recorder
+from lockprovider.observe.status import LockStatus
 from lockprovider.publish import steps
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 
 
@@ -36,7 +41,7 @@ class Lock:
 
     Those who wait in one process (same store, path and options) are served in the order of asking, and only the first
     of them asks the store. Across processes a line in the record says whose turn is next, also after a release by one
-    that asks again at once. That is politeness, not a promise: a JVM writer, or a try with `timeout_s=0`, goes between.
+    that asks again at once. That is politeness, not a promise: a JVM writer, or a try with `timeout=0`, goes between.
 
     `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, where
     the table's users want them.
@@ -91,6 +96,7 @@ class Lock:
         )
         self._looking = threading.Lock()
         self._looked_at = RecordFile(self._store, self.path, self._world)
+        self._held: Lease | None = None  # who drops the lock has dropped it too; see `Lease`
 
     def _of_this_process(self) -> Client:
         """Forked, with the parent's owner id, each would take the other's lock for its own."""
@@ -113,10 +119,16 @@ class Lock:
         """What it has counted and timed."""
         return self._client.metrics
 
+    @renamed(timeout_s="timeout")
     def acquire(
-        self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None, keeps_log: bool = False
+        self,
+        timeout: float | None = None,
+        *,
+        blocking: bool = True,
+        meanwhile: Meanwhile | None = None,
+        keeps_log: bool = False,
     ) -> Lease:
-        """Wait for the lock, at most `timeout_s` seconds (default: the settings').
+        """Wait for the lock, at most `timeout` seconds (default: the settings'); not `blocking`: ask once.
 
         `meanwhile` is told when the lock is about to be taken: see `Meanwhile`. `keeps_log` is a promise: that what the
         lock protects is changed by the publishes of this lease, and by nothing else; see `record.commit_log`.
@@ -126,11 +138,13 @@ class Lock:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
         """
-        lease = self._wait(timeout_s, meanwhile, keeps_log=keeps_log, leaves=False)
+        lease = self._wait(_at_most(timeout, blocking=blocking), meanwhile, keeps_log=keeps_log, leaves=False)
         assert isinstance(lease, Lease)  # noqa: S101 - it is not left free
+        self._held = lease
         return lease
 
-    def wait_for_turn(self, timeout_s: float | None = None, *, meanwhile: Meanwhile | None = None) -> Lease | FreeLock:
+    @renamed(timeout_s="timeout")
+    def wait_for_turn(self, timeout: float | None = None, *, meanwhile: Meanwhile | None = None) -> Lease | FreeLock:
         """As `acquire` by one that keeps the log and has nothing to do under the lock but one publish.
 
         For that the lock need not be held. Where that will do it is left free, and its `publish_last` is what takes it.
@@ -138,12 +152,12 @@ class Lock:
         Raises:
             NotAcquired, MalformedRecord, CasError: as `acquire`.
         """
-        return self._wait(timeout_s, meanwhile, keeps_log=True, leaves=True)
+        return self._wait(timeout, meanwhile, keeps_log=True, leaves=True)
 
     def _wait(
-        self, timeout_s: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool
+        self, timeout: float | None, meanwhile: Meanwhile | None, *, keeps_log: bool, leaves: bool
     ) -> Lease | FreeLock:
-        timeout_s = wait_s(timeout_s, self.settings.timeout_s)
+        timeout_s = wait_s(timeout, self.settings.timeout_s)
         client = self._of_this_process()
         mine = client.lease
         if mine is not None and mine.thread is threading.current_thread():
@@ -177,6 +191,54 @@ class Lock:
     def _begin_free(client: Client, free: Free, looked: bool) -> FreeLock:  # noqa: FBT001 - of a pair
         client.free = FreeLock(client, free, looked=looked)
         return client.free
+
+    def release(self) -> None:
+        """Give back what this thread has acquired; an inner release only counts down. Without a lease it does nothing.
+
+        Raises:
+            LockError: another thread holds it.
+            CasError: the store could not be reached; the lease lapses by itself.
+        """
+        lease = self._mine()
+        if lease is not None:
+            lease.release()
+
+    def _mine(self) -> Lease | None:
+        lease = self._held
+        if lease is None or lease.released:
+            return None
+        if lease.thread is not threading.current_thread():
+            raise LockError(f"{self.path!r} was taken by thread {lease.thread.name!r}; only that may release it")
+        return lease
+
+    def __enter__(self) -> Lease:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = self._mine()
+        if lease is not None:
+            lease.__exit__(kind, error, trace)
+
+    def locked(self) -> bool:
+        """Whether anybody holds it now, this client included; see `status`.
+
+        Raises:
+            MalformedRecord, CasError: as `status`.
+        """
+        return self.status().state == "held"
+
+    def status(self) -> LockStatus:
+        """Who holds it, since when, until when, who waits; judged by the store's clock where it says that.
+
+        Two requests. It is news when it arrives: to exclude others, acquire.
+
+        Raises:
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+        """
+        return look(self._store, self.path, self._world)
 
     def try_lock(self) -> Lease | Busy:
         """Take the lock if it is free now, else say who holds it."""
@@ -243,3 +305,16 @@ class Lock:
             CasError: the record still names such a publish, and could not be written without it.
         """
         self._client.wait_for_late()
+
+
+def _at_most(timeout: float | None, *, blocking: bool) -> float | None:
+    """How long to wait.
+
+    Raises:
+        InvalidSettings: it is not to wait, and for how long.
+    """
+    if blocking:
+        return timeout
+    if timeout:
+        raise InvalidSettings(f"blocking=False asks once, and timeout={timeout!r} waits: give one of them")
+    return 0.0

@@ -11,7 +11,7 @@ import pytest
 
 import lockprovider
 from fsspec_cas import AsyncStore, NotBytes, Store, Won
-from lockprovider import async_lock, open_lock
+from lockprovider import async_lock, lock
 
 NO_BYTES = [5, 0, True, None, "text", [1, 2], (1,), 1.5, io.BytesIO(b"1"), array.array("B", b"1"), range(3)]
 URL = "memory://unit-content"
@@ -83,14 +83,14 @@ def test_the_filesystem_refuses_it_too(url):
 
 @pytest.mark.parametrize("wrong", [5, "text", None, [1]], ids=lambda value: type(value).__name__)
 def test_a_lock_publishes_bytes_only(url, wrong):
-    lock, inside = open_lock(url), Store.from_url(url)
-    right = lock.enclose("state/right", b"right")
-    with lock.acquire(keeps_log=True) as lease:
+    held, inside = lock(url), Store.from_url(url)
+    right = held.enclose("state/right", b"right")
+    with held.acquire(keeps_log=True) as lease:
         before = inside.list("")
         for call in (
             lambda: lease.publish("state/1", wrong),
-            lambda: lock.stage("state/1", wrong),
-            lambda: lock.enclose("state/1", wrong),
+            lambda: held.stage("state/1", wrong),
+            lambda: held.enclose("state/1", wrong),
             lambda: lease.publish_new(right, wrong),
             lambda: lease.publish_last(right, wrong),
         ):
@@ -98,7 +98,7 @@ def test_a_lock_publishes_bytes_only(url, wrong):
                 call()
         assert inside.list("") == before
         lease.publish_last(right, b"right")
-    free = lock.wait_for_turn()
+    free = held.wait_for_turn()
     assert not isinstance(free, lockprovider.Lease)
     with pytest.raises(NotBytes):
         free.publish_last(right, wrong)

@@ -22,7 +22,7 @@ from lockprovider.acquire.process_queue import ProcessQueue
 
 MACHINE = Machine()
 SOON_S = 60
-PATIENT = LockSettings(timeout_s=SOON_S, poll_s=0.05)
+PATIENT = LockSettings(timeout=SOON_S, poll=0.05)
 JVM_FIELDS = ("owner", "validUntil", "expired")
 
 
@@ -311,7 +311,7 @@ def test_a_thread_that_dies_in_its_turn_leaves_it_to_the_others_of_its_lock(stor
 
 
 def test_threads_of_one_process_publish_one_after_the_other(store: Store) -> None:
-    lock = Lock(store, settings=LockSettings(timeout_s=30, poll_s=0.05))
+    lock = Lock(store, settings=LockSettings(timeout=30, poll=0.05))
 
     def work(number: int) -> None:
         while True:

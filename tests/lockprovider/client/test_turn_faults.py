@@ -143,7 +143,7 @@ def test_a_lock_that_could_not_be_freed_has_given_the_turn_back(root: Path) -> N
 def test_what_is_published_late_is_waited_for_whatever_the_own_validity(root: Path, validity_s: float) -> None:
     decided_and_not_there(root)
     world = Sleepless()
-    lock, _ = client(root, LockSettings(validity_s=validity_s, renew_s=0.2), world=world)
+    lock, _ = client(root, LockSettings(validity=validity_s, renew=0.2), world=world)
     began_s = world.monotonic_s()
     with lock.acquire():
         lock.wait_for_late()

@@ -97,7 +97,7 @@ def test_a_hand_over_in_doubt_leaves_nothing_to_believe_in(store: Store, backend
     assert len(told) == 1
     backend.loses, backend.out_of_reach = "", False
     lease.release()
-    with Lock(store, settings=SETTINGS).acquire(timeout_s=0):
+    with Lock(store, settings=SETTINGS).acquire(timeout=0):
         assert {entry.path for entry in store.list("state")} == ({"state1"} if loses == "answer" else set())
 
 
@@ -133,7 +133,7 @@ def test_the_next_holder_writes_nothing_that_is_there(store: Store, backend: Not
     lock, lease = held(store, "another")
     publish_last(lock, lease, "state1")
     backend.asked.clear()
-    with Lock(store, settings=SETTINGS).acquire(timeout_s=0):
+    with Lock(store, settings=SETTINGS).acquire(timeout=0):
         assert backend.written == ["table_lock.json"]
 
 
@@ -158,13 +158,13 @@ def test_one_publish_of_eight_leaves_room_for_a_jvm_writer(store: Store) -> None
 def test_whoever_removes_what_was_published_waits_for_those_who_handed_over(store: Store) -> None:
     clock = ManualClock()
     other = Lock(store, settings=SETTINGS, world=clock)
-    with other.acquire(timeout_s=0):
+    with other.acquire(timeout=0):
         other.wait_for_late()
     assert clock.sleeps == [], "nobody has handed over"
     lock, lease = held(store, "another")
     publish_last(lock, lease, "state1")
     clock.now_s = (record(store).valid_until_ms + 60_000) / 1000  # its clock tells nothing of theirs
-    with other.acquire(timeout_s=0):
+    with other.acquire(timeout=0):
         other.wait_for_late()
     assert clock.sleeps == [HAND_OVER_S / 2 + GRACE_MS / 1000]
 
@@ -177,8 +177,8 @@ def test_what_came_late_came_before_the_lock_was_held_for_that_long(
     publish_last(lock, lease, "state1")
     clock = ManualClock()
     clock.now_s = record(store).valid_until_ms / 1000
-    other = Lock(store, settings=LockSettings(validity_s=1000), world=clock)
-    with other.acquire(timeout_s=0):
+    other = Lock(store, settings=LockSettings(validity=1000), world=clock)
+    with other.acquire(timeout=0):
         clock.sleep(holds_s)
         other.wait_for_late()
     assert clock.sleeps[1:] == [pytest.approx(waits_s)]
@@ -190,7 +190,7 @@ def test_a_minute_after_a_hand_over_nobody_waits_for_it(store: Store) -> None:
     clock = ManualClock()
     clock.now_s = record(store).valid_until_ms / 1000 + 60.1
     other = Lock(store, settings=SETTINGS, world=clock)
-    with other.acquire(timeout_s=0):
+    with other.acquire(timeout=0):
         other.wait_for_late()
     assert clock.sleeps == []
 

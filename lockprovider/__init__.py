@@ -40,7 +40,7 @@ from lockprovider.renamed import deprecated, renamed
 from lockprovider.settings import LockSettings
 
 if TYPE_CHECKING:
-    from lockprovider import queue, state
+    from lockprovider import queue, state, wal
 
 __all__ = [
     "HUDI_LOCK_PATH",
@@ -76,6 +76,7 @@ __all__ = [
     "queue",
     "state",
     "until_signal",
+    "wal",
 ]
 
 
@@ -86,6 +87,8 @@ def __getattr__(name: str) -> Any:
         import lockprovider.state as found  # noqa: PLC0415 - see above
     elif name == "queue":
         import lockprovider.queue as found  # noqa: PLC0415
+    elif name == "wal":
+        import lockprovider.wal as found  # noqa: PLC0415
     if found is not None:
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

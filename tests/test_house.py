@@ -48,7 +48,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("client",),
         ("aio",),
         ("recipes",),
-        ("queue", "state"),
+        ("queue", "state", "wal"),
         ("table",),
         ("demo",),
         ("commands",),
@@ -57,7 +57,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
     "lockprovider.recipes": [
         ("errors", "place", "values"),
         ("batching",),
-        ("queue", "state"),
+        ("queue", "state", "wal"),
     ],
     "lockprovider.table": [
         ("errors",),
@@ -105,6 +105,11 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.queue.contents": set(),
     "lockprovider.recipes.queue.operations": set(),
     "lockprovider.recipes.queue.watch": set(),
+    "lockprovider.recipes.wal.slot": set(),
+    "lockprovider.recipes.wal.manifest": set(),
+    "lockprovider.recipes.wal.seek": set(),
+    "lockprovider.recipes.wal.reports": {"fsspec_cas"},
+    "lockprovider.recipes.wal.appending": set(),
     "lockprovider.table.errors": set(),
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
@@ -343,7 +348,9 @@ SAME_WORDS = {
     "Commit": "a commit of a table; an event of the lease machine",
     "Entry": "of a listing; of the commit log, which hands it on as LogEntry",
     "State": "of the lease machine; a state file",
-    "open": "opens a state file; opens a queue: the fronts of two recipes",
+    "open": "opens a state file, a queue, a log: the fronts of three recipes",
+    "create": "makes a queue, a log",
+    "UNNAMED": "how the names of producers begin that nobody has named, in two recipes that do not know each other",
     "Lost": "the outcome of a write; the state of a lease",
 }
 

@@ -173,7 +173,7 @@ def contenders(site: Site, task: dict[str, Any]) -> Iterator[list[Contender]]:
     if task["policy"] == "naive":
         yield [Contender(partial(_naive, store), task) for _ in range(task["threads"])]
     else:
-        settings = LockSettings(check_store=False, timeout_s=600)
+        settings = LockSettings(check_store=False, timeout=600)
         yield [Contender(partial(_line, Lock(store, PATH, settings)), task) for _ in range(task["threads"])]
 
 

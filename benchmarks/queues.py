@@ -62,7 +62,7 @@ def cycles(site: Site, count: int, seconds: float) -> Row:
 
         def cycle(number: int) -> None:
             queue.put({"from": number})
-            job = queue.claim(timeout_s=30.0)
+            job = queue.claim(timeout=30.0)
             assert job is not None, "as many were put as are claimed"
             with job:
                 worked[job.n] += 1

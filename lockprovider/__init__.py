@@ -9,13 +9,14 @@ with lockprovider.lock("s3://bucket/table") as lease:
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import os
 from typing import TYPE_CHECKING, Any
 
 from lockprovider.aio import Acquiring, AsyncLease, AsyncLock
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
-from lockprovider.client.provider import LockProvider, locate, open_lock
+from lockprovider.client.provider import LockProvider, locate
+from lockprovider.client.signals import until_signal
 from lockprovider.errors import (
     InvalidSettings,
     LeaseLost,
@@ -31,15 +32,16 @@ from lockprovider.group.combine import Decided, Decider, Hold, JudgeAnew, Void
 from lockprovider.group.intent import Intent
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import Counters, Measure, OnMetric
-from lockprovider.observe.status import JVM_HOLDS
+from lockprovider.observe.status import JVM_HOLDS, LockStatus
 from lockprovider.record.commit_log import Entry as LogEntry
 from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH, Holder, LockRecord
+from lockprovider.renamed import deprecated, renamed
 from lockprovider.settings import LockSettings
 
 if TYPE_CHECKING:
-    from lockprovider import queue, state
+    from lockprovider import queue, state, wal
 
 __all__ = [
     "HUDI_LOCK_PATH",
@@ -62,6 +64,7 @@ __all__ = [
     "LockProvider",
     "LockRecord",
     "LockSettings",
+    "LockStatus",
     "Log",
     "LogEntry",
     "LossReason",
@@ -78,6 +81,8 @@ __all__ = [
     "open_lock",
     "queue",
     "state",
+    "until_signal",
+    "wal",
 ]
 
 
@@ -88,41 +93,74 @@ def __getattr__(name: str) -> Any:
         import lockprovider.state as found  # noqa: PLC0415 - see above
     elif name == "queue":
         import lockprovider.queue as found  # noqa: PLC0415
+    elif name == "wal":
+        import lockprovider.wal as found  # noqa: PLC0415
     if found is not None:
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+@renamed(timeout_s="timeout")
 def lock(
-    url: str,
+    url: str | os.PathLike[str],
     *,
-    on: str | None = None,
-    timeout_s: float | None = None,
+    on: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+    validity: float | None = None,
+    max_hold: float | None = None,
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
     on_lost: OnLost | None = None,
     on_metric: OnMetric | None = None,
-) -> Lease:
-    """Take the lock of the table (or any folder) at `url`; use it as `with lockprovider.lock(url) as lease:`.
+) -> Lock:
+    """The lock of the table (or any folder) at `url`, not yet acquired; nothing is asked of the store.
 
-    `on` is the lock object's path below `url`; the default is Hudi's, so JVM Hudi writers and this one exclude each
-    other. `on_lost` is called from the heartbeat's thread; `on_metric` gets what
-    `lockprovider.observe.metrics` lists. Options may stand behind the URL: see `open_lock`.
+    >>> with lock("memory://docs/lock", timeout=10) as lease:
+    ...     lease.publish("state/7", b"seven")
+    >>> nightly = lock("memory://docs/lock", on="jobs/nightly.json")
+    >>> lease = nightly.acquire(blocking=False)
+    >>> nightly.locked(), nightly.status().record.owner == lease.owner
+    (True, True)
+    >>> nightly.release()
+
+    All times are seconds, and go before `settings`. Options may stand behind the URL instead:
+    `s3://bucket/folder?on=jobs/nightly.json&validity=60&renew=5&timeout=10&poll=0.5&max_hold=3600&check_store=false`.
+
+    Args:
+        url: as fsspec takes it, or a local path.
+        on: the lock object's path below `url`; the default is Hudi's, so JVM Hudi writers and this one exclude
+            each other.
+        timeout: how long `acquire` and `with` wait while others hold it (default 60).
+        validity: how long a lease lives without renewal (default 300); it is renewed ten times in that.
+        max_hold: see `LockSettings`.
+        settings: all of these, for many locks.
+        storage_options: fsspec's, as they are.
+        on_lost: called from the heartbeat's thread when a lease is lost.
+        on_metric: gets what `lockprovider.observe.metrics` lists.
 
     Raises:
-        NotAcquired: it was held by others for `timeout_s` seconds (default 60).
-        InvalidSettings: an option does not fit.
-        CasError: the URL or the store failed.
+        InvalidSettings: an option is unknown, does not fit, or is given in two places and differs.
+        CasError: the URL cannot be opened.
     """
     place = locate(url, on=on, settings=settings, storage_options=storage_options)
-    return place.open(Lock, on_lost=on_lost, on_metric=on_metric).acquire(timeout_s)
+    place = place.over(timeout=timeout, validity=validity, max_hold=max_hold)
+    return place.open(Lock, on_lost=on_lost, on_metric=on_metric)
 
 
+def open_lock(url: str | os.PathLike[str], **how: Any) -> Lock:
+    """The old name of `lock`."""
+    deprecated("open_lock(url) is called lock(url) now")
+    return lock(url, **how)
+
+
+@renamed(timeout_s="timeout")
 def async_lock(
-    url: str,
+    url: str | os.PathLike[str],
     *,
-    on: str | None = None,
-    timeout_s: float | None = None,
+    on: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+    validity: float | None = None,
+    max_hold: float | None = None,
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
     on_lost: OnLost | None = None,
@@ -133,14 +171,14 @@ def async_lock(
     `on_lost` is called on the event loop. See `lockprovider.aio` for what a cancellation does.
 
     Raises (when awaited or entered):
-        NotAcquired: it was held by others for `timeout_s` seconds (default 60).
+        NotAcquired: it was held by others for `timeout` seconds (default 60).
         InvalidSettings: an option does not fit.
         CasError: the URL or the store failed.
     """
-    find = partial(locate, url, on=on, settings=settings, storage_options=storage_options)
 
     async def take() -> AsyncLease:
-        place = await asyncio.to_thread(find)
-        return await place.open(AsyncLock, on_lost=on_lost, on_metric=on_metric).acquire(timeout_s)
+        found = await asyncio.to_thread(locate, url, on=on, settings=settings, storage_options=storage_options)
+        place = found.over(timeout=timeout, validity=validity, max_hold=max_hold)
+        return await place.open(AsyncLock, on_lost=on_lost, on_metric=on_metric).acquire()
 
     return Acquiring(take)

@@ -17,12 +17,14 @@ from lockprovider.recipes.errors import (
     ClaimLost,
     CoordinationError,
     Fenced,
+    LogFull,
     NoRevision,
     Overloaded,
     QueueFull,
     SequenceGap,
     StateConflict,
     StateLocked,
+    Trimmed,
 )
 
 # Name, module and help of commands that are loaded only when asked for; each module has `add(commands)`, as the
@@ -31,6 +33,7 @@ LATE: dict[str, tuple[str, str]] = {
     "table": ("lockprovider.commands.table.cli", "look at a Hudi table, and run its services"),
     "queue": ("lockprovider.commands.queue.cli", "messages that many put and many work on"),
     "state": ("lockprovider.commands.state.cli", "a document that many read, change and edit, with a history"),
+    "wal": ("lockprovider.commands.wal.cli", "a log that many append to and many read"),
 }
 
 _RUN = (["state", "run"], ["queue", "work"])  # commands of commands that run another
@@ -103,9 +106,9 @@ def _code(error: Exception) -> int | None:
             return UNKNOWN
         case LeaseLost() | NotAcquired() | Fenced() | StateLocked() | StateConflict() | NoRevision():
             return REFUSED
-        case ClaimLost() | SequenceGap():
+        case ClaimLost() | SequenceGap() | Trimmed():
             return REFUSED
-        case Overloaded() | QueueFull():
+        case Overloaded() | QueueFull() | LogFull():
             return UNAVAILABLE
         case LockError() | CoordinationError():
             return BAD_INPUT

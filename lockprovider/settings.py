@@ -1,7 +1,7 @@
 """How long a lease is valid and how often it is renewed; relations are checked here, naming both sides.
 
-Three ways to say it, with one meaning: `LockSettings(validity_s=...)`; Hudi's keys, `from_config({...})`; options
-behind a URL, `from_url("s3://bucket/table?validity_s=60&renew_s=5")`. The latter two also keep Hudi's lower bounds.
+Three ways to say it, with one meaning: `LockSettings(validity=...)`; Hudi's keys, `from_config({...})`; options
+behind a URL, `from_url("s3://bucket/table?validity=60&renew=5")`. The latter two also keep Hudi's lower bounds.
 
 Source: `StorageBasedLockConfig`, `HoodieLockConfig` of Hudi 1.2.0.
 """
@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 from lockprovider.errors import InvalidSettings
 from lockprovider.hudi_keys import BASE_PATH, PAUSE_MS, RENEW, RENEW_OLDER, VALIDITY, WAIT_MS, check
+from lockprovider.renamed import deprecated, renamed
 
 # Hudi grants this much after `validUntil` before it takes a lock over (StorageBasedLockProvider).
 GRACE_MS = 500
@@ -24,46 +25,87 @@ HAND_OVER_S = 10.0
 _RENEWALS_PER_VALIDITY = 10
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
+_NEEDED = ("validity", "timeout", "poll")
+_ROUNDING = 1e-9  # of a tenth, ten times
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class LockSettings:
-    """Hudi's names and defaults, in seconds.
+    """Hudi's words and defaults, in seconds.
 
     Attributes:
-        validity_s: how long a lease lives without renewal (`hoodie.write.lock.storage.validity.timeout.secs`).
-        renew_s: how often it is renewed (`hoodie.write.lock.storage.renew.interval.secs`).
-        timeout_s: how long `lock()` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
-        poll_s: the slowest pace at which a waiting client looks at the record; one in a line may sleep
+        validity: how long a lease lives without renewal (`hoodie.write.lock.storage.validity.timeout.secs`).
+        renew: how often it is renewed, by default ten times in a validity
+            (`hoodie.write.lock.storage.renew.interval.secs`).
+        timeout: how long `acquire` waits for a held lock (`hoodie.write.lock.wait_time_ms`).
+        poll: the slowest pace at which a waiting client looks at the record; one in a line may sleep
             through the turns before its own, up to 4.5 s (`hoodie.write.lock.wait_time_ms_between_retry`).
         check_store: an S3 store that is not Amazon's has to show that it obeys conditions before it is trusted with a
             lock: five requests, once in a process for each bucket.
+        max_hold: a lease that is held for longer is not renewed any more: its holder gets `LeaseLost` at once, others
+            the lock when it lapses. None: renewed until it is released.
     """
 
-    validity_s: float = 300.0
-    renew_s: float = 30.0
-    timeout_s: float = 60.0
-    poll_s: float = 1.0
-    check_store: bool = True
+    validity: float
+    renew: float
+    timeout: float
+    poll: float
+    check_store: bool
+    max_hold: float | None
 
-    def __post_init__(self) -> None:
-        times = (self.validity_s, self.renew_s, self.poll_s, self.timeout_s)
-        if not all(map(_is_number, times)):
-            raise InvalidSettings(f"all times must be numbers of seconds: {self}")
-        if not isinstance(self.check_store, bool):
-            raise InvalidSettings(f"check_store={self.check_store!r} must be True or False")
-        if not all(map(math.isfinite, times)):
-            raise InvalidSettings(f"all times must be finite numbers of seconds: {self}")
-        if self.validity_s <= 0 or self.renew_s <= 0 or self.poll_s <= 0:
-            raise InvalidSettings(f"validity_s, renew_s and poll_s must be above zero: {self}")
-        if self.timeout_s < 0:
-            raise InvalidSettings(f"timeout_s must not be below zero: {self}")
-        if self.validity_s < _RENEWALS_PER_VALIDITY * self.renew_s:
+    @renamed(**{f"{name}_s": name for name in ("validity", "renew", "timeout", "poll")})
+    def __init__(
+        self,
+        validity: float = 300.0,
+        renew: float | None = None,
+        timeout: float = 60.0,
+        poll: float = 1.0,
+        *,
+        check_store: bool = True,
+        max_hold: float | None = None,
+    ) -> None:
+        times = {"validity": validity, "renew": renew, "timeout": timeout, "poll": poll, "max_hold": max_hold}
+        said = ", ".join(f"{name}={value!r}" for name, value in times.items() if value is not None or name in _NEEDED)
+        given: list[Any] = [value for name, value in times.items() if value is not None or name in _NEEDED]
+        if not all(map(_is_number, given)):
+            raise InvalidSettings(f"all times must be numbers of seconds: {said}")
+        if not isinstance(check_store, bool):
+            raise InvalidSettings(f"check_store={check_store!r} must be True or False")
+        if not all(map(math.isfinite, given)):
+            raise InvalidSettings(f"all times must be finite numbers of seconds: {said}")
+        every = validity / _RENEWALS_PER_VALIDITY if renew is None else renew
+        if validity <= 0 or every <= 0 or poll <= 0 or (max_hold is not None and max_hold <= 0):
+            raise InvalidSettings(f"validity, renew, poll and max_hold must be above zero: {said}")
+        if timeout < 0:
+            raise InvalidSettings(f"timeout must not be below zero: {said}")
+        if validity < _RENEWALS_PER_VALIDITY * every * (1 - _ROUNDING):
             raise InvalidSettings(
-                f"validity_s={self.validity_s:g} must be at least {_RENEWALS_PER_VALIDITY} x renew_s={self.renew_s:g}: "
+                f"validity={validity:g} must be at least {_RENEWALS_PER_VALIDITY} x renew={every:g}: "
                 "raise hoodie.write.lock.storage.validity.timeout.secs or lower "
                 "hoodie.write.lock.storage.renew.interval.secs"
             )
+        for name, value in {**times, "renew": every, "check_store": check_store}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def validity_s(self) -> float:
+        """`validity`, with its unit."""
+        return self.validity
+
+    @property
+    def renew_s(self) -> float:
+        """`renew`, with its unit."""
+        return self.renew
+
+    @property
+    def timeout_s(self) -> float:
+        """`timeout`, with its unit."""
+        return self.timeout
+
+    @property
+    def poll_s(self) -> float:
+        """`poll`, with its unit."""
+        return self.poll
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> LockSettings:
@@ -90,23 +132,21 @@ def checked(settings: object) -> LockSettings:
     if settings is None:
         return LockSettings()
     if not isinstance(settings, LockSettings):
-        raise InvalidSettings(
-            f"settings={settings!r} must be LockSettings, e.g. LockSettings(validity_s=60, renew_s=5)"
-        )
+        raise InvalidSettings(f"settings={settings!r} must be LockSettings, e.g. LockSettings(validity=60, renew=5)")
     return settings
 
 
-def wait_s(timeout_s: Any, default_s: float) -> float:
+def wait_s(timeout: Any, default_s: float) -> float:
     """How long to wait for a lock, as it was given; `default_s` for None.
 
     Raises:
         InvalidSettings: it is no number of seconds, or below zero.
     """
-    if timeout_s is None:
+    if timeout is None:
         return default_s
-    if not _is_number(timeout_s) or not timeout_s >= 0:
-        raise InvalidSettings(f"timeout_s={timeout_s!r} must be a number of seconds, 0 or more, e.g. timeout_s=30")
-    return float(timeout_s)
+    if not _is_number(timeout) or not timeout >= 0:
+        raise InvalidSettings(f"timeout={timeout!r} must be a number of seconds, 0 or more, e.g. timeout=30")
+    return float(timeout)
 
 
 def check_functions(**given: object) -> None:
@@ -143,14 +183,15 @@ class _Word:
     whole: bool = False
 
 
-_LEAST_S = {"validity_s": 10.0, "renew_s": 1.0}
-_FIELDS = ("validity_s", "renew_s", "timeout_s", "poll_s")
+_LEAST_S = {"validity": 10.0, "renew": 1.0}
+_FIELDS = ("validity", "renew", "timeout", "poll")
+_RENAMED = {f"{field}_s": field for field in _FIELDS}
 _IN_URL = {field: _Word(field) for field in _FIELDS}
 _IN_CONFIG = {
-    "validity_s": _Word(VALIDITY, whole=True),
-    "renew_s": _Word(RENEW, whole=True),
-    "timeout_s": _Word(WAIT_MS, "milliseconds", 1000, whole=True),
-    "poll_s": _Word(PAUSE_MS, "milliseconds", 1000, whole=True),
+    "validity": _Word(VALIDITY, whole=True),
+    "renew": _Word(RENEW, whole=True),
+    "timeout": _Word(WAIT_MS, "milliseconds", 1000, whole=True),
+    "poll": _Word(PAUSE_MS, "milliseconds", 1000, whole=True),
 }
 
 
@@ -179,20 +220,32 @@ def from_url(url: str) -> Options:
     plain, question, query = url.partition("?")
     if not question or "://" not in plain:
         return Options(url)
-    pairs = parse_qsl(query, keep_blank_values=True)
+    pairs = list(map(_of_today, parse_qsl(query, keep_blank_values=True)))
     given = dict(pairs)
-    allowed = sorted((*_FIELDS, "check_store", "on"))
+    allowed = sorted((*_FIELDS, "check_store", "max_hold", "on"))
     for name in given:
         if name not in allowed:
             raise InvalidSettings(f"{name!r} in {url!r} is no option of a lock; those are {', '.join(allowed)}")
     if len(given) < len(pairs):
         raise InvalidSettings(f"{url!r} gives an option twice: {query!r}")
     on = given.pop("on", None)
-    check = given.pop("check_store", None)
-    settings = _settings(given, _IN_URL) if given or check is not None else None
-    if settings is not None and check is not None:
+    if not given:
+        return Options(plain, None, on)
+    check, most = given.pop("check_store", None), given.pop("max_hold", None)
+    settings = _settings(given, _IN_URL)
+    if check is not None:
         settings = replace(settings, check_store=_truth(check))
+    if most is not None:
+        settings = replace(settings, max_hold=_seconds(_Word("max_hold"), most))
     return Options(plain, settings, on)
+
+
+def _of_today(option: tuple[str, str]) -> tuple[str, str]:
+    name, value = option
+    today = _RENAMED.get(name, name)
+    if today != name:
+        deprecated(f"{name}= in a URL is called {today}= now", stacklevel=6)
+    return today, value
 
 
 def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
@@ -201,7 +254,7 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
     Raises:
         InvalidSettings: both names are there, and they disagree.
     """
-    newer, older = _IN_CONFIG["renew_s"], _Word(RENEW_OLDER, whole=True)
+    newer, older = _IN_CONFIG["renew"], _Word(RENEW_OLDER, whole=True)
     if RENEW_OLDER not in config:
         return _IN_CONFIG
     if RENEW in config and _seconds(newer, config[RENEW]) != _seconds(older, config[RENEW_OLDER]):
@@ -209,20 +262,22 @@ def _words_of(config: Mapping[str, object]) -> Mapping[str, _Word]:
             f"{RENEW}={config[RENEW]} and {RENEW_OLDER}={config[RENEW_OLDER]} are two names of one setting "
             "and disagree: keep the first"
         )
-    return {**_IN_CONFIG, "renew_s": older}
+    return {**_IN_CONFIG, "renew": older}
 
 
 def _settings(given: Mapping[str, object], words: Mapping[str, _Word]) -> LockSettings:
     found = {field: _seconds(word, given[word.name]) for field, word in words.items() if word.name in given}
-    validity_s, renew_s, timeout_s, poll_s = (found.get(field, _DEFAULTS[field]) for field in _FIELDS)
-    if validity_s < _RENEWALS_PER_VALIDITY * renew_s:
-        validity, renew = (_said(field, words[field], given) for field in ("validity_s", "renew_s"))
-        raise InvalidSettings(f"{validity} must be at least {_RENEWALS_PER_VALIDITY} x {renew}")
+    validity, renew, timeout, poll = (found.get(field, _DEFAULTS[field]) for field in _FIELDS)
+    if words is _IN_URL and "renew" not in found:
+        renew = validity / _RENEWALS_PER_VALIDITY  # Hudi's keys have a default of their own
+    if validity < _RENEWALS_PER_VALIDITY * renew:
+        longer, shorter = (_said(field, words[field], given) for field in ("validity", "renew"))
+        raise InvalidSettings(f"{longer} must be at least {_RENEWALS_PER_VALIDITY} x {shorter}")
     for field, least_s in _LEAST_S.items():
         if found.get(field, least_s) < least_s:
             raise InvalidSettings(f"{_said(field, words[field], given)} must be at least {least_s:g} seconds")
     try:
-        return LockSettings(validity_s, renew_s, timeout_s, poll_s)
+        return LockSettings(validity, renew, timeout, poll)
     except InvalidSettings as error:
         written = ", ".join(_said(field, words[field], given) for field in found)
         raise InvalidSettings(f"{written}: {error}") from None

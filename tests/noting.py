@@ -11,7 +11,7 @@ from fsspec_cas.answer import NoAnswer
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import HUDI_LOCK_PATH, LockRecord, LockSettings
 
-SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=1, poll_s=0.05)
+SETTINGS = LockSettings(validity=100, renew=10, timeout=1, poll=0.05)
 RECORD = "table_lock.json"
 
 

@@ -160,7 +160,7 @@ def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 @cache
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    return {"fsspec-cas": cas_cli._parser(), "lockprovider": lock_cli.parser(["table", "state", "queue"])}
+    return {"fsspec-cas": cas_cli._parser(), "lockprovider": lock_cli.parser(["table", "state", "queue", "wal"])}
 
 
 def unknown(line: str) -> list[str]:

@@ -1,6 +1,6 @@
 """`AsyncLock` and `AsyncLease`: the same lock for tasks of an event loop.
 
-    async with AsyncLock(store).acquire(timeout_s=30) as lease:
+    async with AsyncLock(store).acquire(timeout=30) as lease:
         lease.check()
         await lease.publish("state/7", data)
 
@@ -13,7 +13,7 @@ is finished in its thread, and a lock that it brings is given back there, also w
 
 Not promised: that a lease which is never released ends with its task. It is renewed for as long as the lease or its
 lock is referred to; so use `async with`. `asyncio.wait_for` runs what it is given in another task before Python 3.12:
-what is acquired in it belongs to that task, so give `timeout_s` instead.
+what is acquired in it belongs to that task, so give `timeout` instead.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from lockprovider.client.lock import Lock
 from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric
+from lockprovider.observe.status import LockStatus
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH
+from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, check_functions, wait_s
 
 T = TypeVar("T")
@@ -78,8 +80,9 @@ class AsyncLock:
         """This client's UUID, as it stands in the lock record."""
         return self._lock.owner
 
-    def acquire(self, timeout_s: float | None = None) -> Acquiring:
-        """Wait for the lock, at most `timeout_s` seconds (default: the settings'); to be awaited, or entered.
+    @renamed(timeout_s="timeout")
+    def acquire(self, timeout: float | None = None) -> Acquiring:
+        """Wait for the lock, at most `timeout` seconds (default: the settings'); to be awaited, or entered.
 
         Raises (when awaited):
             NotAcquired: it was held by others, or by another task, until the timeout.
@@ -87,7 +90,15 @@ class AsyncLock:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
         """
-        return Acquiring(lambda: self._take(timeout_s))
+        return Acquiring(lambda: self._take(timeout))
+
+    async def status(self) -> LockStatus:
+        """See `Lock.status`."""
+        return await asyncio.to_thread(self._lock.status)
+
+    async def locked(self) -> bool:
+        """See `Lock.locked`."""
+        return await asyncio.to_thread(self._lock.locked)
 
     async def stage(self, path: str, data: bytes) -> Pending:
         """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet."""
@@ -97,12 +108,12 @@ class AsyncLock:
         """Remove bytes that were staged and will not be published after all."""
         await asyncio.to_thread(self._lock.unstage, pending)
 
-    async def _take(self, timeout_s: float | None) -> AsyncLease:
+    async def _take(self, timeout: float | None) -> AsyncLease:
         mine, task = self._lease, asyncio.current_task()
         if mine is not None and mine.task is task and not mine.released:
             return mine.again()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_s(timeout_s, self._lock.settings.timeout_s)
+        deadline = loop.time() + wait_s(timeout, self._lock.settings.timeout_s)
         queue = TaskQueue.of(self._same)
         if not await queue.wait(max(0.0, deadline - loop.time())):
             raise NotAcquired(f"another task of this process holds {self.path!r}", owner=queue.holder)

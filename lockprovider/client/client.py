@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
+import weakref
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -78,7 +80,8 @@ class Client:
         self.turn = Fifo()  # one thread at a time wants or has the lock
         self.pulse = Pulse()
         self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name)
-        self.lease: Lease | None = None
+        self._lease: weakref.ref[Lease] | None = None  # so that one that is dropped is noticed
+        self._ends: threading.Event | None = None  # that lease's own
         self._store = store
         # A busy data path must not starve the renewals.
         self.records = store.isolated_connections().on_throttled(self.metrics.throttled)
@@ -95,6 +98,15 @@ class Client:
     def owner(self) -> str:
         """Its UUID, as it stands in the lock record."""
         return self.me.owner
+
+    @property
+    def lease(self) -> Lease | None:
+        """The one that was acquired and not released, if anybody still has it."""
+        return None if self._lease is None else self._lease()
+
+    @lease.setter
+    def lease(self, lease: Lease | None) -> None:
+        self._lease, self._ends = (None, None) if lease is None else (weakref.ref(lease), lease.lost)
 
     @property
     def known(self) -> Known | None:
@@ -175,7 +187,7 @@ class Client:
 
     def end(self, lease: Lease) -> None:
         """The lease is over, one way or the other."""
-        if self.lease is lease:
+        if self._ends is lease.lost:  # a reference may be gone already, while it is being dropped
             self.lease = None
             self.leave()
 

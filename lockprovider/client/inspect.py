@@ -12,7 +12,7 @@ from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
 
 _REQUEST_S = 30.0
-_SETTINGS = LockSettings(validity_s=60.0, renew_s=6.0)  # of a break that has to finish what was decided
+_SETTINGS = LockSettings(validity=60.0, renew=6.0)  # of a break that has to finish what was decided
 _TRIES = 20  # each one more who joins the line may cost one
 
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from fsspec_cas import AlreadyExists, CasError
+from lockprovider.client.dropped import Renewed, end_at_exit, warn_and_give_back
 from lockprovider.errors import (
     LeaseLost,
     LockError,
@@ -44,6 +45,7 @@ _ENDED_BEFORE = Ended("it had ended before", LossReason.LAPSED)
 class Lease:
     """A held lock. Leave it (`with`, or `release()`) to give the lock back.
 
+    One that nobody refers to any more, nor to the lock that it was acquired by, is given back with a `ResourceWarning`.
     It belongs to the process that took it: a forked child finds it lost, does not renew it and cannot release it.
     """
 
@@ -61,7 +63,10 @@ class Lease:
         self._pid = os.getpid()
         self._client = client
         self._on_lost = on_lost
-        self._heartbeat = Heartbeat(self, client.settings.renew_s, client.pulse)
+        self._heartbeat = Heartbeat(
+            Renewed(self, client.world, client.settings.max_hold), client.settings.renew_s, client.pulse
+        )
+        self._at_exit = end_at_exit(self)
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
@@ -237,10 +242,20 @@ class Lease:
         self._depth += 1
         return self
 
+    def end(self) -> None:
+        """Give it back, however often it was acquired; failures are not told."""
+        self._depth = min(self._depth, 1)
+        with contextlib.suppress(CasError, LockError):
+            self.release()
+
     def start(self) -> None:
         """Start the heartbeat; called once by `Lock.acquire`."""
         self._heartbeat.start()
         atexit.register(self._at_exit)
+
+    def __repr__(self) -> str:
+        state = "released" if self._closed else "lost" if self.lost.is_set() else "held"
+        return f"<Lease on {self._client.path!r}, epoch {self.epoch}, {state}>"
 
     def __enter__(self) -> Lease:
         return self
@@ -307,7 +322,6 @@ class Lease:
             if call is not None:
                 call(self._lost(ended))
 
-    def _at_exit(self) -> None:
-        with contextlib.suppress(CasError, LockError):
-            self._depth = min(self._depth, 1)
-            self.release()
+    def __del__(self) -> None:
+        if getattr(self, "_heartbeat", None) is not None and not self._closed:
+            warn_and_give_back(self, repr(self))

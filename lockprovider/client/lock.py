@@ -1,6 +1,7 @@
 """`Lock`: a lock in an object store.
 
-    with Lock(store).acquire(timeout_s=30) as lease:
+    lock = lockprovider.lock("s3://bucket/table", timeout=30)    # nothing is asked of the store yet
+    with lock as lease:                    # acquires, and gives back
         lease.check()                      # raises LeaseLost as soon as it is known
         lease.publish("state/7", data)     # cannot happen after somebody else took over
 
@@ -11,13 +12,15 @@ from __future__ import annotations
 
 import os
 import threading
+from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Machine, Store, World, check_bytes, check_path, require_safe_for_locks
 from lockprovider.acquire.acquire import acquire
 from lockprovider.client.client import Client
+from lockprovider.client.inspect import look
 from lockprovider.client.lease import Lease, OnLost
-from lockprovider.errors import InvalidSettings, NotAcquired, NotPicklable
+from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
 from lockprovider.group.combine import Decider
 from lockprovider.group.commit_requests import Result
 from lockprovider.group.intent import Intent
@@ -26,9 +29,11 @@ from lockprovider.lease.record_file import RecordFile
 from lockprovider.lease.states import Busy
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric, Recorder
+from lockprovider.observe.status import LockStatus
 from lockprovider.publish import steps
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 
 
@@ -37,7 +42,7 @@ class Lock:
 
     Those who wait in one process (same store, path and options) are served in the order of asking, and only the first
     of them asks the store. Across processes a line in the record says whose turn is next, also after a release by one
-    that asks again at once. That is politeness, not a promise: a JVM writer, or a try with `timeout_s=0`, goes between.
+    that asks again at once. That is politeness, not a promise: a JVM writer, or a try with `timeout=0`, goes between.
 
     `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, where
     the table's users want them.
@@ -92,6 +97,7 @@ class Lock:
         )
         self._looking = threading.Lock()
         self._looked_at = RecordFile(self._store, self.path, self._world)
+        self._held: Lease | None = None  # who drops the lock has dropped it too; see `Lease`
 
     def _of_this_process(self) -> Client:
         """Forked, with the parent's owner id, each would take the other's lock for its own."""
@@ -114,8 +120,9 @@ class Lock:
         """What it has counted and timed."""
         return self._client.metrics
 
-    def acquire(self, timeout_s: float | None = None, *, keeps_log: bool = False) -> Lease:
-        """Wait for the lock, at most `timeout_s` seconds (default: the settings').
+    @renamed(timeout_s="timeout")
+    def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
+        """Wait for the lock, at most `timeout` seconds (default: the settings'); not `blocking`: ask once.
 
         `keeps_log` is a promise: that what the lock protects is changed by the publishes of this lease, and by nothing
         else; see `record.commit_log`.
@@ -125,7 +132,12 @@ class Lock:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
         """
-        timeout_s = wait_s(timeout_s, self.settings.timeout_s)
+        self._held = self._wait(
+            wait_s(_at_most(timeout, blocking=blocking), self.settings.timeout_s), keeps_log=keeps_log
+        )
+        return self._held
+
+    def _wait(self, timeout_s: float, *, keeps_log: bool) -> Lease:
         client = self._of_this_process()
         mine = client.lease
         if mine is not None and mine.thread is threading.current_thread():
@@ -153,6 +165,54 @@ class Lock:
             raise
         client.lease = lease
         return lease
+
+    def release(self) -> None:
+        """Give back what this thread has acquired; an inner release only counts down. Without a lease it does nothing.
+
+        Raises:
+            LockError: another thread holds it.
+            CasError: the store could not be reached; the lease lapses by itself.
+        """
+        lease = self._mine()
+        if lease is not None:
+            lease.release()
+
+    def _mine(self) -> Lease | None:
+        lease = self._held
+        if lease is None or lease.released:
+            return None
+        if lease.thread is not threading.current_thread():
+            raise LockError(f"{self.path!r} was taken by thread {lease.thread.name!r}; only that may release it")
+        return lease
+
+    def __enter__(self) -> Lease:
+        return self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = self._mine()
+        if lease is not None:
+            lease.__exit__(kind, error, trace)
+
+    def locked(self) -> bool:
+        """Whether anybody holds it now, this client included; see `status`.
+
+        Raises:
+            MalformedRecord, CasError: as `status`.
+        """
+        return self.status().state == "held"
+
+    def status(self) -> LockStatus:
+        """Who holds it, since when, until when, who waits; judged by the store's clock where it says that.
+
+        Two requests. It is news when it arrives: to exclude others, acquire.
+
+        Raises:
+            MalformedRecord: the object at the lock's path is not a lock record.
+            CasError: the store failed.
+        """
+        return look(self._store, self.path, self._world)
 
     def try_lock(self) -> Lease | Busy:
         """Take the lock if it is free now, else say who holds it."""
@@ -187,15 +247,15 @@ class Lock:
             client.queue.saw(known)
             return None if known is None else known.record
 
-    def commit(self, intent: Intent, decider: Decider, timeout_s: float | None = None) -> Result:
+    def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> Result:
         """Let a publish be decided together with those of others, without holding the lock; see `group`.
 
         Raises:
             Exception, NotAcquired, PublishUnknown, CasError: as `Committer.commit`.
-            InvalidSettings: `timeout_s` is no number of seconds.
+            InvalidSettings: `timeout` is no number of seconds.
             NotBytes: the body of the intent is none.
         """
-        timeout_s = wait_s(timeout_s, self.settings.timeout_s)
+        timeout_s = wait_s(timeout, self.settings.timeout_s)
         check_bytes(intent.stem, intent.body)
         client = self._of_this_process()
         self.require_safe_store()
@@ -242,3 +302,16 @@ class Lock:
             CasError: the record still names such a publish, and could not be written without it.
         """
         self._client.wait_for_late()
+
+
+def _at_most(timeout: float | None, *, blocking: bool) -> float | None:
+    """How long to wait.
+
+    Raises:
+        InvalidSettings: it is not to wait, and for how long.
+    """
+    if blocking:
+        return timeout
+    if timeout:
+        raise InvalidSettings(f"blocking=False asks once, and timeout={timeout!r} waits: give one of them")
+    return 0.0

@@ -1,7 +1,7 @@
 """`LockProvider`: the lock in the shape of Hudi's own provider, for code that is written against that.
 
     with LockProvider.from_config({"hoodie.base.path": "s3://bucket/table"}) as provider:
-        if provider.try_lock(timeout_s=60):
+        if provider.try_lock(timeout=60):
             try:
                 ...
             finally:
@@ -15,6 +15,7 @@ Source: `LockProvider`, `StorageBasedLockProvider` of Hudi 1.2.0.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from lockprovider.errors import InvalidSettings, LeaseLost, LockError, NotAcquir
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
+from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, Options, checked, from_config, from_url, wait_s
 
 L = TypeVar("L")
@@ -47,6 +49,20 @@ class LockPlace:
     def __str__(self) -> str:
         return f"{self.url.rstrip('/')}/{self.path}"
 
+    def over(self, *, timeout: float | None, validity: float | None, max_hold: float | None) -> LockPlace:
+        """With these times, where they are given.
+
+        Raises:
+            InvalidSettings: they do not fit.
+        """
+        given = {"timeout": timeout, "validity": validity, "max_hold": max_hold}
+        named: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        settings = self.settings or LockSettings()
+        wait_s(timeout, settings.timeout)
+        if validity is not None and settings.renew == LockSettings().renew:
+            named["renew"] = None  # a tenth of it
+        return dataclasses.replace(self, settings=dataclasses.replace(settings, **named)) if named else self
+
     def open(self, kind: Callable[..., L], *, on_lost: OnLost | None = None, on_metric: OnMetric | None = None) -> L:
         """A client of it, `Lock` or `AsyncLock`, that keeps Hudi's audit of it where that is switched on."""
         audit = AuditLog(self.store, self.path)
@@ -54,36 +70,14 @@ class LockPlace:
 
 
 def locate(
-    url: str,
+    url: str | os.PathLike[str],
     *,
-    on: str | None = None,
+    on: str | os.PathLike[str] | None = None,
     settings: LockSettings | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> LockPlace:
-    """What `open_lock` opens."""
+    """Where `lockprovider.lock(url, ...)` is."""
     return _place(from_url(check_url(url)), on, settings, storage_options)
-
-
-def open_lock(
-    url: str,
-    *,
-    on: str | None = None,
-    settings: LockSettings | None = None,
-    storage_options: dict[str, Any] | None = None,
-    on_lost: OnLost | None = None,
-    on_metric: OnMetric | None = None,
-) -> Lock:
-    """A client of the lock at `url`; nothing is asked of the store yet.
-
-    `on` is the lock object's path below `url` (default: Hudi's). Options may stand behind the URL instead:
-    `s3://bucket/folder?on=jobs/nightly.json&validity_s=60&renew_s=5&timeout_s=10&poll_s=0.5&check_store=false`.
-
-    Raises:
-        InvalidSettings: an option is unknown, does not fit, or is given in both places and differs.
-        CasError: the URL cannot be opened.
-    """
-    place = locate(url, on=on, settings=settings, storage_options=storage_options)
-    return place.open(Lock, on_lost=on_lost, on_metric=on_metric)
 
 
 class LockProvider:
@@ -105,18 +99,18 @@ class LockProvider:
     @classmethod
     def from_url(
         cls,
-        url: str,
+        url: str | os.PathLike[str],
         storage_options: dict[str, Any] | None = None,
         *,
-        on: str | None = None,
+        on: str | os.PathLike[str] | None = None,
         settings: LockSettings | None = None,
         on_lost: OnLost | None = None,
         on_metric: OnMetric | None = None,
     ) -> LockProvider:
-        """The provider of the table (or any folder) at `url`; see `open_lock` for the options behind it.
+        """The provider of the table (or any folder) at `url`; see `lockprovider.lock` for the options behind it.
 
         Raises:
-            InvalidSettings: see `open_lock`.
+            InvalidSettings: see `lockprovider.lock`.
             CasError: the URL cannot be opened.
         """
         place = locate(url, on=on, settings=settings, storage_options=storage_options)
@@ -145,8 +139,9 @@ class LockProvider:
     def __getstate__(self) -> dict[str, object]:
         return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses
 
-    def try_lock(self, timeout_s: float = 0.0) -> bool:
-        """Take the lock, waiting at most `timeout_s` seconds for others; False if they still hold it then.
+    @renamed(timeout_s="timeout")
+    def try_lock(self, timeout: float = 0.0) -> bool:
+        """Take the lock, waiting at most `timeout` seconds for others; False if they still hold it then.
 
         A thread that holds it already gets True, and has to unlock once more.
 
@@ -156,11 +151,11 @@ class LockProvider:
             CasError: the store failed.
             LockError: this provider is closed.
         """
-        timeout_s = wait_s(timeout_s, 0.0)
+        timeout = wait_s(timeout, 0.0)
         if self._closed:
             raise LockError(f"the provider of {self._lock.path!r} is closed; make another one")
         try:
-            self._lease = self._lock.acquire(timeout_s)
+            self._lease = self._lock.acquire(timeout)
         except NotAcquired:
             return False
         return True
@@ -217,10 +212,13 @@ class LockProvider:
 
 
 def _place(
-    options: Options, on: str | None, settings: LockSettings | None, storage_options: dict[str, Any] | None
+    options: Options,
+    on: str | os.PathLike[str] | None,
+    settings: LockSettings | None,
+    storage_options: dict[str, Any] | None,
 ) -> LockPlace:
-    asked = _one_of("on", options.on, on)
-    path = HUDI_LOCK_PATH if asked is None else os.fspath(asked) if isinstance(asked, os.PathLike) else asked
+    asked = _one_of("on", options.on, os.fspath(on) if isinstance(on, os.PathLike) else on)
+    path = HUDI_LOCK_PATH if asked is None else asked
     _check_path(path)
     chosen = _one_of("settings", options.settings, None if settings is None else checked(settings))
     return LockPlace(options.url, Store.from_url(options.url, storage_options), path, chosen)

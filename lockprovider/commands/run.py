@@ -136,12 +136,12 @@ def _look(at: LockPlace, settings: LockSettings) -> None:
 def _settings(arguments: argparse.Namespace, given: LockSettings) -> LockSettings:
     """The options, over what the URL says, over the defaults."""
     if arguments.validity is not None:
-        given = replace(given, validity_s=arguments.validity, renew_s=arguments.validity / 10)
+        given = replace(given, validity=arguments.validity, renew=arguments.validity / 10)
     if arguments.grace is not None and not 0 <= arguments.grace < math.inf:
         raise InvalidInput(f"--grace {arguments.grace:g} must be a number of seconds, 0 or more")
     if arguments.renew is not None:
-        given = replace(given, renew_s=arguments.renew)
-    return given if arguments.timeout is None else replace(given, timeout_s=arguments.timeout)
+        given = replace(given, renew=arguments.renew)
+    return given if arguments.timeout is None else replace(given, timeout=arguments.timeout)
 
 
 def _give_back(lock: Lock, at: LockPlace) -> None:

@@ -19,7 +19,7 @@ def table_settings() -> TableSettings:
     A real table keeps the defaults, which are Hudi's.
     """
     return TableSettings(
-        lock=LockSettings(validity_s=VALIDITY_S, renew_s=RENEW_S, timeout_s=LOCK_TIMEOUT_S),
+        lock=LockSettings(validity=VALIDITY_S, renew=RENEW_S, timeout=LOCK_TIMEOUT_S),
         heartbeat=HeartbeatSettings(interval_s=BEAT_S, misses=MISSES),
     )
 

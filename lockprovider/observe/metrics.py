@@ -1,7 +1,7 @@
 """What a lock does, as numbers under the names of Hudi's own lock metrics.
 
     counters = Counters()
-    lock = lockprovider.open_lock(url, on_metric=counters)      # or any function that takes a Measure
+    lock = lockprovider.lock(url, on_metric=counters)      # or any function that takes a Measure
     counters.values["lock.acquire.success"]
 
 A counter's value is what to add, a timer's and the gauge's are milliseconds:

@@ -1,6 +1,6 @@
 """The lock's metrics as OpenTelemetry instruments; needs `pip install 'fsspec-cas[otel]'`.
 
-    lock = lockprovider.open_lock(url, on_metric=otel.on_metric())
+    lock = lockprovider.lock(url, on_metric=otel.on_metric())
 
 Counters become counters, timers histograms, the gauge a gauge; times are milliseconds. What exports them is set up
 where the application sets up OpenTelemetry; without that, nothing happens.

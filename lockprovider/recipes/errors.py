@@ -6,10 +6,13 @@ CoordinationError
 ├── StateConflict        it was changed during the edit, nothing was written: edit again (`current` is its serial)
 ├── NoRevision           there is none of that serial, or not any more (a LookupError)
 ├── ClaimLost            stop: the message was given to another, or its claim has ended
-├── SequenceGap          this number is below one that was put: number the messages in the order of putting
+├── SequenceGap          this number is out of order: number messages and records in the order of putting
 ├── NoQueue              there is no queue: create it (a LookupError)
 ├── QueueFull            the queue's object is as large as it may be; nothing was put: take some first
-├── TooLarge             one message is larger than the queue takes; keep it elsewhere and put its name
+├── NoLog                there is no log: create it (a LookupError)
+├── LogFull              every slot is kept for a reader (`reader`), or until a trim; nothing was appended
+├── Trimmed              what was to be read is not kept any more: go on at slot `first`, and know that some is missing
+├── TooLarge             one message or record is larger than is taken; keep it elsewhere and put its name
 ├── Overloaded           too much waits already, this was not taken: later, or fewer at once
 └── MalformedObject      the object is not what it should be; nothing was overwritten (a ValueError)
 
@@ -79,8 +82,34 @@ class QueueFull(CoordinationError):
     """The queue's object would become larger than it may be."""
 
 
+class NoLog(CoordinationError, LookupError):
+    """There is no log at the path."""
+
+
+class LogFull(CoordinationError):
+    """Every slot of the log is kept; `reader` is the slowest that has a name, if there is one."""
+
+    def __init__(self, message: str = "", reader: str = "") -> None:
+        super().__init__(message, reader)
+        self.reader = reader
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Trimmed(CoordinationError):
+    """What was to be read is gone; `first` is the first slot that is kept."""
+
+    def __init__(self, message: str = "", first: int = 0) -> None:
+        super().__init__(message, first)
+        self.first = first
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class TooLarge(CoordinationError):
-    """One message is larger than the queue takes."""
+    """One message or record is larger than is taken."""
 
 
 class Overloaded(CoordinationError):

@@ -43,6 +43,7 @@ class InvalidRecords(TableError):
 
 
 ARCHIVED = "commits that were archived since"
+_PLANNED = ".clustering.requested"
 
 
 class WriteConflict(TableError):
@@ -84,6 +85,12 @@ class WriteConflict(TableError):
                 "read a fresh snapshot and try again"
             )
         groups = ", ".join(f"{partition or '.'}/{file_id}" for partition, file_id in self.file_groups)
+        if self.lost_to.endswith(_PLANNED):
+            return (
+                f"instant {self.instant} lost to {self.lost_to}, which is going to rewrite {groups}; run it "
+                "(`lockprovider table cluster --run`) or take it back (`--unschedule`), then try again from a fresh "
+                "snapshot"
+            )
         return (
             f"instant {self.instant} lost to {self.lost_to}: both wrote {groups}; read a fresh snapshot and try again"
         )

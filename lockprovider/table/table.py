@@ -35,7 +35,8 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import Commit, PointInTime
 from lockprovider.table.read.scan import Where, to_reader
-from lockprovider.table.rewrite import compaction
+from lockprovider.table.rewrite import clustering, compaction
+from lockprovider.table.rewrite.clustering import ClusteringResult, clustering_rule
 from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, recover, restore, savepoint
 from lockprovider.table.services import share as sharing
@@ -47,6 +48,7 @@ from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
 from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES
 from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.timeline import Timeline
@@ -330,6 +332,64 @@ class Table(TableContext):
             Aborted: an executor is at work.
         """
         compaction.unschedule_compaction(self, instant)
+
+    def cluster(
+        self,
+        sort_by: Sequence[str] = (),
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        small_file_bytes: int | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> tuple[ClusteringResult, ...]:
+        """Join small files of each partition into larger ones, their rows sorted, while writers go on elsewhere.
+
+        What is scheduled and nobody runs comes first. A row stays what it is, of the commit that wrote it. A write of a
+        file group that is being clustered gives way, or with `prefer_writer` the clustering does; see `clustering`.
+
+        Args:
+            sort_by: columns, nulls first; none: rows stay in the order of their files.
+            target_file_bytes: about how large a new file is to be.
+            small_file_bytes: files below this are joined, if a partition has two (default: half of the target).
+            dry_run: nothing is written; what it would schedule first.
+
+        Raises:
+            InvalidInput: there are no such columns, or sizes.
+            UnsupportedTable: the table has buckets, or cannot be written here.
+            WriteConflict: a write was faster, or is preferred; no row changed by the clustering that gave way.
+        """
+        rule = clustering_rule(sort_by, target_file_bytes, small_file_bytes)
+        return clustering.would_cluster(self, rule) if dry_run else clustering.cluster_table(self, rule)
+
+    def schedule_clustering(
+        self,
+        sort_by: Sequence[str] = (),
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        small_file_bytes: int | None = None,
+    ) -> str | None:
+        """Write down what is to be joined, for another to run, JVM Hudi too; its begin time, None if there is nothing.
+
+        Until then writes of those file groups give way. Arguments and errors are those of `cluster`.
+        """
+        return clustering.schedule_clustering(self, clustering_rule(sort_by, target_file_bytes, small_file_bytes))
+
+    def run_clustering(self, instant: str) -> ClusteringResult:
+        """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died; see `clustering`.
+
+        Raises:
+            HistoryGone: there is no such clustering, or files that it names are gone.
+            Aborted: another executor is at work.
+            WriteConflict: a write was faster, or is preferred; the plan was taken back.
+        """
+        return clustering.run_clustering(self, instant)
+
+    def unschedule_clustering(self, instant: str) -> None:
+        """Take a scheduled clustering back; no row changes by it.
+
+        Raises:
+            HistoryGone: there is no such clustering.
+            Aborted: an executor is at work.
+        """
+        clustering.unschedule_clustering(self, instant)
 
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`); their rows stay.

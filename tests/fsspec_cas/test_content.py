@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from fsspec_cas import AsyncStore, NotBytes, Store, Won
-from lockprovider import Intent, async_lock, open_lock
+from lockprovider import Intent, async_lock, lock
 
 NO_BYTES = [5, 0, True, None, "text", [1, 2], (1,), 1.5, io.BytesIO(b"1"), array.array("B", b"1"), range(3)]
 URL = "memory://unit-content"
@@ -82,14 +82,14 @@ def test_the_filesystem_refuses_it_too(url):
 
 @pytest.mark.parametrize("wrong", [5, "text", None, [1]], ids=lambda value: type(value).__name__)
 def test_a_lock_publishes_bytes_only(url, wrong):
-    lock, inside = open_lock(url), Store.from_url(url)
-    right = lock.enclose("state/right", b"right")
-    with lock.acquire(keeps_log=True) as lease:
+    held, inside = lock(url), Store.from_url(url)
+    right = held.enclose("state/right", b"right")
+    with held.acquire(keeps_log=True) as lease:
         before = inside.list("")
         for call in (
             lambda: lease.publish("state/1", wrong),
-            lambda: lock.stage("state/1", wrong),
-            lambda: lock.enclose("state/1", wrong),
+            lambda: held.stage("state/1", wrong),
+            lambda: held.enclose("state/1", wrong),
             lambda: lease.publish_new(right, wrong),
         ):
             with pytest.raises(NotBytes):
@@ -97,7 +97,7 @@ def test_a_lock_publishes_bytes_only(url, wrong):
         assert inside.list("") == before
         lease.publish_new(right, b"right")
     with pytest.raises(NotBytes):
-        lock.commit(Intent("log", 0, "state/1", wrong), None)  # refused before anybody is asked
+        held.commit(Intent("log", 0, "state/1", wrong), None)  # refused before anybody is asked
 
 
 async def test_an_async_lease_too(url):

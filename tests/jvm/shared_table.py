@@ -19,7 +19,7 @@ DDL = "id bigint, part string, value bigint"
 # Theirs and ours agree on when a writer is dead.
 BEAT_S, MISSES = 2, 3
 SETTINGS = TableSettings(
-    lock=LockSettings(timeout_s=PATIENCE_S), heartbeat=HeartbeatSettings(interval_s=BEAT_S, misses=MISSES)
+    lock=LockSettings(timeout=PATIENCE_S), heartbeat=HeartbeatSettings(interval_s=BEAT_S, misses=MISSES)
 )
 OPTIONS = {
     **SHARED,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jvm.clients import JvmLocks
 
 AT = places(HUDI_LOCK_PATH)
-SETTINGS = LockSettings(validity_s=60, renew_s=5)
+SETTINGS = LockSettings(validity=60, renew=5)
 
 
 class Audited:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.jvm
 
 GRACE_MS = 500
-SETTINGS = LockSettings(validity_s=60, renew_s=5, timeout_s=PATIENCE_S, poll_s=0.2)
+SETTINGS = LockSettings(validity=60, renew=5, timeout=PATIENCE_S, poll=0.2)
 
 
 @dataclass

@@ -34,7 +34,7 @@ OPTIONS = {
 
 @pytest.fixture
 def table(seaweedfs: SeaweedFS) -> Table:
-    settings = TableSettings(lock=LockSettings(timeout_s=240))
+    settings = TableSettings(lock=LockSettings(timeout=240))
     options = seaweedfs.storage_options
     table = Table.create(seaweedfs.new_prefix(), SPEC, settings=settings, storage_options=options)
     upsert(table, (1, "a", 1), (2, "b", 2))

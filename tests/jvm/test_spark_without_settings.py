@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.jvm
 
 # Heartbeats and all else are the defaults of both sides.
-PLAIN = TableSettings(lock=LockSettings(timeout_s=PATIENCE_S))
+PLAIN = TableSettings(lock=LockSettings(timeout=PATIENCE_S))
 NOTHING: dict[str, str] = {}
 HOUR_MS = 3_600_000
 

@@ -170,7 +170,7 @@ def test_t65_a_lapse_is_judged_by_the_record_whatever_the_contenders_own_setting
 ) -> None:
     """fabric8 7258: a contender adds its own duration to what it read, and takes a live lease or waits too long."""
     holder, other = town.client(), town.client()
-    other.lock.settings = LockSettings(validity_s=validity_s, renew_s=renew_s)
+    other.lock.settings = LockSettings(validity=validity_s, renew=renew_s)
     until_s = holder.lock.acquire().deadline_s + SETTINGS.margin_s
     town.pass_s(until_s + 0.5 - holder.clock.monotonic_s())
     assert town.record.valid_until_ms + 500 == other.clock.now_ms()

@@ -45,7 +45,7 @@ Reader = Callable[[Mapping[str, str]], LockSettings]
         ({}, LockSettings()),
         ({VALIDITY: "60", RENEW: "6", WAIT: "2500", PAUSE: "250"}, LockSettings(60, 6, 2.5, 0.25)),
         ({VALIDITY: "60", OLDER: "6"}, LockSettings(60, 6)),
-        ({OLDER: "6", RENEW: "6"}, LockSettings(renew_s=6)),
+        ({OLDER: "6", RENEW: "6"}, LockSettings(renew=6)),
         (OURS, LockSettings()),
     ],
     ids=str,

@@ -13,20 +13,20 @@ def test_the_defaults_are_hudis() -> None:
 
 
 def test_a_validity_below_ten_renewals_is_refused_naming_both_settings() -> None:
-    LockSettings(validity_s=10, renew_s=1)
+    LockSettings(validity=10, renew=1)
     with pytest.raises(InvalidSettings) as refusal:
-        LockSettings(validity_s=9.9, renew_s=1)
+        LockSettings(validity=9.9, renew=1)
     said = str(refusal.value)
     for part in (
-        "validity_s=9.9",
-        "renew_s=1",
+        "validity=9.9",
+        "renew=1",
         "hoodie.write.lock.storage.validity.timeout.secs",
         "hoodie.write.lock.storage.renew.interval.secs",
     ):
         assert part in said
 
 
-@pytest.mark.parametrize("wrong", [{"validity_s": 0}, {"renew_s": 0}, {"renew_s": -1}, {"poll_s": 0}], ids=str)
+@pytest.mark.parametrize("wrong", [{"validity": 0}, {"renew": 0}, {"renew": -1}, {"poll": 0}], ids=str)
 def test_what_must_be_above_zero_is_refused_naming_it(wrong: dict[str, float]) -> None:
     (name,) = wrong
     with pytest.raises(ValueError, match=name):
@@ -35,4 +35,4 @@ def test_what_must_be_above_zero_is_refused_naming_it(wrong: dict[str, float]) -
 
 @pytest.mark.parametrize(("validity_s", "margin_s"), [(300, 10), (100, 10), (50, 5), (5, 0.5)])
 def test_the_margin_is_a_tenth_of_the_validity_and_ten_seconds_at_most(validity_s: float, margin_s: float) -> None:
-    assert LockSettings(validity_s=validity_s, renew_s=0.1).margin_s == margin_s
+    assert LockSettings(validity=validity_s, renew=0.1).margin_s == margin_s

@@ -45,7 +45,7 @@ from lockprovider.settings import GRACE_MS, LockSettings
 from model.search import BrokenPromise
 
 TICK_S = 1.0
-SETTINGS = LockSettings(validity_s=5.0, renew_s=0.5)
+SETTINGS = LockSettings(validity=5.0, renew=0.5)
 # How far two clocks may differ before two clients can believe at once.
 ALLOWANCE_S = SETTINGS.margin_s + GRACE_MS / 1000
 _START_S = 1000.0

@@ -45,7 +45,7 @@ from lockprovider.settings import GRACE_MS
 from simulate.network import Network, Weather
 from simulate.scheduler import Crew, Process, Scheduler
 
-SETTINGS = LockSettings(validity_s=10, renew_s=1, timeout_s=40, poll_s=0.5)
+SETTINGS = LockSettings(validity=10, renew=1, timeout=40, poll=0.5)
 ALLOWANCE_S = SETTINGS.margin_s + GRACE_MS / 1000
 EPOCH_S = 1_700_000_000.0
 START_S = 10_000.0  # of the monotonic clocks

@@ -361,4 +361,5 @@ def test_a_forked_child_neither_shares_nor_frees_its_parents_lock(tmp_path: obje
     assert refused == "refused"
     assert "belongs to the process that this one was forked from" in lost
     assert renewed == "True", "the child freed it"
-    lockprovider.lock(str(tmp_path), timeout_s=0).release()
+    with lockprovider.lock(str(tmp_path), timeout=0):
+        pass

@@ -19,7 +19,7 @@ from fsspec_cas.testing import Fault, Faulty, Operation
 from fsspec_cas.version import Condition, Version
 from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings, OnLost
 
-SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=5)  # so the margin is 10 s
+SETTINGS = LockSettings(validity=100, renew=10, timeout=5)  # so the margin is 10 s
 FOR_LONG = 400  # requests; more than fit into any timeout
 SOON_S = 5.0  # the longest that a real condition is waited for; reached only by a failure
 

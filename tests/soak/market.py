@@ -46,7 +46,7 @@ SPEC = TableSpec("market", SCHEMA, record_keys=("id",), partition_by=("part",), 
 BUCKETS = replace(SPEC, buckets=4)
 BEAT_S, MISSES, PATIENCE_S = 5, 4, 300
 SETTINGS = TableSettings(
-    lock=LockSettings(timeout_s=PATIENCE_S),
+    lock=LockSettings(timeout=PATIENCE_S),
     heartbeat=HeartbeatSettings(interval_s=BEAT_S, misses=MISSES),
 )
 HUDI = {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from faults.wire import Request
     from servers.base import Server
 
-SETTINGS = LockSettings(validity_s=4.0, renew_s=0.4, timeout_s=60.0, poll_s=0.3)
+SETTINGS = LockSettings(validity=4.0, renew=0.4, timeout=60.0, poll=0.3)
 CLIENTS = 6
 LONGEST_PAUSE_S = 0.4  # between two faults
 

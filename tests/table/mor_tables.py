@@ -12,7 +12,7 @@ from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec
 
 COLUMNS = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.string()), ("ts", pa.int64())])
-SETTINGS = TableSettings(lock=LockSettings(timeout_s=20), heartbeat=HeartbeatSettings(interval_s=30))
+SETTINGS = TableSettings(lock=LockSettings(timeout=20), heartbeat=HeartbeatSettings(interval_s=30))
 KINDS: dict[str, dict[str, Any]] = {
     "by commit": {},
     "by event": {"ordering": "ts"},

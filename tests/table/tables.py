@@ -16,7 +16,7 @@ from lockprovider.table.format.data_files import parse_base_file
 
 SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("value", pa.int64())])
 SPEC = TableSpec("counters", SCHEMA, record_keys=("id",), partition_by=("part",))
-SETTINGS = TableSettings(lock=LockSettings(timeout_s=20), heartbeat=HeartbeatSettings(interval_s=30))
+SETTINGS = TableSettings(lock=LockSettings(timeout=20), heartbeat=HeartbeatSettings(interval_s=30))
 
 
 def rows(*triples: tuple[int, str, int]) -> pa.Table:

@@ -156,7 +156,7 @@ def test_what_is_plainly_meant_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_pickled_table_is_another_client_of_the_same_table(tmp_path: Path) -> None:
-    table = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=LockSettings(timeout_s=7)))
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=LockSettings(timeout=7)))
     other = pickle.loads(pickle.dumps(table))
     other.append(ROWS)
     assert table.to_arrow().num_rows == 2

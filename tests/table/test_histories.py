@@ -27,7 +27,7 @@ from lockprovider.table.transaction import validate
 
 SCHEMA = pa.schema([("name", pa.string()), ("part", pa.string()), ("entries", pa.string())])
 SPEC = TableSpec("lists", SCHEMA, record_keys=("name",), partition_by=("part",))
-SETTINGS = TableSettings(lock=LockSettings(timeout_s=120), heartbeat=HeartbeatSettings(interval_s=60))
+SETTINGS = TableSettings(lock=LockSettings(timeout=120), heartbeat=HeartbeatSettings(interval_s=60))
 LISTS = tuple("abcd")
 THINKS_S = 0.06
 

@@ -95,7 +95,7 @@ def _put(arguments: Any) -> int:
 
 def _edit(arguments: Any) -> int:
     editor = arguments.editor or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    with _opened(arguments).edit(reason=arguments.reason, timeout_s=arguments.timeout) as doc:
+    with _opened(arguments).edit(reason=arguments.reason, timeout=arguments.timeout) as doc:
         raw = isinstance(doc.value, bytes)
         old = doc.value if raw else f"{json.dumps(doc.value, indent=2, ensure_ascii=False)}\n".encode()
         new = _by_hand(old, editor)

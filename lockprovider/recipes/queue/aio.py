@@ -16,6 +16,7 @@ from fsspec_cas import Store
 from lockprovider.recipes.queue.job import Job
 from lockprovider.recipes.queue.queue import Queue
 from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
+from lockprovider.renamed import renamed
 
 
 class AsyncJob:
@@ -96,9 +97,10 @@ class AsyncQueue:
         """See `Queue.last_seq`."""
         return await asyncio.to_thread(self._queue.last_seq, producer)
 
-    async def claim(self, *, visible_s: float | None = None, timeout_s: float = 0.0) -> AsyncJob | None:
+    @renamed(timeout_s="timeout")
+    async def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> AsyncJob | None:
         """See `Queue.claim`."""
-        claiming = asyncio.ensure_future(asyncio.to_thread(self._queue.claim, visible_s=visible_s, timeout_s=timeout_s))
+        claiming = asyncio.ensure_future(asyncio.to_thread(self._queue.claim, visible_s=visible_s, timeout=timeout))
         try:
             job = await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -120,7 +122,7 @@ class AsyncQueue:
 
         async def live() -> None:
             while not self._queue.stopping:
-                job = await self.claim(visible_s=visible_s, timeout_s=0.0 if until_empty else 1.0)
+                job = await self.claim(visible_s=visible_s, timeout=0.0 if until_empty else 1.0)
                 if job is None:
                     if until_empty:
                         return
@@ -162,9 +164,10 @@ class AsyncQueue:
         """See `Queue.purge`."""
         return await asyncio.to_thread(self._queue.purge, expected=expected)
 
-    async def close(self, timeout_s: float | None = None) -> None:
+    @renamed(timeout_s="timeout")
+    async def close(self, timeout: float | None = None) -> None:
         """See `Queue.close`."""
-        await asyncio.to_thread(self._queue.close, timeout_s)
+        await asyncio.to_thread(self._queue.close, timeout)
 
     async def __aenter__(self) -> AsyncQueue:
         return self

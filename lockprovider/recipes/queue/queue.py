@@ -45,6 +45,7 @@ from lockprovider.recipes.queue.operations import (
 from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
 from lockprovider.recipes.queue.writer import QueueWriter
 from lockprovider.recipes.values import json_copy
+from lockprovider.renamed import renamed
 
 _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
@@ -56,15 +57,16 @@ _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 class Queue:
     """A queue. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
-    `timeout_s` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
+    `timeout` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
     """
 
+    @renamed(timeout_s="timeout")
     def __init__(
         self,
         store: Store,
         path: str,
         *,
-        timeout_s: float = _TIMEOUT_S,
+        timeout: float = _TIMEOUT_S,
         pace_s: float | None = None,
         world: World | None = None,
     ) -> None:
@@ -75,7 +77,7 @@ class Queue:
         pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
         self._batcher: Batcher[QueueOperation, Any] = Batcher(self._commit, world=self.world, pace_s=pace_s)
         self._store = store.on_throttled(self._batcher.throttled)
-        self._writer = QueueWriter(self._store, self.path, seconds(timeout_s, "timeout_s"), self.world)
+        self._writer = QueueWriter(self._store, self.path, seconds(timeout), self.world)
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._known: dict[str, int] = {}
         self._acknowledged: deque[tuple[str, int]] = deque(maxlen=_CHUNK)
@@ -182,14 +184,15 @@ class Queue:
         """The last number that was put as this producer; 0 if there is none. Where to go on after a crash."""
         return self._writer.read()[0].producers.get(producer, (0, 0, ""))[0]
 
-    def claim(self, *, visible_s: float | None = None, timeout_s: float = 0.0) -> Job | None:
-        """The next message, or None if there was none within `timeout_s`. Its claim is prolonged until it is ended.
+    @renamed(timeout_s="timeout")
+    def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> Job | None:
+        """The next message, or None if there was none in `timeout` seconds. Its claim is prolonged until it is ended.
 
         Raises:
             NoQueue, StoreError, OutcomeUnknown: the store failed. What may have been claimed lapses.
         """
         visible_ms = int(seconds(self._visible_s() if visible_s is None else visible_s, "visible_s") * 1000)
-        deadline_s, poll_s = self.world.monotonic_s() + seconds(timeout_s, "timeout_s"), _FIRST_POLL_S
+        deadline_s, poll_s = self.world.monotonic_s() + seconds(timeout), _FIRST_POLL_S
         while True:
             began_s = self.world.monotonic_s()
             claim = self._batcher.do(Take(self.world.new_id()[-17:], me(), visible_ms))
@@ -210,7 +213,7 @@ class Queue:
     def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
         """One message after another, until `stop`, or until there is none; leave each with `with`."""
         while not self._stopping.is_set():
-            job = self.claim(visible_s=visible_s, timeout_s=0.0 if until_empty else _LAST_POLL_S)
+            job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
             if job is not None:
                 yield job
             elif until_empty:
@@ -275,10 +278,11 @@ class Queue:
         done: int = self._batcher.do(Purge(whole(expected, "expected")))
         return done
 
-    def close(self, timeout_s: float | None = None) -> None:
+    @renamed(timeout_s="timeout")
+    def close(self, timeout: float | None = None) -> None:
         """Take nothing more, and return once what waits is written."""
         self.stop()
-        self._batcher.close(timeout_s)
+        self._batcher.close(timeout)
 
     def __enter__(self) -> Queue:
         return self

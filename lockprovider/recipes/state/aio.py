@@ -18,6 +18,7 @@ from lockprovider.recipes.state.difference import Difference
 from lockprovider.recipes.state.document import Document
 from lockprovider.recipes.state.revision import Edit, Editor, Revision
 from lockprovider.recipes.state.state import State
+from lockprovider.renamed import renamed
 
 V = TypeVar("V")
 
@@ -48,12 +49,13 @@ class AsyncState(Generic[V]):
         """See `State.put`."""
         return await self._do(self._state._putting(value, expected, fence, reason))  # noqa: SLF001
 
+    @renamed(timeout_s="timeout")
     @contextlib.asynccontextmanager
-    async def edit(self, *, reason: str = "", timeout_s: float | None = None) -> AsyncIterator[Edit[V]]:
+    async def edit(self, *, reason: str = "", timeout: float | None = None) -> AsyncIterator[Edit[V]]:
         """See `State.edit`."""
         state = self._state
         lock = AsyncLock(state.store, state.lock_path, state.lock_settings, world=state.world)
-        async with lock.acquire(timeout_s) as lease:
+        async with lock.acquire(timeout) as lease:
             edit = Edit(lease, await self._do(state._beginning(lease.epoch, reason)))  # noqa: SLF001
             yield edit
             lease.check()
@@ -88,9 +90,10 @@ class AsyncState(Generic[V]):
         """See `State.settle`."""
         return await asyncio.to_thread(self._state.settle, error)
 
-    async def close(self, timeout_s: float | None = None) -> None:
+    @renamed(timeout_s="timeout")
+    async def close(self, timeout: float | None = None) -> None:
         """See `State.close`."""
-        await asyncio.to_thread(self._state.close, timeout_s)
+        await asyncio.to_thread(self._state.close, timeout)
 
     async def __aenter__(self) -> AsyncState[V]:
         return self

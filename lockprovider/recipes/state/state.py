@@ -34,6 +34,7 @@ from lockprovider.recipes.state.document import Document
 from lockprovider.recipes.state.file import StateFile
 from lockprovider.recipes.state.revision import Edit, Editor, Revision
 from lockprovider.recipes.state.writer import StateWriter
+from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings
 
 V = TypeVar("V")
@@ -52,11 +53,12 @@ class State(Generic[V]):
         keep: how many revisions before the current one are kept.
         edits: "exclusive": no update while somebody edits (`StateLocked`); "advisory": an update goes through, and the
             edit gets `StateConflict`.
-        timeout_s: for an update with all its tries.
+        timeout: seconds for an update with all its tries.
         pace_s: seconds between two writes; the default is 1 on GCS, else 0.
         lock_settings: of the lock of edits.
     """
 
+    @renamed(timeout_s="timeout")
     def __init__(
         self,
         store: Store,
@@ -66,7 +68,7 @@ class State(Generic[V]):
         default: Callable[[], V] | None = None,
         keep: int = 100,
         edits: Literal["exclusive", "advisory"] = "exclusive",
-        timeout_s: float = _TIMEOUT_S,
+        timeout: float = _TIMEOUT_S,
         pace_s: float | None = None,
         lock_settings: LockSettings | None = None,
         world: World | None = None,
@@ -82,7 +84,7 @@ class State(Generic[V]):
         self.keep = whole(keep, "keep", least=1)
         self.world = world or Machine()
         self._default = default
-        self._timeout_s = seconds(timeout_s, "timeout_s")
+        self._timeout_s = seconds(timeout)
         pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
         self._batcher: Batcher[StateChange, Document | None] = Batcher(self._commit, world=self.world, pace_s=pace_s)
         self._store = store.on_throttled(self._batcher.throttled)
@@ -147,11 +149,12 @@ class State(Generic[V]):
         """
         return self._revision(self._batcher.do(self._putting(value, expected, fence, reason)))
 
+    @renamed(timeout_s="timeout")
     @contextlib.contextmanager
-    def edit(self, *, reason: str = "", timeout_s: float | None = None) -> Iterator[Edit[V]]:
+    def edit(self, *, reason: str = "", timeout: float | None = None) -> Iterator[Edit[V]]:
         """Hold the lock of edits, change the value, and write it at the end; after an exception, nothing.
 
-        Two writes, and the lock's. `timeout_s`: how long to wait for the lock. `edit.lease.check()` tells of its loss.
+        Two writes, and the lock's. `timeout`: how long to wait for the lock. `edit.lease.check()` tells of its loss.
 
         Raises:
             NotAcquired: others edited it until the timeout.
@@ -159,7 +162,7 @@ class State(Generic[V]):
             StateConflict: it was changed since it was read; nothing was written.
             OutcomeUnknown, Unavailable: as `update`.
         """
-        with self._writer.new_lock().acquire(timeout_s) as lease:
+        with self._writer.new_lock().acquire(timeout) as lease:
             edit = Edit(lease, self._revision(self._batcher.do(self._beginning(lease.epoch, reason))))
             yield edit
             lease.check()
@@ -249,9 +252,10 @@ class State(Generic[V]):
         turn = self._file.settle(error.outcome, self.world.monotonic_s() + self._timeout_s)
         return self._revision(turn.mine) if turn.verdict == "mine" else None
 
-    def close(self, timeout_s: float | None = None) -> None:
+    @renamed(timeout_s="timeout")
+    def close(self, timeout: float | None = None) -> None:
         """Take no more updates, and return once those that wait are written."""
-        self._batcher.close(timeout_s)
+        self._batcher.close(timeout)
 
     def __enter__(self) -> State[V]:
         return self

@@ -27,8 +27,9 @@ from lockprovider.table.format.data_files import parse_log_file
 from lockprovider.table.format.layout import FileGroup
 
 SCHEMA_KEY = "schema"
-REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", "CLUSTER"})
+CLUSTER = "CLUSTER"
 COMPACT = "COMPACT"
+REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", CLUSTER})
 _NO_COMMIT = "null"
 _SYNC_BYTES = 16
 _T = TypeVar("_T")
@@ -168,23 +169,6 @@ def encode_replace_pending(operation: str) -> tuple[bytes, bytes]:
     requested = {"operationType": operation, "clusteringPlan": None, "extraMetadata": None, "version": 1}
     inflight = {"partitionToWriteStats": {}, "compacted": False, "extraMetadata": {}, "operationType": operation}
     return one_record("HoodieRequestedReplaceMetadata", requested), one_record("HoodieCommitMetadata", inflight)
-
-
-def decode_clustering_plan(data: bytes, file_name: str) -> frozenset[FileGroup]:
-    """The (partition, file id) pairs that a requested clustering is going to replace; none if its file is empty.
-
-    Raises:
-        Corrupt: neither empty nor one whole Avro record of that kind; the message names the file.
-    """
-    if not data:
-        return frozenset()
-    return decoded(data, file_name, "a clustering plan", _clustered)
-
-
-def _clustered(record: Mapping[str, Any]) -> frozenset[FileGroup]:
-    groups = (record.get("clusteringPlan") or {}).get("inputGroups") or ()
-    slices = [one for group in groups for one in group.get("slices") or ()]
-    return frozenset((one.get("partitionPath") or "", one["fileId"]) for one in slices)
 
 
 def decode_commit(data: bytes, file_name: str) -> CommitMetadata:

@@ -1,16 +1,16 @@
 """What table services plan and did, as Hudi keeps it: one Avro record in a container file.
 
 Source: `HoodieCleanerPlan.avsc`, `HoodieCleanMetadata.avsc`, `HoodieSavePointMetadata.avsc`, `HoodieRestorePlan.avsc`,
-`HoodieRestoreMetadata.avsc`, `HoodieCompactionPlan.avsc`; `CleanerUtils`, `TimelineMetadataUtils`.
+`HoodieRestoreMetadata.avsc`; `CleanerUtils`, `TimelineMetadataUtils`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockprovider.table.format.layout import FileGroup, join
+from lockprovider.table.format.layout import join
 from lockprovider.table.format.metadata import (
     RollbackMetadata,
     RolledBackPartition,
@@ -21,7 +21,6 @@ from lockprovider.table.format.metadata import (
 
 _CLEAN_VERSION = 2
 _RESTORE_PLAN_VERSION = 2
-_COMPACTION_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +41,6 @@ class CleanPlan:
     def paths(self) -> frozenset[str]:
         """All files, relative to the table."""
         return frozenset(join(partition, name) for partition, names in self.files.items() for name in names)
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionOperation:
-    """One file slice that a compaction merges. Names are without folders, logs in merge order.
-
-    `base_instant` is that of its base file, or of a slice of logs alone that of its first; then `base_file` is empty.
-    """
-
-    partition: str
-    file_id: str
-    base_instant: str
-    base_file: str
-    logs: tuple[str, ...]
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def group(self) -> FileGroup:
-        """Its file group."""
-        return self.partition, self.file_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,48 +271,3 @@ def _infos(plan: RestorePlan) -> list[dict[str, str]]:
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def encode_compaction_plan(operations: Iterable[CompactionOperation]) -> bytes:
-    """The content of `<begin>.compaction.requested`."""
-    planned = [
-        {
-            "baseInstantTime": one.base_instant,
-            "deltaFilePaths": list(one.logs),
-            "dataFilePath": one.base_file or None,
-            "fileId": one.file_id,
-            "partitionPath": one.partition,
-            "metrics": dict(one.metrics),
-        }
-        for one in operations
-    ]
-    record = {
-        "operations": planned,
-        "extraMetadata": {},
-        "version": _COMPACTION_VERSION,
-        "missingSchedulePartitions": [],
-    }
-    return one_record("HoodieCompactionPlan", record)
-
-
-def decode_compaction_plan(data: bytes, file_name: str) -> tuple[CompactionOperation, ...]:
-    """Read a requested compaction.
-
-    Raises:
-        Corrupt: not one whole Avro record of that kind; the message names the file.
-    """
-    return decoded(data, file_name, "a compaction plan", _compaction_plan)
-
-
-def _compaction_plan(record: Mapping[str, Any]) -> tuple[CompactionOperation, ...]:
-    return tuple(
-        CompactionOperation(
-            one.get("partitionPath") or "",
-            one["fileId"],
-            one["baseInstantTime"],
-            (one.get("dataFilePath") or "").rpartition("/")[2],
-            tuple(path.rpartition("/")[2] for path in one.get("deltaFilePaths") or ()),
-            one.get("metrics") or {},
-        )
-        for one in record.get("operations") or ()
-    )

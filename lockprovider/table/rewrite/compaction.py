@@ -15,40 +15,36 @@ Source: Hudi `ScheduleCompactionActionExecutor`, `HoodieCompactor`, `BaseHoodieT
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fsspec_cas import CasError
-from lockprovider.table.errors import Aborted, HistoryGone, UnsupportedTable
+from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.compact import write_compacted
 from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.data_files import data_file_at, parse_log_file
-from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import TIMELINE, FileGroup, heartbeat_path, join
-from lockprovider.table.format.metadata import COMPACT, CommitMetadata, WriteStat, decode_clustering_plan, encode_commit
-from lockprovider.table.format.properties import check_writable
-from lockprovider.table.format.service_metadata import (
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.metadata import COMPACT, WriteStat
+from lockprovider.table.format.plan.compaction import (
     CompactionOperation,
     decode_compaction_plan,
     encode_compaction_plan,
 )
+from lockprovider.table.format.properties import check_writable
+from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.compaction_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import FileSlice, SliceLog
+from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
-_TOKEN = "0-0-0"  # noqa: S105 - of every attempt: so one base file a file group is left, whoever writes it
 _AT_ONCE = 4
-_MERGES = (Action.COMPACTION, Action.LOGCOMPACTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +68,7 @@ def compact_table(table: TableContext) -> tuple[CompactionResult, ...]:
         NotAcquired, CasError: the lock or the store; what was scheduled is run by the next call.
     """
     _check(table)
-    left = [begin for begin in table.timeline().pending(Action.COMPACTION) if not _is_run(table, begin)]
-    done = [run_compaction(table, begin) for begin in left]
+    done = [run_compaction(table, begin) for begin in executor.left(table, Action.COMPACTION)]
     mine = schedule_compaction(table)
     return tuple(done if mine is None else [*done, run_compaction(table, mine)])
 
@@ -81,8 +76,7 @@ def compact_table(table: TableContext) -> tuple[CompactionResult, ...]:
 def would_compact(table: TableContext) -> tuple[CompactionResult, ...]:
     """What `compact_table` would schedule now; nothing is written."""
     _check(table)
-    now = table.timeline()
-    planned = _planned(table, now, now.next_time(table.world.now_ms()))
+    planned = _planned(table, table.timeline())
     return (_result("", "", planned),) if planned else ()
 
 
@@ -94,17 +88,14 @@ def schedule_compaction(table: TableContext) -> str | None:
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    with table.lock.acquire() as lease:
-        now = table.timeline()
-        if not _planned(table, now, now.next_time(table.world.now_ms())):
-            return None
-        begin = plans.claim_time(table, now)
-        try:
-            planned = encode_compaction_plan(_planned(table, now, begin))
-            lease.publish(f"{TIMELINE}/{_name(begin, InstantState.REQUESTED)}", planned)
-        finally:
-            table.store.delete(heartbeat_path(begin))  # nobody runs it yet
-    table.tell("compaction_scheduled", begin)
+
+    def plan(now: Timeline) -> bytes:
+        planned = _planned(table, now)
+        return encode_compaction_plan(planned) if planned else b""
+
+    begin = executor.schedule(table, Action.COMPACTION, plan)
+    if begin is not None:
+        table.tell("compaction_scheduled", begin)
     return begin
 
 
@@ -121,14 +112,9 @@ def run_compaction(table: TableContext, begin: str) -> CompactionResult:
         stats = _execute(table, begin, planned)
         with table.lock.acquire() as lease:
             now = table.timeline()
-            if not heartbeat.alive or Instant(begin, Action.COMPACTION, InstantState.INFLIGHT) not in now.instants:
-                raise Aborted(f"compaction {begin} was taken over or unscheduled: others took its executor for dead")
-            config = table.config()
-            check_writable(config)
-            metadata = CommitMetadata(
-                _by_partition(stats), COMPACT, hudi_schema.to_avro(table.schema(now), config.name)
-            )
-            completion = plans.complete(table, lease, begin, Action.COMPACTION, encode_commit(metadata))
+            executor.refuse_unless_mine(begin, Action.COMPACTION, heartbeat, now)
+            data = executor.committed(table, now, COMPACT, stats)
+            completion = plans.complete(table, lease, begin, Action.COMPACTION, data)
     plans.remove_files(table, begin, ())
     table.tell("compacted", begin, file_groups=len(planned))
     return _result(begin, completion, planned)
@@ -143,13 +129,7 @@ def unschedule_compaction(table: TableContext, begin: str) -> None:
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    with table.lock.acquire() as lease:
-        _refuse_unless_free(table, begin)
-        lease.check()
-        table.store.delete(f"{TIMELINE}/{_name(begin, InstantState.INFLIGHT)}")
-        plans.remove_files(table, begin, plans.files_by_begin(table).get(begin, ()))
-        table.store.delete(f"{TIMELINE}/{_name(begin, InstantState.REQUESTED)}")
-        table.store.delete(heartbeat_path(begin))
+    executor.unschedule(table, begin, Action.COMPACTION)
     table.tell("compaction_unscheduled", begin)
 
 
@@ -160,95 +140,37 @@ def _check(table: TableContext) -> None:
         raise UnsupportedTable(f"table {config.name!r} is copy-on-write: it has no log files, and nothing to compact")
 
 
-def _planned(table: TableContext, now: Timeline, begin: str) -> tuple[CompactionOperation, ...]:
-    busy: set[FileGroup] = set()
-    for action in _MERGES:
-        for pending in now.pending(action):
-            busy |= {one.group for one in _plan_of(table, pending, action)}
-    for pending in now.pending(Action.CLUSTERING):
-        busy |= decode_clustering_plan(*plans.read_requested(table, pending, Action.CLUSTERING))
-    return compaction_plan(table.snapshot_of(now), begin, busy)
+def _planned(table: TableContext, now: Timeline) -> tuple[CompactionOperation, ...]:
+    begin = now.next_time(table.world.now_ms())
+    return compaction_plan(table.snapshot_of(now), begin, executor.planned_groups(table, now))
 
 
-def _plan_of(table: TableContext, begin: str, action: Action = Action.COMPACTION) -> tuple[CompactionOperation, ...]:
-    return decode_compaction_plan(*plans.read_requested(table, begin, action))
+def _plan_of(table: TableContext, begin: str) -> tuple[CompactionOperation, ...]:
+    return decode_compaction_plan(*plans.read_requested(table, begin, Action.COMPACTION))
 
 
-def _is_run(table: TableContext, begin: str) -> bool:
-    with plans.beating(table, table.timeline()):  # a fresh heartbeat shows how late the other is
-        return begin not in plans.dead_among(table, [begin])
+def _executing(
+    table: TableContext, begin: str
+) -> AbstractContextManager[tuple[WriterHeartbeat, tuple[CompactionOperation, ...]]]:
+    return executor.executing(table, begin, Action.COMPACTION, partial(_plan_of, table, begin), _is_ours)
 
 
-def _refuse_unless_free(table: TableContext, begin: str) -> None:
-    """Under the lock: it is scheduled, and nobody runs it."""
-    if begin not in table.timeline().pending(Action.COMPACTION):
-        raise HistoryGone(f"no compaction that began at {begin} is scheduled; the timeline has those that are")
-    if _is_run(table, begin):
-        raise Aborted(f"an executor is at work on compaction {begin}; wait for it, or until it is dead")
-
-
-@contextlib.contextmanager
-def _executing(table: TableContext, begin: str) -> Iterator[tuple[WriterHeartbeat, tuple[CompactionOperation, ...]]]:
-    """Claimed under the lock: its only executor, for as long as it beats."""
-    heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-    with table.lock.acquire() as lease:
-        _refuse_unless_free(table, begin)
-        planned = _plan_of(table, begin)
-        _remove_others(table, begin, planned)
-        lease.check()
-        table.store.delete(heartbeat_path(begin))  # of one that died
-        if not heartbeat.start():
-            raise Aborted(f"an executor is at work on compaction {begin}; wait for it, or until it is dead")
-        table.store.put_if_absent(f"{TIMELINE}/{_name(begin, InstantState.INFLIGHT)}", b"", create_once=True)
-    try:
-        yield heartbeat, planned
-    finally:
-        with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
-            heartbeat.stop()
-
-
-def _remove_others(table: TableContext, begin: str, planned: Iterable[CompactionOperation]) -> None:
-    """Base files that an executor of other names has left, as the JVM's: of two in one slice readers fail."""
-    groups = {one.group for one in planned}
-    for path in plans.files_by_begin(table).get(begin, ()):
-        at = data_file_at(path)
-        if at is not None and (at[0], at[1].file_id) in groups and f"_{_TOKEN}_" not in path:
-            table.store.delete(path)
+def _is_ours(planned: tuple[CompactionOperation, ...], path: str) -> bool:
+    del planned  # of two base files in one slice readers fail, and ours is always called the same
+    return f"_{executor.TOKEN}_" in path
 
 
 def _execute(table: TableContext, begin: str, planned: Iterable[CompactionOperation]) -> list[WriteStat]:
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
-    sizes = {entry.path: entry.size for entry in table.data_files()}
+    files = executor.PlannedFiles(table, Action.COMPACTION)
 
     def write(one: FileSlice) -> WriteStat:
-        stat = write_compacted(writer, one, _TOKEN)
+        stat = write_compacted(writer, one, executor.TOKEN)
         writer.withdraw_if_rolled_back(stat.path)
         return stat
 
-    slices = [_slice(one, sizes) for one in planned]
+    slices = [files.slice_of(one.group, one.base_instant, one.base_file, one.logs) for one in planned]
     return list(in_order([partial(write, one) for one in slices], _AT_ONCE))
-
-
-def _slice(one: CompactionOperation, sizes: dict[str, int]) -> FileSlice:
-    names = (*([one.base_file] if one.base_file else []), *one.logs)
-    gone = [path for name in names if (path := join(one.partition, name)) not in sizes]
-    if gone:
-        raise HistoryGone(f"the compaction needs {gone[0]!r}, which is not there; unschedule it, and schedule another")
-    found = ((parse_log_file(name), join(one.partition, name)) for name in one.logs)
-    logs = tuple(SliceLog(file, path, sizes[path], "") for file, path in found if file is not None)
-    path = join(one.partition, one.base_file) if one.base_file else ""
-    return FileSlice(one.partition, one.file_id, one.base_instant, path, sizes.get(path, 0), logs)
-
-
-def _by_partition(stats: Iterable[WriteStat]) -> dict[str, tuple[WriteStat, ...]]:
-    found: dict[str, tuple[WriteStat, ...]] = {}
-    for stat in stats:
-        found[stat.partition] = (*found.get(stat.partition, ()), stat)
-    return found
-
-
-def _name(begin: str, state: InstantState) -> str:
-    return Instant(begin, Action.COMPACTION, state).file_name
 
 
 def _result(begin: str, completion: str, planned: Iterable[CompactionOperation]) -> CompactionResult:

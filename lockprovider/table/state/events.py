@@ -20,6 +20,9 @@ EventKind = Literal[
     "compaction_scheduled",  # which log files are to be merged is on the timeline
     "compaction_unscheduled",  # it is not any more
     "compacted",  # they are merged
+    "clustering_scheduled",  # which small files are to be joined is on the timeline
+    "clustering_unscheduled",  # it is not any more
+    "clustered",  # they are joined
     "savepoint",  # a commit's files are kept from now on
     "restored",  # later commits were taken back
     "retry",  # the transaction starts over from a fresh snapshot

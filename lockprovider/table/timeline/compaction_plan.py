@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.service_metadata import CompactionOperation
+from lockprovider.table.format.plan.compaction import CompactionOperation
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 _MB = 1 << 20

@@ -1,6 +1,6 @@
 """What writes that are not completed are known to touch: for the conflict check.
 
-A clustering, of the JVM's, says it in its plan. A writer says it by the markers of the files it has written so far, and
+A clustering says it in its plan. A writer says it by the markers of the files it has written so far, and
 a JVM writer, besides, in its inflight file.
 
 Source: Hudi `ConcurrentOperation`, `ClusteringUtils`.
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, FileGroup, markers_dir, parse_marker
-from lockprovider.table.format.metadata import decode_clustering_plan, decode_commit
+from lockprovider.table.format.metadata import CLUSTER, decode_commit
+from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-
-_CLUSTER = "CLUSTER"
 
 
 def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOperation, ...]:
@@ -30,7 +29,8 @@ def planned_services(table: TableContext, now: Timeline) -> tuple[ConcurrentOper
     """
     requested = [Instant(begin, Action.CLUSTERING, InstantState.REQUESTED) for begin in now.pending(Action.CLUSTERING)]
     return tuple(
-        ConcurrentOperation(i, _CLUSTER, decode_clustering_plan(_content(table, i), i.file_name)) for i in requested
+        ConcurrentOperation(i, CLUSTER, decode_clustering_plan(_content(table, i), i.file_name).file_groups)
+        for i in requested
     )
 
 

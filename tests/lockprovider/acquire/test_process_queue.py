@@ -19,7 +19,7 @@ from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.polling import FIRST_S
 from lockprovider.acquire.process_queue import ProcessQueue
 
-LAZY = LockSettings(timeout_s=900, poll_s=800)  # a look at the store while one of us holds it comes after 400 s
+LAZY = LockSettings(timeout=900, poll=800)  # a look at the store while one of us holds it comes after 400 s
 SOON_S = PATIENCE_S
 
 
@@ -258,7 +258,7 @@ def test_one_that_takes_the_lock_again_and_again_lets_another_process_in(store: 
     stop, turns = threading.Event(), []
 
     def loop() -> None:
-        lock = Lock(store, settings=LockSettings(timeout_s=60))
+        lock = Lock(store, settings=LockSettings(timeout=60))
         while not stop.is_set():
             with lock.acquire():
                 turns.append("loop")
@@ -266,7 +266,7 @@ def test_one_that_takes_the_lock_again_and_again_lets_another_process_in(store: 
     looper = threading.Thread(target=loop)
     looper.start()
     until(lambda: len(turns) > 5)
-    other = Lock(store, settings=LockSettings(timeout_s=60), world=Elsewhere())
+    other = Lock(store, settings=LockSettings(timeout=60), world=Elsewhere())
     try:
         for _ in range(5):
             with other.acquire():

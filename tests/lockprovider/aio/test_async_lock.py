@@ -34,7 +34,7 @@ from lockprovider import (
 )
 from lockprovider.aio.queue import TaskQueue
 
-LONG = LockSettings(validity_s=300, renew_s=30, timeout_s=20, poll_s=0.05, check_store=False)
+LONG = LockSettings(validity=300, renew=30, timeout=20, poll=0.05, check_store=False)
 SOON_S = PATIENCE_S
 
 
@@ -266,10 +266,10 @@ async def test_a_staged_publish_works_as_with_threads(store: Store) -> None:
 
 
 async def test_a_url_is_enough(tmp_path: Path) -> None:
-    async with lockprovider.async_lock(f"file://{tmp_path}?on=a/lock.json&timeout_s=0") as lease:
+    async with lockprovider.async_lock(f"file://{tmp_path}?on=a/lock.json&timeout=0") as lease:
         assert json.loads((tmp_path / "a/lock.json").read_bytes())["owner"] == lease.owner
         with pytest.raises(NotAcquired):
-            await lockprovider.async_lock(str(tmp_path), on="a/lock.json", timeout_s=0)
+            await lockprovider.async_lock(str(tmp_path), on="a/lock.json", timeout=0)
     with pytest.raises(InvalidSettings):
         await lockprovider.async_lock(f"file://{tmp_path}?validity=1")
 
@@ -399,7 +399,7 @@ async def test_a_waiting_acquisition_is_cancelled_at_once_and_never_takes_the_lo
     gated: tuple[Store, Store, Gate],
 ) -> None:
     store, way, gate = gated
-    slow = LockSettings(timeout_s=300, poll_s=200, check_store=False)
+    slow = LockSettings(timeout=300, poll=200, check_store=False)
     lock, before = AsyncLock(way, settings=slow), set(threading.enumerate())
     with Lock(store, settings=LONG).acquire() as holder:
         gate.arm(-1)
@@ -506,14 +506,14 @@ def test_a_loop_that_ends_in_the_middle_of_an_acquisition_leaves_no_lock(gated: 
 
 
 def test_a_lease_that_nobody_refers_to_any_more_is_not_renewed(store: Store) -> None:
-    quick = LockSettings(validity_s=1.0, renew_s=0.05, check_store=False)
+    quick = LockSettings(validity=1.0, renew=0.05, check_store=False)
     told: list[LeaseLost] = []
 
     async def forget() -> None:
         await AsyncLock(store, settings=quick, on_lost=told.append).acquire()
 
     async def hold() -> AsyncLease:
-        return await AsyncLock(store, settings=replace(quick, validity_s=600.0)).acquire()  # a collection may be slow
+        return await AsyncLock(store, settings=replace(quick, validity=600.0)).acquire()  # a collection may be slow
 
     before = set(threading.enumerate())
     asyncio.run(forget())

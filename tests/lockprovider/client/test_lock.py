@@ -29,7 +29,7 @@ from lockprovider import (
     Pending,
 )
 
-SHORT = LockSettings(validity_s=10, renew_s=1, timeout_s=0.3, poll_s=0.05)
+SHORT = LockSettings(validity=10, renew=1, timeout=0.3, poll=0.05)
 
 
 class Counting:
@@ -216,10 +216,10 @@ def test_a_store_that_is_down_is_an_error_and_the_lock_can_be_taken_afterwards(s
 
 
 def test_at_interpreter_exit_a_held_lock_is_released(tmp_path: Path) -> None:
-    code = f"import lockprovider; lease = lockprovider.lock({str(tmp_path)!r}); print(lease.epoch)"
+    code = f"import lockprovider; lease = lockprovider.lock({str(tmp_path)!r}).acquire(); print(lease.epoch)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0
-    with lockprovider.lock(str(tmp_path), timeout_s=0) as lease:
+    with lockprovider.lock(str(tmp_path), timeout=0) as lease:
         assert lease.epoch > int(done.stdout)
 
 

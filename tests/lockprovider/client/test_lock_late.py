@@ -66,7 +66,7 @@ def test_the_next_holder_applies_what_was_decided_before_it_begins(store: Store)
 def test_the_next_holder_writes_nothing_that_is_there(store: Store, backend: Noting) -> None:
     decided(store, is_there=True)
     backend.asked.clear()
-    with Lock(store, settings=SETTINGS).acquire(timeout_s=0):
+    with Lock(store, settings=SETTINGS).acquire(timeout=0):
         assert backend.written == [RECORD]
 
 
@@ -101,12 +101,12 @@ def test_what_is_published_late_is_waited_for_whatever_the_own_validity(store: S
 def test_whoever_removes_what_was_published_waits_for_those_who_may_be_late(store: Store) -> None:
     clock = ManualClock(time.time())
     other = Lock(store, settings=SETTINGS, world=clock)
-    with other.acquire(timeout_s=0, keeps_log=True):
+    with other.acquire(timeout=0, keeps_log=True):
         other.wait_for_late()
     assert clock.sleeps == [], "nothing was decided without the lock"
     decided(store)
     clock.now_s = (record(store).valid_until_ms + 60_000) / 1000  # its clock tells nothing of theirs
-    with other.acquire(timeout_s=0):
+    with other.acquire(timeout=0):
         other.wait_for_late()
     assert clock.sleeps == [HAND_OVER_S / 2 + GRACE_MS / 1000]
 
@@ -118,7 +118,7 @@ def test_what_came_late_came_before_the_lock_was_held_for_that_long(
     decided(store)
     clock = ManualClock(record(store).valid_until_ms / 1000)
     other = Lock(store, settings=LockSettings(validity_s=1000), world=clock)
-    with other.acquire(timeout_s=0):
+    with other.acquire(timeout=0):
         clock.sleep(holds_s)
         other.wait_for_late()
     assert clock.sleeps[1:] == [pytest.approx(waits_s)]
@@ -128,7 +128,7 @@ def test_a_minute_after_that_nobody_waits_for_it(store: Store) -> None:
     decided(store)
     clock = ManualClock(record(store).valid_until_ms / 1000 + 60.1)
     other = Lock(store, settings=SETTINGS, world=clock)
-    with other.acquire(timeout_s=0):
+    with other.acquire(timeout=0):
         other.wait_for_late()
     assert clock.sleeps == []
 

@@ -15,7 +15,7 @@ from fsspec_cas.backends.local import LocalBackend
 from fsspec_cas.testing import ManualClock
 from lockprovider import HUDI_LOCK_PATH, Lock, LockSettings, NotAcquired
 
-SETTINGS = LockSettings(timeout_s=20, poll_s=0.2)
+SETTINGS = LockSettings(timeout=20, poll=0.2)
 
 
 class Elsewhere(LocalBackend):

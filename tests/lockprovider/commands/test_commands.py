@@ -131,7 +131,7 @@ def at(request):
 
 def holding(at):
     """A holder in this process."""
-    return Lock(at.store, settings=LockSettings(validity_s=60, renew_s=0.5)).acquire()
+    return Lock(at.store, settings=LockSettings(validity=60, renew=0.5)).acquire()
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_watch_prints_what_happens_as_it_happens(at):
             return json.loads(watching.stdout.readline())
 
         assert next_line()["what"] == "absent"
-        lock = Lock(at.store, settings=LockSettings(validity_s=100, renew_s=10))
+        lock = Lock(at.store, settings=LockSettings(validity=100, renew=10))
         lease = lock.acquire()
         line = next_line()
         assert (line["what"], line["owner"], line["epoch"]) == ("acquired", lease.owner, lease.epoch)
@@ -399,7 +399,7 @@ def test_run_does_not_start_the_command_without_the_lock(local, held_locally):
         (["run", "", "--", "echo", "ran"], "''"),
         (["run", "{url}", "--on", "", "--", "echo", "ran"], "on=''"),
         (["run", "{url}", "--grace", "-1", "--", "echo", "ran"], "--grace -1"),
-        (["run", "{url}", "--timeout", "nan", "--", "echo", "ran"], "timeout_s=nan"),
+        (["run", "{url}", "--timeout", "nan", "--", "echo", "ran"], "timeout=nan"),
     ],
 )
 def test_what_keeps_run_from_starting_is_125(local, words, says):

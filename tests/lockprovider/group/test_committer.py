@@ -56,7 +56,7 @@ from lockprovider.record.line import LONGEST_S
 from lockprovider.settings import HAND_OVER_S
 
 SOON_S = PATIENCE_S
-PATIENT = LockSettings(timeout_s=SOON_S, poll_s=0.05)
+PATIENT = LockSettings(timeout=SOON_S, poll=0.05)
 JVM_FIELDS = ("owner", "validUntil", "expired")
 
 
@@ -567,7 +567,7 @@ def test_while_the_path_of_what_was_decided_is_taken_the_one_on_duty_does_not_go
     with pytest.raises(PublishUnknown):
         lock.commit(mine, RULES)
     until(lambda: lock._client.committer._thread is None)
-    with Lock(store, settings=SETTINGS).acquire(timeout_s=SOON_S):
+    with Lock(store, settings=SETTINGS).acquire(timeout=SOON_S):
         assert store.read("mine.2").data == b"foreign"
 
 
@@ -640,7 +640,7 @@ from fsspec_cas import Store
 from lockprovider import Lock, LockSettings
 from noting import Noting
 
-lock = Lock(Store(Noting(blocking=sys.argv[2] == "True"), sys.argv[1]), settings=LockSettings(timeout_s=240))
+lock = Lock(Store(Noting(blocking=sys.argv[2] == "True"), sys.argv[1]), settings=LockSettings(timeout=240))
 commit(lock, "second")
 if os.fork() == 0:
     signal.alarm(120)

@@ -42,7 +42,7 @@ from lockprovider.lease.states import (
 from lockprovider.record.line import LONGEST_S, joined, rests_s
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
-SETTINGS = LockSettings(validity_s=100, renew_s=10)  # so the margin is 10 s
+SETTINGS = LockSettings(validity=100, renew=10)  # so the margin is 10 s
 ME = Me("me", SETTINGS, "host", 7)
 NOW_MS, NOW_S = 1_000_000, 50.0
 V1, V2, V3 = (Version("test", str(n)) for n in (1, 2, 3))

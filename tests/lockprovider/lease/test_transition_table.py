@@ -37,7 +37,7 @@ from lockprovider.lease.states import (
 from lockprovider.lease.table import TABLE, each, kind, markdown
 
 ROOT = Path(__file__).resolve().parents[3]
-ME = Me("me", LockSettings(validity_s=100, renew_s=10), line_name="mine")
+ME = Me("me", LockSettings(validity=100, renew=10), line_name="mine")
 NOW_MS = 1_000_000
 V1, V2 = Version("test", "1"), Version("test", "2")
 OLD, NEW = (Pending(f"state/{n}", "", f"d{n}", data=b"", sole=True) for n in (1, 2))

@@ -316,7 +316,7 @@ class Slow(LocalBackend):
                 raise Unavailable("the audit is down")
 
 
-SETTINGS = LockSettings(validity_s=600, renew_s=60, timeout_s=1)
+SETTINGS = LockSettings(validity=600, renew=60, timeout=1)
 
 
 @pytest.fixture
@@ -558,11 +558,12 @@ lock.acquire().release()
 
 
 def hold_by_lock(url: str) -> None:
-    lockprovider.lock(url).release()
+    with lockprovider.lock(url):
+        pass
 
 
-def hold_by_open_lock(url: str) -> None:
-    lockprovider.open_lock(url).acquire().release()
+def hold_by_acquire(url: str) -> None:
+    lockprovider.lock(url).acquire().release()
 
 
 def hold_by_provider(url: str) -> None:
@@ -588,7 +589,7 @@ def hold_by_table(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "hold", [hold_by_lock, hold_by_open_lock, hold_by_provider, hold_by_config, hold_by_task, hold_by_table]
+    "hold", [hold_by_lock, hold_by_acquire, hold_by_provider, hold_by_config, hold_by_task, hold_by_table]
 )
 def test_every_front_door_keeps_the_audit(tmp_path: Path, hold: Callable[[str], None]) -> None:
     store = Store.from_url(str(tmp_path))

@@ -37,7 +37,7 @@ from lockprovider import (
 )
 from lockprovider.observe import metrics, otel
 
-SETTINGS = LockSettings(validity_s=100, renew_s=10, timeout_s=5, poll_s=1)
+SETTINGS = LockSettings(validity=100, renew=10, timeout=5, poll=1)
 SILENCE = [LoseRequest()] * 500
 
 
@@ -247,7 +247,7 @@ def test_a_ctrl_c_while_waiting_is_an_interruption(town: Town, monkeypatch: pyte
 async def test_a_task_that_is_cancelled_while_waiting_is_an_interruption() -> None:
     store, counters = Store.from_url(f"memory://{uuid.uuid4().hex}"), Counters()
     with Lock(store).acquire():
-        lock = AsyncLock(store, settings=LockSettings(timeout_s=60, poll_s=30), on_metric=counters)
+        lock = AsyncLock(store, settings=LockSettings(timeout=60, poll=30), on_metric=counters)
         task = asyncio.create_task(lock.acquire()._take())
         await soon(lambda: "lock.acquire.attempts" in counters.values)
         task.cancel()
@@ -276,7 +276,7 @@ def test_every_front_door_takes_the_callback(tmp_path: Path) -> None:
 
     with lockprovider.lock(str(tmp_path), on_metric=counters):
         pass
-    with lockprovider.open_lock(str(tmp_path), on_metric=counters).acquire():
+    with lockprovider.lock(str(tmp_path), on_metric=counters).acquire():
         pass
     for provider in (
         LockProvider.from_url(str(tmp_path), on_metric=counters),

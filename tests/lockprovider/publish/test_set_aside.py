@@ -45,7 +45,7 @@ def kept(store: Store) -> dict[str, Any]:
 
 def goes_on(store: Store) -> None:
     """The next one takes the lock, publishes, and what others put there stays."""
-    with of_another_process(store).acquire(timeout_s=0) as lease:
+    with of_another_process(store).acquire(timeout=0) as lease:
         lease.publish("state2", b"more")
     assert not record(store).unapplied
     assert store.read("state2").data == b"more"
@@ -153,7 +153,7 @@ def test_a_publish_whose_bytes_are_gone_is_set_aside_by_a_break_alone(store: Sto
     lost_its_bytes(store, backend)
     for _ in range(2):
         with pytest.raises(Unappliable, match="nothing is there.*`lockprovider break URL` sets it aside"):
-            of_another_process(store).acquire(timeout_s=0)
+            of_another_process(store).acquire(timeout=0)
     done = broken(store)
     assert isinstance(done.outcome, Won)
     assert (done.finished, list(done.set_aside)) == ((), ["state1"])
@@ -186,7 +186,7 @@ def test_a_break_lets_nobody_in_before_what_was_decided_is_there(store: Store, b
         lease.check()
     store.delete("state1")
     lease.release()
-    with of_another_process(store).acquire(timeout_s=0):
+    with of_another_process(store).acquire(timeout=0):
         assert store.list("state1") == []
 
 
@@ -203,7 +203,8 @@ def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(stor
 
 
 def test_a_break_that_something_on_the_way_has_sent_twice_is_done(store: Store, backend: Noting) -> None:
-    of_another_process(store).acquire()
+    lease = of_another_process(store).acquire()
     backend.twice = True
     assert isinstance(broken(store).outcome, Won)
     assert record(store).expired
+    lease.release()

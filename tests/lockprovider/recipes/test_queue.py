@@ -284,7 +284,7 @@ def test_heartbeats_keep_the_jobs_of_a_process_and_a_late_one_does_not_stop_them
     monkeypatch.setattr(job_module, "_BEATS", 6000)
     made(store, visible_s=600).put_many(["a", "b"])
     faulty = Faulty(store.backend, {"put": [Pass(), Pass(), *[Refuse()] * 3]}, world=Machine())
-    queue = Queue(Store(faulty, store.root), PATH, timeout_s=0.05)
+    queue = Queue(Store(faulty, store.root), PATH, timeout=0.05)
     jobs = [queue.claim(), queue.claim()]
 
     def beats() -> int:
@@ -670,7 +670,7 @@ async def test_tasks_put_claim_and_work(store) -> None:
     async with await queue.claim() as job:
         await job.extend(60)
         await job.nack(delay_s=0)
-    job = await queue.claim(timeout_s=5)
+    job = await queue.claim(timeout=5)
     await job.bury("by hand")
     assert [one.why for one in await queue.dead()] == ["by hand"]
     assert await queue.redrive() == 1
@@ -681,7 +681,7 @@ async def test_tasks_put_claim_and_work(store) -> None:
 async def test_a_claim_that_is_cancelled_is_given_back(store) -> None:
     sync = made(store)
     queue = AsyncQueue(store, PATH)
-    claiming = asyncio.create_task(queue.claim(timeout_s=240))
+    claiming = asyncio.create_task(queue.claim(timeout=240))
     await asyncio.sleep(0)
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -221,7 +221,7 @@ def test_what_was_trimmed_cannot_be_settled_and_says_so(store) -> None:
 
 def test_a_write_that_was_killed_is_settled_by_another_process(store) -> None:
     through, faulty = again(store, {"put": [Pass(), Pass(), *[LoseRequest()] * 500]})
-    state = State(through, PATH, default=list, timeout_s=5, world=through._world)
+    state = State(through, PATH, default=list, timeout=5, world=through._world)
     state.put([])
     with pytest.raises(OutcomeUnknown) as caught:
         state.update(added(1))
@@ -235,7 +235,7 @@ def test_a_write_that_was_killed_is_settled_by_another_process(store) -> None:
 
 def test_a_store_that_refuses_is_no_doubt(store) -> None:
     through, _ = again(store, {"put": [Refuse()] * 500})
-    state = State(through, PATH, default=list, timeout_s=2, world=through._world)
+    state = State(through, PATH, default=list, timeout=2, world=through._world)
     with pytest.raises(Unavailable):
         state.update(added(1))
     assert State(store, PATH, default=list).read().serial == 0
@@ -327,7 +327,7 @@ def test_while_somebody_edits_an_update_is_told_who(store) -> None:
             other.update(lambda value: {**value, "a": 1})
         assert caught.value.reason == "migration 12"
         assert caught.value.valid_until_ms > Machine().now_ms()
-        with pytest.raises(NotAcquired), other.edit(timeout_s=0):
+        with pytest.raises(NotAcquired), other.edit(timeout=0):
             pass
         who = other.who()
         assert (who.state, who.reason) == ("held", "migration 12")
@@ -350,11 +350,11 @@ def test_an_advisory_edit_is_told_that_it_was_overtaken(store) -> None:
 def test_a_holder_that_was_paused_overwrites_nothing(store) -> None:
     """The lease lapses, another edits; then the first one goes on."""
     clock = ManualClock()
-    short = LockSettings(validity_s=10, renew_s=1)
+    short = LockSettings(validity=10, renew=1)
     frozen = Store(store.backend, store.root, world=clock)
     state = State(frozen, PATH, default=dict, world=clock, lock_settings=short)
     other = State(store, PATH, default=dict)
-    edit = state.edit(timeout_s=0)
+    edit = state.edit(timeout=0)
     doc = edit.__enter__()
     doc["mine"] = 1
     doc.lease._heartbeat.stop()
@@ -453,7 +453,7 @@ def test_what_json_cannot_say_is_refused_before_anything_is_written(store, bad) 
 
 @pytest.mark.parametrize(
     "options",
-    [{"codec": 7}, {"codec": dict}, {"keep": 0}, {"edits": "no"}, {"default": {}}, {"timeout_s": -1}, {"pace_s": "x"}],
+    [{"codec": 7}, {"codec": dict}, {"keep": 0}, {"edits": "no"}, {"default": {}}, {"timeout": -1}, {"pace_s": "x"}],
     ids=str,
 )
 def test_an_option_that_does_not_fit_is_refused(store, options) -> None:

@@ -186,7 +186,7 @@ def test_a_watcher_that_raises_once_the_lock_is_there_keeps_nobody_from_it(table
 
     table.lock.acquire().release()  # the log has ended, so the next is committed under the lock
     raises = True
-    settings = replace(SETTINGS, lock=LockSettings(timeout_s=1))
+    settings = replace(SETTINGS, lock=LockSettings(timeout=1))
     watched = Table(Store(LocalBackend(), table.url), table.url, settings=settings, watcher=watch)
     with pytest.raises(ValueError, match="lock_held"):
         upsert(watched, (3, "c", 1))

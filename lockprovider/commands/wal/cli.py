@@ -1,0 +1,161 @@
+"""`lockprovider wal`: its commands."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fsspec_cas import InvalidInput
+from fsspec_cas.command import DONE, storage_options
+from lockprovider.commands.place import CODES, Commands, add_object_command, say
+from lockprovider.recipes.wal import LogBatch, LogReader, Position, Wal
+from lockprovider.recipes.wal.manifest import RETAIN, SLOTS
+
+_EXAMPLES = """examples:
+  lockprovider wal create s3://bucket/orders --slots 65536
+  lockprovider wal append s3://bucket/orders --producer ingest-3 --first 1200 < lines.txt
+  lockprovider wal read s3://bucket/orders --reader to-hudi
+  lockprovider wal tail s3://bucket/orders --json | jq .record
+  lockprovider wal info s3://bucket/orders
+  lockprovider wal trim s3://bucket/orders --before 17:1200"""
+_WHAT = "the log's folder: s3://bucket/orders"
+
+
+def add(commands: Commands) -> None:
+    """Register `wal` and all its commands."""
+    text = "A log that many append to and many read, in a ring of objects."
+    parent = commands.add_parser(
+        "wal",
+        help=text,
+        description=text,
+        epilog=f"{_EXAMPLES}\n\n{CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    wal = parent.add_subparsers(required=True, metavar="COMMAND")
+    create = _command(wal, "create", _create, "Make the log; one that is there with the same settings is left.")
+    how = create.add_mutually_exclusive_group()
+    how.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"objects in the ring (default: {SLOTS})")
+    how.add_argument("--write-once", action="store_true", help="no ring: each object is written once")
+    create.add_argument("--retain", choices=RETAIN, default=RETAIN[0], help="whether the ring waits for its readers")
+    append = _command(wal, "append", _append, "Append records: those that are given, or each line of stdin.")
+    append.add_argument("records", nargs="*", metavar="RECORD", help="text")
+    append.add_argument("--producer", metavar="NAME", help="number them: done again, nothing is there twice")
+    append.add_argument("--first", type=int, default=1, metavar="N", help="the number of the first (default: 1)")
+    append.add_argument("--fence", type=int, metavar="EPOCH", help="lead under this epoch; an older one is refused")
+    for name, run, what in (
+        ("read", _read, "Show what is there, to the end."),
+        ("tail", _tail, "Show what comes, until it is interrupted."),
+    ):
+        parser = _command(wal, name, run, what)
+        begins = "oldest" if name == "read" else "end"
+        parser.add_argument(
+            "--start", default=begins, metavar="WHERE", help=f"oldest, end, or SLOT:OFFSET (default: {begins})"
+        )
+        parser.add_argument("--reader", metavar="NAME", help="go on where this reader was, and commit what was shown")
+        if name == "tail":
+            parser.add_argument("--idle", type=float, default=1.0, metavar="S", help="the longest pause between looks")
+            parser.add_argument("--timeout", type=float, metavar="S", help="end when nothing came for so long")
+    trim = _command(wal, "trim", _trim, "Let what is old be written over; not past the slowest reader.")
+    trim.add_argument("--before", metavar="SLOT:OFFSET", help="default: up to the slowest reader")
+    _command(wal, "info", _info, "Say how long the log is, who leads, appends and reads.")
+    drop = _command(wal, "drop", _drop, "Wait for a reader no more.")
+    drop.add_argument("reader", metavar="NAME", help="the reader")
+
+
+def _command(commands: Commands, name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+    return add_object_command(commands, name, run, text, _WHAT)
+
+
+def _opened(arguments: Any) -> Wal:
+    return Wal.open(arguments.url, storage_options=storage_options(arguments))
+
+
+def _create(arguments: Any) -> int:
+    slots = None if arguments.write_once else arguments.slots
+    Wal.create(arguments.url, slots=slots, retain=arguments.retain, storage_options=storage_options(arguments))
+    say(arguments, {"outcome": "there", "url": arguments.url}, f"there: {arguments.url}")
+    return DONE
+
+
+def _append(arguments: Any) -> int:
+    records: Iterable[str] = arguments.records or (line.rstrip("\n") for line in sys.stdin)
+    data = (record.encode() for record in records)
+    log, producer = _opened(arguments), arguments.producer
+    first = None if producer is None else arguments.first
+    if arguments.fence is not None:
+        with log.lead(fence=arguments.fence, producer=producer) as out:
+            told = out.append_many(data, first=first)
+    elif producer is not None:
+        with log.appender(producer) as out:
+            told = out.append_many(data, first=first)
+    else:
+        told = log.append_many(data)
+    again = sum(one.again for one in told)
+    new = len(told) - again
+    end = next((str(one.position) for one in reversed(told) if one.position is not None), None)
+    fields = {"outcome": "appended", "appended": new, "again": again, "last": end}
+    say(arguments, fields, f"appended: {new}; there before: {again}")
+    return DONE
+
+
+def _read(arguments: Any) -> int:
+    log = _opened(arguments)
+    reader = _reader(log, arguments)
+    return _show(arguments, log.read(_start(arguments)) if reader is None else reader.read(), reader)
+
+
+def _tail(arguments: Any) -> int:
+    log = _opened(arguments)
+    reader = _reader(log, arguments)
+    idle_s, timeout_s = arguments.idle, arguments.timeout
+    if reader is not None:
+        return _show(arguments, reader.follow(idle_s=idle_s, timeout_s=timeout_s), reader)
+    return _show(arguments, log.follow(_start(arguments), idle_s=idle_s, timeout_s=timeout_s), None)
+
+
+def _start(arguments: Any) -> Any:
+    return arguments.start if arguments.start in ("oldest", "end") else Position.parse(arguments.start)
+
+
+def _reader(log: Wal, arguments: Any) -> LogReader | None:
+    return None if arguments.reader is None else log.reader(arguments.reader, start=_start(arguments))
+
+
+def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None) -> int:
+    for batch in batches:
+        for offset, record in enumerate(batch.records, batch.start.offset):
+            position = str(Position(batch.start.slot, offset))
+            try:
+                said = {"record": record.decode()}
+            except UnicodeDecodeError:
+                said = {"base64": base64.b64encode(record).decode()}
+            say(arguments, {"position": position, **said}, record.decode(errors="replace"))
+        if reader is not None:
+            reader.commit(batch.end)
+    return DONE
+
+
+def _trim(arguments: Any) -> int:
+    before = None if arguments.before is None else Position.parse(arguments.before)
+    floor = _opened(arguments).trim(before)
+    say(arguments, {"outcome": "trimmed", "floor": floor}, f"the first slot that is kept: {floor}")
+    return DONE
+
+
+def _info(arguments: Any) -> int:
+    info = _opened(arguments).info()
+    readers = {name: str(position) for name, position in info.readers.items()}
+    fields: dict[str, Any] = {"slots": info.slots, "retain": info.retain, "floor": info.floor, "end": str(info.end)}
+    fields |= {"epoch": info.epoch, "led": info.led, "producers": dict(info.producers), "readers": readers}
+    say(arguments, fields, "\n".join(f"{name:<10} {value}" for name, value in fields.items()))
+    return DONE
+
+
+def _drop(arguments: Any) -> int:
+    if not _opened(arguments).drop_reader(arguments.reader):
+        raise InvalidInput(f"there is no reader {arguments.reader!r}: `info` shows who reads")
+    say(arguments, {"outcome": "dropped", "reader": arguments.reader}, f"dropped: {arguments.reader}")
+    return DONE

@@ -1,0 +1,149 @@
+"""Named readers: where each goes on, and what they hold the floor at.
+
+{"format": 1, "log": uuid, "slot": s, "offset": o, "epoch": e, "rev": n}
+
+`epoch` rises with each process that opens the reader: whoever had it before is fenced. `rev` rises with each write, so
+that no bytes come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fsspec_cas import InvalidInput
+from lockprovider.recipes.errors import Fenced, MalformedObject
+from lockprovider.recipes.wal.manifest import LogManifest
+from lockprovider.recipes.wal.objects import LogObjects
+from lockprovider.recipes.wal.reading import follow_from, read_from
+from lockprovider.recipes.wal.reports import LogBatch, Position
+
+_FORMAT = 1
+_SPARE = 8  # part of a ring that is freed at once, where nobody's reading is waited for
+
+
+class LogReader:
+    """A reader whose position is kept in the log: it goes on where it had committed, in another process too.
+
+    Attributes:
+        position: where it goes on, as it was opened, or last committed.
+        epoch: rises with each process that opens it.
+    """
+
+    def __init__(self, objects: LogObjects, name: str, start: Position) -> None:
+        self.name = name
+        self._objects = objects
+        self._path = objects.reader_path(name)
+        self.epoch = 0
+        self.position = start
+        if name not in objects.manifest(fresh=True).readers:
+            objects.change(lambda old: replace(old, readers={name: max(start.slot, old.floor), **old.readers}))
+            self._write(start, opens=True)
+        else:
+            self._write(None, opens=True)
+
+    def read(self) -> Iterator[LogBatch]:
+        """What is there from its position to the end of the log.
+
+        Raises:
+            Trimmed: it was overtaken, where the log does not wait for its readers.
+            MalformedObject, StoreError: it cannot be read.
+        """
+        return read_from(self._objects, self.position)
+
+    def follow(self, *, idle_s: float = 1.0, timeout_s: float | None = None) -> Iterator[LogBatch]:
+        """The same, and then what comes, looked for every 50 ms to `idle_s`; ends if nothing came for `timeout_s`."""
+        return follow_from(self._objects, self.position, idle_s=idle_s, timeout_s=timeout_s)
+
+    def commit(self, position: Position) -> None:
+        """Go on there from now on; what is before it may be trimmed. May be repeated.
+
+        Raises:
+            Fenced: the reader was opened elsewhere since.
+            InvalidInput: the position is before the one that was committed.
+            OutcomeUnknown, StoreError: do it again.
+        """
+        if position < self.position:
+            raise InvalidInput(f"position={position} is before {self.position}, which is committed: readers only go on")
+        self._write(position)
+
+    def _write(self, position: Position | None, *, opens: bool = False) -> None:
+        made: dict[str, Any] = {}
+
+        def write(data: bytes | None) -> bytes:
+            old = _decoded(data, self._path) if data is not None else {"epoch": 0, "rev": 0}
+            if not opens and old["epoch"] != self.epoch:
+                raise Fenced(
+                    f"the reader {self.name!r} was opened elsewhere since: stop, or open it again", old["epoch"]
+                )
+            there = position or Position(int(old["slot"]), int(old["offset"]))
+            made.update(format=_FORMAT, log=self._objects.manifest().id, slot=there.slot, offset=there.offset)
+            made.update(epoch=old["epoch"] + opens, rev=old["rev"] + 1)
+            return json.dumps(made).encode()
+
+        self._objects.store.update(self._path, write, timeout=self._objects.timeout_s)
+        self.epoch = made["epoch"]
+        self.position = Position(made["slot"], made["offset"])
+
+
+def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]:
+    """Where each reader goes on."""
+    found = {}
+    for name, start in manifest.readers.items():
+        path = objects.reader_path(name)
+        content = objects.store.read_or_none(path, timeout=objects.timeout_s)
+        kept = {"slot": start, "offset": 0} if content is None else _decoded(content.data, path)
+        found[name] = Position(int(kept["slot"]), int(kept["offset"]))
+    return found
+
+
+class _OtherReaders(Exception):
+    """Others read than those that were asked where they are."""
+
+
+def trim(objects: LogObjects, before: int) -> int:
+    """Raise the floor to this slot, or to the slowest reader, where the log waits for them; the floor that it has."""
+    while True:
+        manifest = objects.manifest(fresh=True)
+        slots = [one.slot for one in positions(objects, manifest).values()] if manifest.retain == "readers" else []
+        floor = min([before, *slots])
+        if floor <= manifest.floor:
+            return manifest.floor
+        with contextlib.suppress(_OtherReaders):
+            return objects.change(partial(_trimmed, seen=manifest, floor=floor)).floor
+
+
+def _trimmed(old: LogManifest, *, seen: LogManifest, floor: int) -> LogManifest:
+    if old.readers != seen.readers:
+        raise _OtherReaders
+    return old.trimmed(floor)
+
+
+def make_room(objects: LogObjects, slot: int) -> tuple[LogManifest, str]:
+    """Raise the floor for a slot of a ring that is full, if it may be; and the name of the slowest reader."""
+    manifest = objects.manifest()
+    slots = manifest.slots or 0
+    if manifest.retain == "slots":
+        trim(objects, min(slot, slot - slots + 1 + slots // _SPARE))
+        return objects.manifest(), ""
+    there = positions(objects, manifest)
+    slowest = min(there, key=lambda name: there[name], default="")
+    if slowest:
+        trim(objects, min(slot, there[slowest].slot))
+    return objects.manifest(), slowest
+
+
+def _decoded(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+        if found["format"] != _FORMAT or not {"slot", "offset", "epoch", "rev"} <= {*found}:
+            raise MalformedObject(f"{path!r} is no reader's position that this version knows: use a newer one")
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, MalformedObject):
+            raise
+        raise MalformedObject(f"{path!r} is no reader's position, and is left as it is: {error!r}") from error
+    return dict(found)

@@ -1,0 +1,75 @@
+"""Reading a log from a position: many places at once where there is much, a conditional GET where there is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from lockprovider.recipes.wal.objects import Found, LogObjects
+from lockprovider.recipes.wal.reports import LogBatch, Position
+
+_AT_ONCE = 8
+_FIRST_POLL_S = 0.05
+
+
+def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
+    """What is there from a position to the end, slot by slot; slots without records are passed over.
+
+    Raises:
+        Trimmed: it is not kept any more, or others have written over it before it was read.
+        MalformedObject, StoreError: it cannot be read.
+    """
+    if start.slot < objects.manifest(fresh=True).floor:
+        raise objects.trimmed(start.slot)
+    return (batch for batch in _slots(objects, start) if batch.records)
+
+
+def follow_from(
+    objects: LogObjects, start: Position, *, idle_s: float, timeout_s: float | None = None
+) -> Iterator[LogBatch]:
+    """The same, and then what comes; ends if nothing came for `timeout_s`. An idle look moves no body."""
+    if start.slot < objects.manifest(fresh=True).floor:
+        raise objects.trimmed(start.slot)
+    return _followed(objects, start, idle_s, timeout_s)
+
+
+def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s: float | None) -> Iterator[LogBatch]:
+    world = objects.world
+    came_s, poll_s, known = world.monotonic_s(), _FIRST_POLL_S, None
+    while True:
+        place = objects.look(position.slot, known)
+        if place is not None and place.slot.head.slot >= position.slot:
+            for batch in _slots(objects, position):
+                position = batch.end
+                if batch.records:
+                    yield batch
+            came_s, poll_s, known = world.monotonic_s(), _FIRST_POLL_S, None
+        else:
+            known = place
+            left_s = poll_s if timeout_s is None else came_s + timeout_s - world.monotonic_s()
+            if left_s <= 0:
+                return
+            world.sleep(min(poll_s, left_s))
+            poll_s = min(poll_s * 2, idle_s)
+
+
+def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
+    slot, at_once = start.slot, 1
+    with ThreadPoolExecutor(_AT_ONCE, "log-reading") as pool:
+        while True:
+            wanted = range(slot, slot + at_once)
+            for place in [objects.look(slot)] if at_once == 1 else [*pool.map(objects.look, wanted)]:
+                if place is None or place.slot.head.slot < slot:
+                    return
+                yield _batch(objects, place, slot, start.offset)
+                slot += 1
+            at_once = min(at_once * 2, _AT_ONCE)
+
+
+def _batch(objects: LogObjects, place: Found, slot: int, offset: int) -> LogBatch:
+    head = place.slot.head
+    if head.slot > slot:
+        raise objects.trimmed(slot)
+    records = place.slot.records()[max(0, offset - head.first) :]
+    start = Position(slot, head.end - len(records))
+    return LogBatch(start, Position(slot + 1, head.end), records, head.epoch, head.at_ms)

@@ -1,0 +1,73 @@
+"""What a log's callers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fsspec_cas import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place in a log: the record of this offset, which is in this slot. As text: `slot:offset`."""
+
+    slot: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.slot}:{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read the text form back.
+
+        Raises:
+            InvalidInput: it is none.
+        """
+        slot, colon, offset = text.partition(":")
+        if not (colon and slot.isdecimal() and offset.isdecimal()):
+            raise InvalidInput(f"{text!r} is no position: write it as it was printed, e.g. 17:1200")
+        return cls(int(slot), int(offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A record is in the log. `again`: it was there before; then `position` is None where it is not known any more."""
+
+    position: Position | None
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """The records of one slot, from `start` on; `end` is where to go on. `at_ms`: written when, by its writer."""
+
+    start: Position
+    end: Position
+    records: list[bytes] = field(repr=False)
+    epoch: int = 0
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log as it is.
+
+    Attributes:
+        slots, retain: see `Wal.create`.
+        floor: the first slot that is kept.
+        end: where the next record goes.
+        epoch, led: the newest that has led, and whether it still does.
+        producers: the last number of each that has a name.
+        readers: where each goes on.
+    """
+
+    slots: int | None
+    retain: str
+    floor: int
+    end: Position
+    epoch: int
+    led: bool
+    producers: Mapping[str, int]
+    readers: Mapping[str, Position]

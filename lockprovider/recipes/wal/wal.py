@@ -1,0 +1,286 @@
+"""`Wal`: a log that many append to and many read, in a ring of objects.
+
+    log = lockprovider.wal.create("s3://bucket/orders")
+    log.append(b"...")
+    for batch in log.reader("to-hudi").read(): ...
+
+Promised. There is one order, without holes. An append that returns is in the log exactly once, at the position told,
+until the floor passes it; by (producer, seq) also where answers were lost, late or doubled, and the producer died and
+began again. After `lead()` nothing of an earlier epoch follows. A reader misses nothing, or gets `Trimmed`. No clock
+decides anything, nothing is listed, and nothing is ever removed.
+
+Not promised: an order among callers that append at once. That an append without a producer's number, whose outcome
+nobody knows, is there once if it is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Literal
+
+from fsspec_cas import Bytes, InvalidInput, Machine, Store, World, check_path
+from fsspec_cas.given import seconds, whole
+from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.errors import CoordinationError
+from lockprovider.recipes.place import store_and_path
+from lockprovider.recipes.wal.appender import Appender, Leader
+from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation
+from lockprovider.recipes.wal.manifest import RETAIN, SLOTS, LogManifest
+from lockprovider.recipes.wal.objects import LogObjects, behind
+from lockprovider.recipes.wal.readers import LogReader, positions, trim
+from lockprovider.recipes.wal.reading import follow_from, read_from
+from lockprovider.recipes.wal.reports import Appended, LogBatch, LogInfo, Position
+from lockprovider.recipes.wal.slot import NOT_YET
+from lockprovider.recipes.wal.writer import LogWriter
+
+_TIMEOUT_S = 60.0
+Start = Position | Literal["oldest", "end"]
+
+
+class Wal:
+    """A log. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
+
+    `timeout_s` is for each operation with all its tries, `pace_s` the seconds between two writes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        pace_s: float = 0.0,
+        world: World | None = None,
+    ) -> None:
+        if not isinstance(store, Store):
+            raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use Wal.open(url)")
+        self.path = check_path(path)
+        self.world = world or Machine()
+        self._batcher: Batcher[LogOperation, Any] = Batcher(
+            self._commit, world=self.world, pace_s=seconds(pace_s, "pace_s")
+        )
+        store = store.on_throttled(self._batcher.throttled)
+        self._objects = LogObjects(store, self.path, seconds(timeout_s, "timeout_s"), self.world)
+        self._writer = LogWriter(self._objects)
+        self._be_new()
+        _ALL.add(self)
+
+    def _be_new(self) -> None:
+        """A client of its own, who has appended nothing."""
+        self._own: Appender | None = None
+        self._guard = threading.Lock()
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        *,
+        slots: int | None = SLOTS,
+        retain: str = "readers",
+        storage_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Wal:
+        """Make the log, or open it, if it is there with the same settings.
+
+        `slots` is how many objects it has at most: their places are used again once the floor has passed them. With
+        None each place is written once (for buckets that let nothing be overwritten), and the floor frees nothing.
+        `retain="readers"` waits for the slowest reader that has a name (`LogFull`), `"slots"` for nobody.
+
+        Raises:
+            CoordinationError: it is there with others.
+            InvalidInput: the URL or a setting does not fit.
+            OutcomeUnknown, StoreError: the store failed; do it again.
+        """
+        if slots is not None:
+            whole(slots, "slots", least=1)
+        if retain not in RETAIN:
+            raise InvalidInput(f"retain={retain!r} must be one of {', '.join(RETAIN)}")
+        store, path = store_and_path(url, storage_options)
+        log = cls(store, path, **options)
+        made = log._objects.create(LogManifest(log.world.new_id(), slots, retain))
+        there = log._objects.manifest(fresh=True)
+        if not made and (there.slots, there.retain) != (slots, retain):
+            has = f"slots={there.slots}, retain={there.retain!r}"
+            raise CoordinationError(f"the log at {url!r} is there, with {has}: open() it, or give it another path")
+        return log
+
+    @classmethod
+    def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> Wal:
+        """The log at a URL, with fsspec's storage options; nothing is asked of the store yet.
+
+        Raises:
+            InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+        """
+        store, path = store_and_path(url, storage_options)
+        return cls(store, path, **options)
+
+    # -- appending -----------------------------------------------------------------------------------------------------
+
+    def append(self, data: Bytes) -> Appended:
+        """Append a record: bytes, at most 1 MiB. With a producer's numbers it may be repeated: see `appender`.
+
+        Raises:
+            What `Appender.append` raises.
+        """
+        return self._unnamed().append(data)
+
+    def append_later(self, data: Bytes) -> Future[Appended]:
+        """The same, without waiting for the write that takes it."""
+        return self._unnamed().append_later(data)
+
+    def append_many(self, records: Iterable[Bytes]) -> list[Appended]:
+        """Append records in their order, many to a write; other callers' may come between.
+
+        Raises:
+            What `append` raises; some may be there.
+        """
+        return self._unnamed().append_many(records)
+
+    def appender(self, producer: str) -> Appender:
+        """Append as a producer: each number once, also where it died and began again under its name.
+
+        Nothing is asked of the store yet. Its first record takes the name: whoever has it is fenced from then on.
+        """
+        if not isinstance(producer, str) or not producer or producer.startswith(UNNAMED):
+            raise InvalidInput(f"producer={producer!r} must be a name that does not begin with {UNNAMED!r}")
+        return self._appender(producer)
+
+    def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
+        """Append alone: `with log.lead() as out:`. Others are refused until it ends, and those from before for good.
+
+        `fence` is a lease, a term or an epoch, and is the log's epoch from then on; without it, the next one. A leader
+        that died is followed by the next `lead()`; until then nobody else appends.
+
+        Raises:
+            Fenced: a newer epoch has led.
+            NoLog, StoreError, OutcomeUnknown: it was not done, or nobody can tell; do it again.
+        """
+        epoch = 0 if fence is None else whole(getattr(fence, "epoch", fence), "fence", least=1)
+        if producer is not None:
+            self.appender(producer)  # for its checks
+        led: int = self._batcher.do(Lead(epoch))
+        return Leader(self._batcher, self._objects, self._writer, producer, client=self.world.new_id(), epoch=led)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, start: Start = "oldest") -> Iterator[LogBatch]:
+        """What is there from a position to the end, slot by slot.
+
+        Raises:
+            Trimmed: it is not kept any more, or others have written over it before it was read.
+            NoLog, MalformedObject, StoreError: it cannot be read.
+        """
+        return read_from(self._objects, self.position(start))
+
+    def follow(
+        self, start: Start = "oldest", *, idle_s: float = 1.0, timeout_s: float | None = None
+    ) -> Iterator[LogBatch]:
+        """The same, and then what comes, looked for every 50 ms to `idle_s`; ends if nothing came for `timeout_s`.
+
+        An idle look is a conditional GET.
+        """
+        limit_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        return follow_from(self._objects, self.position(start), idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
+
+    def reader(self, name: str, *, start: Start = "oldest") -> LogReader:
+        """A reader whose position is kept in the log; made at `start`, if there is none of that name.
+
+        Whoever has it open is fenced. Where the log waits for its readers, what it has not committed is kept.
+        """
+        return LogReader(self._objects, name, self.position(start))
+
+    def drop_reader(self, name: str) -> bool:
+        """Wait for a reader no more; whether there was one. One that is opened again under the name begins anew."""
+        self._objects.reader_path(name)
+        if name not in self._objects.manifest(fresh=True).readers:
+            return False
+        self._objects.change(
+            lambda old: replace(old, readers={one: slot for one, slot in old.readers.items() if one != name})
+        )
+        return True
+
+    def trim(self, before: Position | None = None) -> int:
+        """Raise the floor: what is before it is not kept. The first slot that is kept.
+
+        Not past the slowest reader that has a name, where the log waits for readers; without `before`, up to that one.
+        Nothing is removed: places below the floor are written over.
+
+        Raises:
+            NoLog, OutcomeUnknown, StoreError: do it again.
+        """
+        if before is not None and not isinstance(before, Position):
+            raise InvalidInput(f"before={before!r} must be a position: of an append, a batch, or Position.parse(text)")
+        end = self.end()
+        if before is None and not self._objects.manifest(fresh=True).readers:
+            raise InvalidInput("before=None trims up to the slowest reader, and there is none: give a position")
+        return trim(self._objects, end.slot if before is None else min(before.slot, end.slot))
+
+    def end(self) -> Position:
+        """Where the next record goes, as it was during the call."""
+        return behind(self._objects.last().head)
+
+    def position(self, start: Start) -> Position:
+        """Where this is: `oldest` is what is kept, `end` where the next record goes."""
+        if isinstance(start, Position):
+            return start
+        if start == "end":
+            return self.end()
+        if start != "oldest":
+            raise InvalidInput(f"start={start!r} must be a position, 'oldest' or 'end'")
+        floor = self._objects.manifest(fresh=True).floor
+        place = self._objects.look(floor)
+        there = NOT_YET if place is None else place.slot.head.slot
+        if place is None or there < floor:
+            return Position(floor, self.end().offset if floor else 0)
+        if there > floor:
+            raise self._objects.trimmed(floor)
+        return Position(floor, place.slot.head.first)
+
+    def info(self) -> LogInfo:
+        """The log as it is."""
+        manifest = self._objects.manifest(fresh=True)
+        last = self._objects.last().head
+        named = {name: one.seq for name, one in last.producers.items() if not name.startswith(UNNAMED)}
+        there = positions(self._objects, manifest)
+        return LogInfo(
+            manifest.slots, manifest.retain, manifest.floor, behind(last), last.epoch, last.led, named, there
+        )
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Take nothing more, and return once what waits is written."""
+        self._batcher.close(timeout_s)
+
+    def __enter__(self) -> Wal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _commit(self, operations: Any) -> Any:
+        return self._writer.commit(operations)
+
+    def _appender(self, producer: str | None) -> Appender:
+        return Appender(self._batcher, self._objects, self._writer, producer, client=self.world.new_id())
+
+    def _unnamed(self) -> Appender:
+        with self._guard:
+            if self._own is None:
+                self._own = self._appender(None)
+            return self._own
+
+
+_ALL: weakref.WeakSet[Wal] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for one in _ALL:
+        one._be_new()  # noqa: SLF001 - it is of this file
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

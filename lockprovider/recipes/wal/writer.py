@@ -1,0 +1,188 @@
+"""The one who writes a log for all callers of this process: operations in, a result or an error for each out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fsspec_cas import CasError, OutcomeUnknown, Unavailable, Won
+from fsspec_cas.send.retry import delay_s
+from lockprovider.recipes.errors import CoordinationError, LogFull, SequenceGap
+from lockprovider.recipes.wal.appending import (
+    UNNAMED,
+    Append,
+    Appending,
+    Forgotten,
+    LogOperation,
+    Need,
+    Result,
+)
+from lockprovider.recipes.wal.objects import LogObjects
+from lockprovider.recipes.wal.readers import make_room
+from lockprovider.recipes.wal.reports import Appended
+from lockprovider.recipes.wal.slot import Head, encode_slot
+
+SLOT_BYTES = 4 << 20
+
+
+class LogWriter:
+    """Writes batches of operations, one at a time; knows the end of the log as it last wrote or read it.
+
+    A batch is one PUT. Where another was faster, it looks at the place and finds the end again.
+    """
+
+    def __init__(self, objects: LogObjects) -> None:
+        self._objects = objects
+        self._world = objects.world
+        self._end: Head | None = None
+        self._since: int | None = None
+        self._took: dict[str, int] = {}  # by client: the epoch of the name that it has, or may have
+        self._failed: dict[str, int] = {}  # by client: the number that came to nothing; no later one may pass it
+
+    def commit(self, operations: Sequence[LogOperation]) -> list[Result]:
+        """What each operation came to, in their order; more than a slot takes go to several."""
+        results: list[Result] = []
+        for batch in _slots_of(operations):
+            gaps = self._gaps(batch)
+            taken = [self._now(one) for n, one in enumerate(batch) if n not in gaps]
+            done = iter(self._append(tuple(taken)) if taken else [])
+            answers = [gaps[n] if n in gaps else next(done) for n in range(len(batch))]
+            for one, answer in zip(batch, answers, strict=True):
+                self._note(one, answer)
+            results += answers
+        return results
+
+    def forget(self, client: str) -> None:
+        """A client that appends no more."""
+        self._took.pop(client, None)
+        self._failed.pop(client, None)
+
+    def _append(self, operations: tuple[LogOperation, ...]) -> Sequence[Result]:
+        deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
+        turn = Appending(operations, self._world.new_id())
+        if self._end is not None:
+            turn = turn.found(self._end, self._world.now_ms(), self._since or 0)
+        while turn.need is not Need.DONE:
+            before = turn.need
+            try:
+                turn = self._step(turn)
+                failed = before is Need.LOOK and turn.need is not Need.DONE  # not there yet, or beaten
+            except (CasError, CoordinationError) as error:
+                failed = isinstance(error, Unavailable) and (turn.doubt or bool(turn.sent))
+                if not failed:
+                    turn = turn.failed(error, self._unknown(str(error)))
+            failures += failed
+            if failed and self._world.monotonic_s() > deadline_s:
+                why = f"others were faster, or the store was silent, at each of {failures} tries"
+                turn = turn.failed(Unavailable(why, path=self._objects.path), self._unknown(why))
+            elif failed and failures > 1:
+                self._world.sleep(delay_s(failures - 1, self._world.random()))
+        self._keep(turn)
+        return [self._unknown(str(one)) if isinstance(one, Forgotten) else one for one in turn.results]
+
+    def _step(self, turn: Appending) -> Appending:
+        match turn.need:
+            case Need.END:
+                last = self._objects.last(turn.known).head
+                if self._since is None:
+                    self._since = last.epoch
+                self._end = last
+                return turn.found(last, self._world.now_ms(), self._since)
+            case Need.SEND:
+                return self._send(turn)
+            case Need.LOOK:
+                there = self._objects.look(turn.slot)
+                return turn.looked(None if there is None else there.slot.head)
+            case Need.DONE:
+                return turn
+
+    def _send(self, turn: Appending) -> Appending:
+        drafted, slot = turn.drafted, turn.slot
+        assert drafted is not None  # noqa: S101 - there is one to send
+        self._make_room(slot)
+        condition = self._objects.condition(slot)
+        if condition is None:
+            there = self._objects.look(slot)
+            turn = turn.looked(None if there is None else there.slot.head)
+            condition = self._objects.condition(slot)
+            if turn.need is not Need.SEND or condition is None:
+                return turn
+        data = encode_slot(drafted.head, drafted.records)
+        turn = turn.sending()
+        if isinstance(self._objects.put(drafted.head, data, condition), Won):
+            self._end = drafted.head
+            return turn.won()
+        return turn.not_won()
+
+    def _make_room(self, slot: int) -> None:
+        """See that the slot that this one replaces is below the floor.
+
+        Raises:
+            LogFull: it is not.
+        """
+        objects = self._objects
+        if objects.manifest().has_room(slot) or objects.manifest(fresh=True).has_room(slot):
+            return
+        manifest, slowest = make_room(objects, slot)
+        if not manifest.has_room(slot):
+            whose = f"{slowest!r} has not read on: let it, or drop_reader({slowest!r})"
+            whose = whose if slowest else "no reader has a name here: trim(before=), or make it with retain='slots'"
+            raise LogFull(f"all {manifest.slots} slots of {objects.path!r} are kept; {whose}", slowest)
+
+    def _gaps(self, batch: Sequence[LogOperation]) -> dict[int, SequenceGap]:
+        """Those that must wait, as a number before theirs came to nothing, and does not come again with them."""
+        gaps, again = {}, set()
+        for n, one in enumerate(batch):
+            failed = self._failed.get(one.client) if isinstance(one, Append) else None
+            if not isinstance(one, Append) or failed is None or one.client in again:
+                continue
+            if one.seq <= failed:
+                again.add(one.client)
+            else:
+                said = f"{failed} of {one.producer!r} came to nothing: append that again before {one.seq}"
+                gaps[n] = SequenceGap(said)
+        return gaps
+
+    def _now(self, operation: LogOperation) -> LogOperation:
+        if not isinstance(operation, Append):
+            return operation
+        return replace(operation, took=self._took.get(operation.client, 0))
+
+    def _keep(self, turn: Appending) -> None:
+        """Under which epoch of their names the clients are, or may be."""
+        table = {} if turn.drafted is None else turn.drafted.head.producers
+        answers = zip(turn.operations, turn.results, strict=True)
+        for one, result in answers:
+            unsure = isinstance(result, (Appended, OutcomeUnknown))
+            if isinstance(one, Append) and unsure and one.producer in table:
+                has = table[one.producer]
+                if has.client == one.client:
+                    self._took[one.client] = has.epoch
+
+    def _note(self, operation: LogOperation, result: Result) -> None:
+        if not isinstance(operation, Append) or operation.producer.startswith(UNNAMED):
+            return
+        failed = self._failed.get(operation.client)
+        if isinstance(result, Exception) and not isinstance(result, SequenceGap):
+            self._failed[operation.client] = min(operation.seq, failed or operation.seq)
+        elif failed == operation.seq and not isinstance(result, Exception):
+            del self._failed[operation.client]
+
+    def _unknown(self, why: str) -> OutcomeUnknown:
+        said = f"it is not known whether this was appended to the log {self._objects.path!r}: {why}"
+        return OutcomeUnknown(f"{said}; with a producer's number, append it again", path=self._objects.path)
+
+
+def _slots_of(operations: Sequence[LogOperation]) -> Iterator[list[LogOperation]]:
+    """As many to a slot as it takes."""
+    batch: list[LogOperation] = []
+    size = 0
+    for one in operations:
+        more = len(one.data) if isinstance(one, Append) else 0
+        if batch and size + more > SLOT_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += more
+    if batch:
+        yield batch

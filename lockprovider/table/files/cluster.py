@@ -1,0 +1,128 @@
+"""The clustering of some file slices of one partition: their rows, merged and sorted, in new file groups.
+
+Source: Hudi `SparkSortAndSizeExecutionStrategy`, `RowCustomColumnsSortPartitioner`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockprovider.table.files.base_file import array_of
+from lockprovider.table.files.group_writer import Encoded, GroupWriter
+from lockprovider.table.files.log_file import columns_to_merge
+from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.slice_rows import merged_rows
+from lockprovider.table.files.write_base_file import BATCH_ROWS, write_base_file
+from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.layout import join
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.format.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY, with_meta
+from lockprovider.table.timeline.view import FileSlice
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SPILLED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def write_clustered(
+    writer: GroupWriter, slices: Sequence[FileSlice], sort_by: Sequence[str], file_ids: Sequence[str], token: str
+) -> list[WriteStat]:
+    """Write all rows of slices of one partition as new file groups, which keep what they say of their commit.
+
+    With several file ids each file has a range of the sorted rows, of as many rows as the others; of no rows there is
+    no file. A task that is run again finds the files of its first attempt.
+
+    Memory: the rows of one of the new files, its bytes, and for several files the sort columns and keys of all rows;
+    their rows wait in temporary files then.
+    """
+    rule = MergeRule.of(writer.config) if any(one.logs for one in slices) else MergeRule()
+    stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
+    outputs = [np.zeros(0, np.int64)]
+    if len(file_ids) > 1:
+        known = pa.concat_tables(_rows(writer, slices, [RECORD_KEY, *sort_by], rule))
+        outputs = [_output_of(known.select(list(sort_by)), known.num_rows, len(file_ids))]
+        del known
+    found = _spread(_rows(writer, slices, stored, rule), outputs[0], len(file_ids))
+    return [
+        _write(writer, slices[0].partition, BaseFile(file_id, token, writer.begin), _ordered(rows, sort_by))
+        for file_id, rows in zip(file_ids, found, strict=True)
+        if rows.num_rows
+    ]
+
+
+def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], rule: MergeRule) -> Iterator[pa.Table]:
+    """The columns of all rows, in parts; at least one."""
+    full = with_meta(writer.schema)
+    wanted = dict.fromkeys(names)
+    columns = pa.schema([full.field(name) for name in dict.fromkeys([*wanted, *columns_to_merge(full, rule)])])
+    yield columns.empty_table().select([*wanted])
+    for one in slices:
+        for part in merged_rows(writer.place, one, columns, rule):
+            if part.num_rows:
+                yield part.select([*wanted])
+
+
+def _output_of(rows: pa.Table, count: int, files: int) -> NDArray[np.int64]:
+    """Which file each row goes to."""
+    size = max(1, -(-count // files))
+    order = _order(rows) if rows.num_columns else np.arange(count)
+    found = np.empty(count, np.int64)
+    found[order] = np.arange(count) // size
+    return found
+
+
+def _order(rows: pa.Table) -> NDArray[np.int64]:
+    """The places of the rows, sorted by all columns, nulls first; equal ones stay as they are."""
+    columns = [part for column in rows.columns for part in (pc.is_valid(column), column)]
+    names = [f"{number}" for number in range(len(columns))]
+    by = [(name, "ascending") for name in names]
+    found: NDArray[np.int64] = pc.sort_indices(pa.table(columns, names=names), sort_keys=by).to_numpy()
+    return found
+
+
+def _spread(parts: Iterator[pa.Table], outputs: NDArray[np.int64], files: int) -> Iterator[pa.Table]:
+    """The rows of each file, one after the other; those of several wait on disk."""
+    if files == 1:
+        yield pa.concat_tables(parts)
+        return
+    with contextlib.ExitStack() as opened:
+        runs = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(files)]
+        first = next(parts)
+        streams = [pa.ipc.new_stream(run, first.schema, options=_SPILLED) for run in runs]
+        done = 0
+        for part in parts:
+            mine = outputs[done : done + part.num_rows]
+            for number in np.unique(mine).tolist():
+                streams[number].write_table(part.filter(pa.array(mine == number)))
+            done += part.num_rows
+        for run, stream in zip(runs, streams, strict=True):
+            stream.close()
+            run.seek(0)
+            yield pa.ipc.open_stream(run).read_all()
+
+
+def _ordered(rows: pa.Table, sort_by: Sequence[str]) -> pa.Table:
+    return rows.take(pa.array(_order(rows.select(list(sort_by))))) if sort_by else rows
+
+
+def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) -> WriteStat:
+    keys = array_of(rows.column(RECORD_KEY))
+    data = write_base_file(
+        (rows.drop([RECORD_KEY])[first : first + BATCH_ROWS] for first in range(0, rows.num_rows, BATCH_ROWS)),
+        writer.schema,
+        keys=keys,
+        partition=partition,
+        base_file=base,
+        table_name=writer.config.name,
+    )
+    count = rows.num_rows
+    stat = WriteStat(base.file_id, join(partition, base.name), partition, num_writes=count, num_inserts=count)
+    return writer.put(Encoded(stat, data, keys))

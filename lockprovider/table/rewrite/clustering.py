@@ -1,0 +1,299 @@
+"""Clustering: the rows of small files are joined, and sorted, in new file groups, while writers go on elsewhere.
+
+    schedule  under the table lock, as a file: `.clustering.requested` names the file slices that are replaced
+    run       without the lock, anywhere, by one executor at a time, who beats: `.inflight`, then the new files
+    complete  under the lock, if no slice of the plan has changed: from here on readers see the new file groups
+
+From its schedule on a plan holds its file groups. A write of one of them, begun before or after, gives way at its
+commit; inserts make new file groups, and pass. With `prefer_writer` it is the other way round: groups that a pending
+write has announced are not planned, and a plan that was overtaken is taken back. Whoever is first, no row is lost: a
+write that is completed on a group of a plan ends the plan, and a plan that is completed ends the write.
+
+What an executor that died has left, the next one goes on with: its files have the same names and rows. JVM Hudi's plans
+are run here, sorted by their columns one after the other, whatever curve they ask for.
+
+Source: Hudi `ClusteringPlanActionExecutor`, `BaseHoodieTableServiceClient.cluster`, `SparkRejectUpdateStrategy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyarrow import types
+
+from fsspec_cas import InvalidInput
+from fsspec_cas.given import whole
+from lockprovider import Lease
+from lockprovider.table.errors import ARCHIVED, UnsupportedTable, WriteConflict
+from lockprovider.table.files.bucket_groups import look_like_buckets
+from lockprovider.table.files.cluster import write_clustered
+from lockprovider.table.files.group_writer import GroupWriter, group_id
+from lockprovider.table.format.data_files import data_file_at
+from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.metadata import CLUSTER, WriteStat
+from lockprovider.table.format.plan.clustering import (
+    ClusteringPlan,
+    ClusteringSlice,
+    decode_clustering_plan,
+    encode_clustering_plan,
+)
+from lockprovider.table.format.properties import check_writable
+from lockprovider.table.rewrite import executor
+from lockprovider.table.services import plans
+from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.state.parallel import in_order
+from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule, bytes_of, clustering_plan
+from lockprovider.table.timeline.conflict import ConcurrentOperation
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice
+from lockprovider.table.transaction.in_flight import pending_writes
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+_AT_ONCE = 4
+_AT_ONCE_BYTES = 256 << 20  # of files as they are stored; their rows are in memory
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteringResult:
+    """One clustering. `instant` and `completion` are 17 digits, UTC; empty if it is only what would be done.
+
+    `file_groups` are those that it ended, `new_file_groups` those that have their rows now.
+    """
+
+    instant: str
+    completion: str
+    file_groups: tuple[FileGroup, ...]
+    new_file_groups: tuple[FileGroup, ...]
+
+
+class _Output(NamedTuple):
+    """What becomes of the slices of one partition in one group of a plan."""
+
+    slices: tuple[ClusteringSlice, ...]
+    file_ids: tuple[str, ...]
+
+
+def clustering_rule(
+    sort_by: Sequence[str] = (), target_file_bytes: int = TARGET_FILE_BYTES, small_file_bytes: int | None = None
+) -> ClusteringRule:
+    """The rule that a caller gave; small files are by default those below half of the target.
+
+    Raises:
+        InvalidInput: one of them cannot be.
+    """
+    if isinstance(sort_by, str) or not all(isinstance(name, str) for name in sort_by):
+        raise InvalidInput(f"sort_by={sort_by!r} must be names of columns, e.g. sort_by=('ts',)")
+    target = whole(target_file_bytes, "target_file_bytes", least=1)
+    small = max(1, target // 2) if small_file_bytes is None else whole(small_file_bytes, "small_file_bytes", least=1)
+    return ClusteringRule(tuple(sort_by), target, small)
+
+
+def cluster_table(table: TableContext, rule: ClusteringRule) -> tuple[ClusteringResult, ...]:
+    """Run what is scheduled and nobody runs, then schedule and run what there is to join now, plan by plan.
+
+    Raises:
+        UnsupportedTable: the table has buckets, or cannot be written here.
+        InvalidInput: it cannot be sorted by these columns.
+        WriteConflict: a plan was overtaken by a write, and taken back; those before it are completed.
+        NotAcquired, CasError: the lock or the store; what was scheduled is run by the next call.
+    """
+    _check(table, rule)
+    done = [run_clustering(table, begin) for begin in executor.left(table, Action.CLUSTERING)]
+    first = mine = schedule_clustering(table, rule)
+    while mine is not None:
+        done.append(run_clustering(table, mine))
+        mine = schedule_clustering(table, rule, until=first or "")
+    return tuple(done)
+
+
+def would_cluster(table: TableContext, rule: ClusteringRule) -> tuple[ClusteringResult, ...]:
+    """What the first plan of `cluster_table` would be now; nothing is written."""
+    _check(table, rule)
+    planned = _planned(table, rule, table.timeline())
+    return (_result("", "", planned, ()),) if planned.groups else ()
+
+
+def schedule_clustering(table: TableContext, rule: ClusteringRule, *, until: str = "") -> str | None:
+    """Write down which files are to be joined, to be run by anybody: its begin time; None if there are none.
+
+    Until it is run or taken back, writes of their file groups give way (see the module). `until`: only slices that
+    began before.
+
+    Raises:
+        UnsupportedTable: the table has buckets, or cannot be written here.
+        InvalidInput: it cannot be sorted by these columns.
+        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+    """
+    _check(table, rule)
+
+    def plan(now: Timeline) -> bytes:
+        planned = _planned(table, rule, now, until)
+        return encode_clustering_plan(planned, table.url.rstrip("/")) if planned.groups else b""
+
+    begin = executor.schedule(table, Action.CLUSTERING, plan)
+    if begin is not None:
+        table.tell("clustering_scheduled", begin)
+    return begin
+
+
+def run_clustering(table: TableContext, begin: str) -> ClusteringResult:
+    """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died.
+
+    Raises:
+        HistoryGone: there is none that began then and is not completed, or files that it names are gone.
+        Aborted: another executor is at work, or took this one for dead.
+        WriteConflict: a write of its file groups was faster, or is preferred; the plan was taken back.
+        UnsupportedTable: the table cannot be written here, or sorted by the columns of the plan.
+        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+    """
+    _check(table)
+    with _executing(table, begin) as (heartbeat, planned):
+        stats = _execute(table, begin, planned)
+        with table.lock.acquire() as lease:
+            now = table.timeline()
+            executor.refuse_unless_mine(begin, Action.CLUSTERING, heartbeat, now)
+            _give_way(table, lease, begin, now, planned)
+            data = executor.committed(table, now, CLUSTER, stats, sorted(planned.file_groups))
+            completion = plans.complete(table, lease, begin, Action.CLUSTERING, data)
+    plans.remove_files(table, begin, ())
+    table.tell("clustered", begin, file_groups=len(planned.slices), files=len(stats))
+    return _result(begin, completion, planned, [stat.group for stat in stats])
+
+
+def unschedule_clustering(table: TableContext, begin: str) -> None:
+    """Take a scheduled clustering back, with what an executor that died has written of it. No row changes by it.
+
+    Raises:
+        HistoryGone: there is none that began then and is not completed.
+        Aborted: an executor is at work.
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    _check(table)
+    executor.unschedule(table, begin, Action.CLUSTERING)
+    table.tell("clustering_unscheduled", begin)
+
+
+def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
+    config = table.config()
+    check_writable(config)
+    if config.bucket_index is not None:
+        raise UnsupportedTable(
+            f"table {config.name!r} has buckets, and a key's bucket is its file group: there is nothing to join; "
+            "to have fewer files, make a table with fewer buckets"
+        )
+    if rule is not None and (fault := _fault(table.schema(), rule.sort_by)):
+        raise InvalidInput(f"sort_by={list(rule.sort_by)!r}: {fault}")
+
+
+def _fault(schema: pa.Schema, sort_by: Sequence[str]) -> str:
+    """Why rows cannot be sorted by these columns; empty if they can."""
+    missing = [name for name in sort_by if name not in schema.names]
+    if missing:
+        return f"columns {missing} are not in the table, which has {schema.names}"
+    nested = [name for name in sort_by if types.is_nested(schema.field(name).type)]
+    return f"columns {nested} have values in parts, and no order; sort by others" if nested else ""
+
+
+def _planned(table: TableContext, rule: ClusteringRule, now: Timeline, until: str = "") -> ClusteringPlan:
+    seen = table.snapshot_of(now)
+    if seen.slices and look_like_buckets(one.file_id for one in seen.slices):
+        raise UnsupportedTable(
+            f"table {table.config().name!r} has file groups like {seen.slices[0].file_id}, which are a JVM writer's "
+            "buckets: there is nothing to join"
+        )
+    busy = executor.planned_groups(table, now)
+    busy |= _preferred(table, now, frozenset(one.group for one in seen.slices) - busy)
+    return clustering_plan(seen, rule, busy, until)
+
+
+def _preferred(table: TableContext, now: Timeline, groups: frozenset[FileGroup]) -> set[FileGroup]:
+    """Which of these groups a clustering would lose to pending writes."""
+    pending, found = pending_writes(table, now, ""), set[FileGroup]()
+    while overlap := table.settings.resolution(_operation("", groups - found), pending):
+        found |= {*overlap.file_groups}
+    return found
+
+
+def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
+    return ConcurrentOperation(Instant(begin, Action.CLUSTERING, InstantState.INFLIGHT), CLUSTER, groups)
+
+
+def _plan_of(table: TableContext, begin: str) -> ClusteringPlan:
+    return decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
+
+
+def _executing(table: TableContext, begin: str) -> AbstractContextManager[tuple[WriterHeartbeat, ClusteringPlan]]:
+    return executor.executing(
+        table, begin, Action.CLUSTERING, partial(_plan_of, table, begin), partial(_is_ours, begin)
+    )
+
+
+def _is_ours(begin: str, planned: ClusteringPlan, path: str) -> bool:
+    at = data_file_at(path)
+    return at is not None and any(at[1].file_id in output.file_ids for output in _outputs(begin, planned))
+
+
+def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
+    """What is written by a plan; the same file ids in each attempt."""
+    for number, group in enumerate(planned.groups):
+        for partition in sorted({one.partition for one in group.slices}):
+            slices = tuple(one for one in group.slices if one.partition == partition)
+            ids = tuple(group_id(begin, CLUSTER, number, partition, one) for one in range(group.outputs))
+            yield _Output(slices, ids)
+
+
+def _execute(table: TableContext, begin: str, planned: ClusteringPlan) -> list[WriteStat]:
+    schema = table.schema()
+    if fault := _fault(schema, planned.sort_by):
+        raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
+    writer = GroupWriter(table.place, begin, table.config(), schema)
+    files = executor.PlannedFiles(table, Action.CLUSTERING)
+
+    def write(slices: list[FileSlice], file_ids: tuple[str, ...]) -> list[WriteStat]:
+        stats = write_clustered(writer, slices, planned.sort_by, file_ids, executor.TOKEN)
+        for stat in stats:
+            writer.withdraw_if_rolled_back(stat.path)
+        return stats
+
+    jobs = [
+        ([files.slice_of(one.group, "", one.base_file, one.logs) for one in output.slices], output.file_ids)
+        for output in _outputs(begin, planned)
+    ]
+    largest = max((sum(map(bytes_of, slices)) for slices, _ in jobs), default=0)
+    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
+    return [stat for stats in in_order((partial(write, *job) for job in jobs), at_once) for stat in stats]
+
+
+def _give_way(table: TableContext, lease: Lease, begin: str, now: Timeline, planned: ClusteringPlan) -> None:
+    """Under the lock: take the plan back if a write has touched its file groups, or is preferred.
+
+    Raises:
+        WriteConflict: it has.
+    """
+    there = {
+        one.group: frozenset(path.rpartition("/")[2] for path in one.paths) for one in table.snapshot_of(now).slices
+    }
+    lost_to, touched = "", {one.group for one in planned.slices if there.get(one.group) != one.names}
+    if touched:  # by what is completed: the rows that were read are not all there are now
+        later = (i for i in reversed(now.writes) if table.metadata_of(i).file_groups & touched)
+        lost_to = next((i.file_name for i in later), ARCHIVED)
+    else:
+        overlap = table.settings.resolution(_operation(begin, planned.file_groups), pending_writes(table, now, begin))
+        if overlap is not None:
+            lost_to, touched = overlap.lost_to.file_name, {*overlap.file_groups}
+    if lost_to:
+        executor.take_back(table, lease, begin, Action.CLUSTERING)
+        table.tell("clustering_unscheduled", begin)
+        raise WriteConflict(begin, lost_to, tuple(sorted(touched)))
+
+
+def _result(begin: str, completion: str, planned: ClusteringPlan, new: Sequence[FileGroup]) -> ClusteringResult:
+    return ClusteringResult(begin, completion, tuple(sorted(planned.file_groups)), tuple(sorted(new)))

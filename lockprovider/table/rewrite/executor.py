@@ -1,0 +1,198 @@
+"""What compaction and clustering share: a plan that anybody runs, one at a time, and that can be taken back.
+
+schedule   under the lock: the plan is on the timeline, and nobody runs it yet
+executing  claimed under the lock: its only executor, for as long as it beats
+take back  under the lock, if nobody beats: what was written of it first, the plan last
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from fsspec_cas import CasError
+from lockprovider import Lease
+from lockprovider.table.errors import Aborted, HistoryGone
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.data_files import parse_log_file
+from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.layout import TIMELINE, FileGroup, heartbeat_path, join
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
+from lockprovider.table.format.plan.clustering import decode_clustering_plan
+from lockprovider.table.format.plan.compaction import decode_compaction_plan
+from lockprovider.table.format.properties import check_writable
+from lockprovider.table.services import plans
+from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice, SliceLog, in_merge_order
+from lockprovider.table.transaction.proposal import stats_by_partition
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+TOKEN = "0-0-0"  # noqa: S105 - of every attempt: so one base file a file group is left, whoever writes it
+_Planned = TypeVar("_Planned")
+
+
+def schedule(table: TableContext, action: Action, plan: Callable[[Timeline], bytes]) -> str | None:
+    """Put on the timeline what `plan` makes of it under the lock; its begin time. None if that is nothing."""
+    with table.lock.acquire() as lease:
+        now = table.timeline()
+        data = plan(now)
+        if not data:
+            return None
+        begin = plans.claim_time(table, now)
+        try:
+            lease.publish(_path(begin, action, InstantState.REQUESTED), data)
+        finally:
+            table.store.delete(heartbeat_path(begin))  # nobody runs it yet
+    return begin
+
+
+def planned_groups(table: TableContext, now: Timeline) -> set[FileGroup]:
+    """The file groups of all plans that are not completed."""
+    found: set[FileGroup] = set()
+    for action in (Action.COMPACTION, Action.LOGCOMPACTION):
+        for begin in now.pending(action):
+            found |= {one.group for one in decode_compaction_plan(*plans.read_requested(table, begin, action))}
+    for begin in now.pending(Action.CLUSTERING):
+        found |= decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING)).file_groups
+    return found
+
+
+def left(table: TableContext, action: Action) -> tuple[str, ...]:
+    """The begin times of what is scheduled and nobody runs."""
+    return tuple(begin for begin in table.timeline().pending(action) if not _is_run(table, begin))
+
+
+@contextlib.contextmanager
+def executing(
+    table: TableContext,
+    begin: str,
+    action: Action,
+    read: Callable[[], _Planned],
+    is_ours: Callable[[_Planned, str], bool],
+) -> Iterator[tuple[WriterHeartbeat, _Planned]]:
+    """Be its only executor.
+
+    Files of that instant that are not `ours`, as a JVM executor's, are removed first: both would be read.
+
+    Raises:
+        HistoryGone: it is not scheduled.
+        Aborted: another executor is at work.
+    """
+    heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+    with table.lock.acquire() as lease:
+        _refuse_unless_free(table, begin, action)
+        planned = read()
+        for path in plans.files_by_begin(table).get(begin, ()):
+            if not is_ours(planned, path):
+                table.store.delete(path)
+        lease.check()
+        table.store.delete(heartbeat_path(begin))  # of one that died
+        if not heartbeat.start():
+            raise _at_work(begin, action)
+        table.store.put_if_absent(_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
+    try:
+        yield heartbeat, planned
+    finally:
+        with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
+            heartbeat.stop()
+
+
+def refuse_unless_mine(begin: str, action: Action, heartbeat: WriterHeartbeat, now: Timeline) -> None:
+    """Under the lock, before the completion.
+
+    Raises:
+        Aborted: others took this executor for dead.
+    """
+    is_inflight = Instant(begin, action, InstantState.INFLIGHT) in now.instants
+    if not (heartbeat.alive and is_inflight and begin in now.pending(action)):
+        raise Aborted(f"{action.value} {begin} was taken over or unscheduled: others took its executor for dead")
+
+
+def committed(
+    table: TableContext, now: Timeline, operation: str, stats: Iterable[WriteStat], ended: Iterable[FileGroup] = ()
+) -> bytes:
+    """The content of the completed instant.
+
+    Raises:
+        UnsupportedTable: the table cannot be written here any more.
+    """
+    config = table.config()
+    check_writable(config)
+    replaced: dict[str, tuple[str, ...]] = {}
+    for partition, file_id in ended:
+        replaced[partition] = (*replaced.get(partition, ()), file_id)
+    schema_json = hudi_schema.to_avro(table.schema(now), config.name)
+    return encode_commit(CommitMetadata(stats_by_partition(stats), operation, schema_json, replaced=replaced))
+
+
+def unschedule(table: TableContext, begin: str, action: Action) -> None:
+    """Take back what is scheduled.
+
+    Raises:
+        HistoryGone: it is not scheduled.
+        Aborted: an executor is at work.
+    """
+    with table.lock.acquire() as lease:
+        _refuse_unless_free(table, begin, action)
+        take_back(table, lease, begin, action)
+
+
+def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
+    """The same, of a plan that nobody else runs."""
+    lease.check()
+    table.store.delete(_path(begin, action, InstantState.INFLIGHT))
+    plans.remove_files(table, begin, plans.files_by_begin(table).get(begin, ()))
+    table.store.delete(_path(begin, action, InstantState.REQUESTED))
+    table.store.delete(heartbeat_path(begin))
+
+
+class PlannedFiles:
+    """The files that plans name, as they are there now."""
+
+    def __init__(self, table: TableContext, action: Action) -> None:
+        self._sizes = {entry.path: entry.size for entry in table.data_files()}
+        self._action = action
+
+    def slice_of(self, group: FileGroup, begin: str, base_file: str, logs: Iterable[str]) -> FileSlice:
+        """A slice of these files.
+
+        Raises:
+            HistoryGone: one is gone.
+        """
+        partition, file_id = group
+        named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *logs)]
+        gone = [path for _, path in named if path not in self._sizes]
+        if gone:
+            word = self._action.value
+            raise HistoryGone(f"the {word} needs {gone[0]!r}, which is not there; unschedule it, and schedule another")
+        found = ((parse_log_file(name), path) for name, path in named)
+        ordered = in_merge_order(
+            SliceLog(file, path, self._sizes[path], "") for file, path in found if file is not None
+        )
+        path = join(partition, base_file) if base_file else ""
+        return FileSlice(partition, file_id, begin, path, self._sizes.get(path, 0), ordered)
+
+
+def _is_run(table: TableContext, begin: str) -> bool:
+    with plans.beating(table, table.timeline()):  # a fresh heartbeat shows how late the other is
+        return begin not in plans.dead_among(table, [begin])
+
+
+def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
+    """Under the lock: it is scheduled, and nobody runs it."""
+    if begin not in table.timeline().pending(action):
+        raise HistoryGone(f"no {action.value} that began at {begin} is scheduled; the timeline has those that are")
+    if _is_run(table, begin):
+        raise _at_work(begin, action)
+
+
+def _at_work(begin: str, action: Action) -> Aborted:
+    return Aborted(f"an executor is at work on {action.value} {begin}; wait for it, or until it is dead")
+
+
+def _path(begin: str, action: Action, state: InstantState) -> str:
+    return f"{TIMELINE}/{Instant(begin, action, state).file_name}"

@@ -1,0 +1,95 @@
+"""Which file slices a clustering joins: decided here, without touching anything.
+
+Of each partition the small latest slices, but those that another plan has already, or that are alone. Joined are those
+that began one after the other: their rows came in one after the other, too. Slices with logs count with them.
+
+With the default sizes each plan leaves fewer files than it takes, so that a table that nobody writes is done with soon.
+
+Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPlanStrategy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+
+from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.plan.clustering import ClusteringGroup, ClusteringPlan, ClusteringSlice
+from lockprovider.table.timeline.view import FileSlice, Snapshot
+
+TARGET_FILE_BYTES = 128 << 20
+_MOST_GROUPS = 30  # in one plan (`hoodie.clustering.plan.strategy.max.num.groups`): the rest is for the next
+_SORTED_FILES = 16  # so many of the target size are sorted together: each of them has a range of its own
+_MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteringRule:
+    """How a table is clustered. Sizes are bytes, of files as they are stored.
+
+    Attributes:
+        sort_by: the columns that rows are sorted by, nulls first; none: rows stay in the order of their files.
+        target_file_bytes: how large the new files are to be.
+        small_file_bytes: files below this are joined.
+    """
+
+    sort_by: tuple[str, ...] = ()
+    target_file_bytes: int = TARGET_FILE_BYTES
+    small_file_bytes: int = TARGET_FILE_BYTES // 2
+
+
+def clustering_plan(
+    seen: Snapshot, rule: ClusteringRule, busy: Container[FileGroup], until: str = ""
+) -> ClusteringPlan:
+    """What a clustering joins now.
+
+    `busy` are the file groups of other plans that are not completed; slices that began at `until` or later are left
+    for another time.
+    """
+    small = [
+        one
+        for one in seen.slices
+        if bytes_of(one) < rule.small_file_bytes and one.group not in busy and (not until or one.begin < until)
+    ]
+    found = [
+        group for partition in sorted({one.partition for one in small}) for group in _joined(small, partition, rule)
+    ]
+    return ClusteringPlan(tuple(_group(group, rule) for group in found[:_MOST_GROUPS]), rule.sort_by)
+
+
+def bytes_of(one: FileSlice) -> int:
+    """How large all files of a slice are."""
+    return one.size + sum(log.size for log in one.logs)
+
+
+def _joined(small: Iterable[FileSlice], partition: str, rule: ClusteringRule) -> Iterator[list[FileSlice]]:
+    """Slices of one partition that are joined, as many as fit."""
+    most = rule.target_file_bytes * (_SORTED_FILES if rule.sort_by else 1)
+    group: list[FileSlice] = []
+    for one in sorted((one for one in small if one.partition == partition), key=lambda one: (one.begin, one.file_id)):
+        if len(group) > 1 and sum(map(bytes_of, group)) + bytes_of(one) > most:
+            yield group
+            group = []
+        group.append(one)
+    if len(group) > 1:
+        yield group
+
+
+def _group(slices: list[FileSlice], rule: ClusteringRule) -> ClusteringGroup:
+    logs = [log for one in slices for log in one.logs]
+    read = sum(map(bytes_of, slices))
+    written = sum(one.size for one in slices)
+    metrics = {
+        "TOTAL_LOG_FILES": float(len(logs)),
+        "TOTAL_LOG_FILES_SIZE": float(sum(log.size for log in logs)),
+        "TOTAL_IO_READ_MB": float(read // _MB),
+        "TOTAL_IO_WRITE_MB": float(written // _MB),
+        "TOTAL_IO_MB": float((read + written) // _MB),
+    }
+    planned = tuple(
+        ClusteringSlice(
+            one.partition, one.file_id, one.path.rpartition("/")[2], tuple(log.file.name for log in one.logs)
+        )
+        for one in slices
+    )
+    return ClusteringGroup(planned, max(1, -(-read // rule.target_file_bytes)), metrics)

@@ -1,0 +1,198 @@
+"""`lockprovider.lock` as people use locks: made first, acquired later, dropped, told to end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE_S, until
+
+import lockprovider
+from lockprovider import InvalidSettings, LeaseLost, Lock, LockError, LockSettings, LossReason, NotAcquired
+
+
+def test_a_lock_is_not_acquired_by_being_made(tmp_path: Path) -> None:
+    lock = lockprovider.lock(tmp_path, timeout=5)
+    assert isinstance(lock, Lock)
+    assert not lock.locked()
+    assert lock.status().state == "absent"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_acquires_it_and_gives_it_back(tmp_path: Path) -> None:
+    lock, other = lockprovider.lock(tmp_path), lockprovider.lock(tmp_path)
+    with lock as lease:
+        lease.check()
+        assert other.locked()
+        assert other.status().record.owner == lease.owner
+        with lock as inner:  # by the thread that holds it
+            assert inner is lease
+        lease.check()
+    assert lease.released
+    assert not other.locked()
+    with pytest.raises(ZeroDivisionError), lock:
+        _ = 1 / 0
+    assert not other.locked()
+
+
+def test_acquire_and_release_are_a_pair(tmp_path: Path) -> None:
+    lock, other = lockprovider.lock(tmp_path), lockprovider.lock(tmp_path)
+    lock.release()  # without a lease: nothing
+    lock.acquire(timeout=1)  # the lock keeps the lease: it need not be
+    with pytest.raises(NotAcquired):
+        other.acquire(blocking=False)
+    with pytest.raises(NotAcquired):
+        other.acquire(timeout=0)
+    lock.release()
+    with other.acquire(blocking=False):
+        pass
+
+
+def test_who_does_not_wait_cannot_say_how_long(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"timeout=5"):
+        lockprovider.lock(tmp_path).acquire(timeout=5, blocking=False)
+
+
+def test_only_the_thread_that_took_it_may_release_it(tmp_path: Path) -> None:
+    lock, refused = lockprovider.lock(tmp_path), []
+
+    def release() -> None:
+        try:
+            lock.release()
+        except LockError as error:
+            refused.append(error)
+
+    with lock as lease:
+        thread = threading.Thread(target=release)
+        thread.start()
+        thread.join()
+        lease.check()
+    assert "MainThread" in str(refused[0])
+
+
+def test_times_of_the_call_go_before_those_of_the_settings_and_the_url(tmp_path: Path) -> None:
+    settings = LockSettings(validity=100, renew=2, timeout=7)
+    found = lockprovider.lock(tmp_path, timeout=3, validity=50, max_hold=60, settings=settings).settings
+    assert found == LockSettings(validity=50, renew=2, timeout=3, max_hold=60)
+    found = lockprovider.lock(f"file://{tmp_path}?validity=40&max_hold=9", timeout=1).settings
+    assert found == LockSettings(validity=40, renew=4, timeout=1, max_hold=9)
+    assert lockprovider.lock(tmp_path, validity=50).settings.renew == 5
+
+
+def test_a_lease_that_is_dropped_is_told_and_given_back(tmp_path: Path) -> None:
+    other = lockprovider.lock(tmp_path)
+    with pytest.warns(ResourceWarning, match=r"dropped while it was held.*use `with`"):
+        lockprovider.lock(tmp_path).acquire()
+    with other.acquire(timeout=PATIENCE_S):
+        pass
+
+
+def test_a_lock_that_is_dropped_with_its_lease_is_told_too(tmp_path: Path) -> None:
+    lock = lockprovider.lock(tmp_path)
+    lock.acquire()
+    with pytest.warns(ResourceWarning, match="dropped"):
+        del lock
+    with lockprovider.lock(tmp_path).acquire(timeout=PATIENCE_S):
+        pass
+
+
+def test_a_lease_whose_lock_is_gone_is_held(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lease = lockprovider.lock(tmp_path).acquire()
+        lease.check()
+        assert lockprovider.lock(tmp_path).locked()
+        lease.release()
+
+
+def test_a_lease_is_not_renewed_longer_than_max_hold(tmp_path: Path) -> None:
+    told: list[LeaseLost] = []
+    settings = LockSettings(validity=60, renew=0.05)
+    lock = lockprovider.lock(tmp_path, settings=settings, max_hold=0.2, on_lost=told.append)
+    with lock as lease:
+        until(lambda: told)
+        with pytest.raises(LeaseLost, match=r"max_hold=0\.2") as lost:
+            lease.check()
+    assert lost.value.reason is LossReason.LAPSED
+    assert not lockprovider.lock(tmp_path).locked()
+
+
+SERVICE = """
+import sys, threading, lockprovider
+with lockprovider.until_signal():
+    other = lockprovider.lock(sys.argv[1], on="other.json")
+    taken = threading.Event()
+    def hold():
+        lease = other.acquire()
+        taken.set()
+        threading.Event().wait()
+    threading.Thread(target=hold, daemon=True).start()
+    with lockprovider.lock(sys.argv[1]):
+        taken.wait()
+        print("held", flush=True)
+        threading.Event().wait()
+"""
+
+
+def test_a_service_that_gets_sigterm_gives_back_what_it_holds(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SERVICE, str(tmp_path)], stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdout is not None
+        assert service.stdout.readline() == "held\n"
+        assert lockprovider.lock(tmp_path).locked()
+        assert lockprovider.lock(tmp_path, on="other.json").locked()
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert not lockprovider.lock(tmp_path).locked()
+    assert not lockprovider.lock(tmp_path, on="other.json").locked()
+
+
+def test_until_signal_puts_back_what_was_there(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises(SystemExit) as stopped, lockprovider.until_signal(signal.SIGUSR1):
+        signal.raise_signal(signal.SIGUSR1)
+    assert stopped.value.code == 128 + signal.SIGUSR1
+    assert signal.getsignal(signal.SIGUSR1) is before
+    refused: list[LockError] = []
+
+    def elsewhere() -> None:
+        try:
+            with lockprovider.until_signal():
+                pass
+        except LockError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(refused[0])
+
+
+def test_old_names_are_accepted_for_one_release_with_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(DeprecationWarning, match=r"open_lock\(url\) is called lock\(url\)") as said:
+        lock = lockprovider.open_lock(tmp_path, on="a.json")
+    assert said[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match=r"timeout_s= is called timeout=") as said:
+        lock.acquire(timeout_s=1).release()  # type: ignore[call-arg]
+    assert said[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match=r"validity_s= is called validity="):
+        assert LockSettings(validity_s=20) == LockSettings(validity=20)  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match=r"validity_s= in a URL") as said:
+        assert lockprovider.lock(f"file://{tmp_path}?validity_s=20").settings.validity == 20
+    assert said[0].filename == __file__
+    with pytest.raises(TypeError, match="old name"):
+        lock.acquire(timeout=1, timeout_s=1)  # type: ignore[call-arg]
+
+
+async def test_tasks_ask_about_a_lock_too(tmp_path: Path) -> None:
+    async with lockprovider.async_lock(tmp_path, timeout=5, validity=60):
+        from fsspec_cas import Store
+
+        lock = lockprovider.AsyncLock(Store.from_url(str(tmp_path)))
+        assert await lock.locked()
+        assert (await lock.status()).state == "held"
+    assert not await lock.locked()

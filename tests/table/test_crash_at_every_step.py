@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import until
 from table.bucket_tables import bucket, groups, in_their_buckets
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import PublishUnknown
+from lockprovider import HUDI_LOCK_PATH, PublishUnknown
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow as engine
 
@@ -84,7 +85,14 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
         if txn is not None and txn._instant is not None:
             txn._instant.heartbeat._stop.set()
         return False
-    return True
+    until(lambda: backend.dead or is_at_rest(Path(url)))  # nobody waits for what comes after the commit
+    return not backend.dead
+
+
+def is_at_rest(folder: Path) -> bool:
+    """Whether a writer that is alive has nothing left to do."""
+    record = json.loads((folder / HUDI_LOCK_PATH).read_text())
+    return record["expired"] and not list((folder / ".hoodie" / ".heartbeat").glob("*"))
 
 
 def let_the_lease_lapse(folder: Path) -> None:

@@ -91,7 +91,7 @@ def test_one_that_cannot_put_there_what_is_pending_lets_no_jvm_writer_in_before_
 def test_what_is_published_late_is_waited_for_whatever_the_own_validity(store: Store, validity_s: float) -> None:
     decided(store)
     world = Sleepless()
-    lock = Lock(store, settings=LockSettings(validity_s=validity_s, renew_s=0.2), world=world)
+    lock = Lock(store, settings=LockSettings(validity=validity_s, renew=0.2), world=world)
     began_s = world.monotonic_s()
     with lock.acquire():
         lock.wait_for_late()
@@ -117,7 +117,7 @@ def test_what_came_late_came_before_the_lock_was_held_for_that_long(
 ) -> None:
     decided(store)
     clock = ManualClock(record(store).valid_until_ms / 1000)
-    other = Lock(store, settings=LockSettings(validity_s=1000), world=clock)
+    other = Lock(store, settings=LockSettings(validity=1000), world=clock)
     with other.acquire(timeout=0):
         clock.sleep(holds_s)
         other.wait_for_late()

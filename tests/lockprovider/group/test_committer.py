@@ -263,9 +263,16 @@ def test_one_that_waits_to_hold_the_lock_goes_first(store: Store) -> None:
     rewritten(store, line=["another"], freedMs=clock.now_ms())
     waiting = started(client(store, clock), wanted(store, "second"), timeout_s=1000)
     Lock(store, settings=SETTINGS, world=clock).acquire(0).release()
-    assert not waiting.done()
-    clock.advance(LONGEST_S + 0.1)  # for so long it is waited for
     assert waiting.result(SOON_S) == Void(), "the log has ended meanwhile"
+
+
+def test_one_that_stands_in_the_line_and_does_not_come_is_not_waited_for_longer_than_that(store: Store) -> None:
+    clock = ManualClock(record(store).epoch / 1000 + 1)
+    rewritten(store, line=["another"], freedMs=clock.now_ms())
+    waiting = started(client(store, clock), wanted(store, "second"), timeout_s=1000)
+    assert not waiting.done()
+    clock.advance(LONGEST_S + 0.1)
+    assert waiting.result(SOON_S) == Decided("second.1")
 
 
 # -- lost answers ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from lockprovider.client.inspect import look
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
 from lockprovider.group.combine import Decider
-from lockprovider.group.commit_requests import CommitResult
+from lockprovider.group.commit_requests import CommitAnswer
 from lockprovider.group.intent import Intent
 from lockprovider.lease.driver import REQUEST_S
 from lockprovider.lease.record_file import RecordFile
@@ -247,7 +247,7 @@ class Lock:
             client.queue.saw(known)
             return None if known is None else known.record
 
-    def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitResult:
+    def commit(self, intent: Intent, decider: Decider, timeout: float | None = None) -> CommitAnswer:
         """Let a publish be decided together with those of others, without holding the lock; see `group`.
 
         Raises:

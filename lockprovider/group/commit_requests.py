@@ -17,7 +17,7 @@ from lockprovider.record.commit_log import Log
 SMOOTHING = 4  # a running mean takes over one part in so many of what was measured last
 _EARLY = 0.7  # of the time that it takes, the first look is made
 
-CommitResult = Decided | Void | Hold
+CommitAnswer = Decided | Void | Hold
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class CommitRequest:
     deadline_s: float
     done: threading.Event
     posted_s: float | None = None
-    came: CommitResult | None = None
+    came: CommitAnswer | None = None
     error: BaseException | None = None
 
     @property
@@ -38,7 +38,7 @@ class CommitRequest:
         """Whether others may decide it."""
         return self.posted_s is not None
 
-    def end(self, came: CommitResult | BaseException) -> None:
+    def end(self, came: CommitAnswer | BaseException) -> None:
         """Tell the caller."""
         if isinstance(came, BaseException):
             self.error = came
@@ -67,7 +67,7 @@ class CommitRequests:
         """It waits from now on."""
         self._all.append(request)
 
-    def end(self, request: CommitRequest, came: CommitResult | BaseException) -> None:
+    def end(self, request: CommitRequest, came: CommitAnswer | BaseException) -> None:
         """It does not wait any more."""
         self._all.remove(request)
         request.end(came)

@@ -16,7 +16,7 @@ from fsspec_cas import Store, World
 from lockprovider.errors import PublishUnknown
 from lockprovider.group.applying import Applying
 from lockprovider.group.combine import Decider, Hold
-from lockprovider.group.commit_requests import CommitRequest, CommitRequests, CommitResult
+from lockprovider.group.commit_requests import CommitAnswer, CommitRequest, CommitRequests
 from lockprovider.group.intent import Intent, is_over
 from lockprovider.group.intents import Intents
 from lockprovider.group.member import Member
@@ -53,7 +53,7 @@ class Committer:
         writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
         self._member = Member(store, me, world, requests=self._requests, writer=writer, applying=applying)
 
-    def commit(self, intent: Intent, decider: Decider, known: Known | None, timeout_s: float) -> CommitResult:
+    def commit(self, intent: Intent, decider: Decider, known: Known | None, timeout_s: float) -> CommitAnswer:
         """Wait until it is decided and applied, or never will be by this intent.
 
         `known`: the record as it was seen by whoever has judged the intent.

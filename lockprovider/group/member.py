@@ -11,7 +11,7 @@ from lockprovider.errors import LockError, NotAcquired, PublishUnknown
 from lockprovider.group import combine
 from lockprovider.group.applying import Applying
 from lockprovider.group.combine import Decided, Decider, Hold, LookAgain, Post, Standing, Void, WriteRecord
-from lockprovider.group.commit_requests import SMOOTHING, CommitRequest, CommitRequests, CommitResult
+from lockprovider.group.commit_requests import SMOOTHING, CommitAnswer, CommitRequest, CommitRequests
 from lockprovider.group.intent import Intent
 from lockprovider.group.record_writer import RecordWriter
 from lockprovider.lease.record_file import Known
@@ -156,7 +156,7 @@ class Member:
         self._writer.stale = True
         return 0.0
 
-    def _give_up(self, request: CommitRequest, came: CommitResult | BaseException) -> None:
+    def _give_up(self, request: CommitRequest, came: CommitAnswer | BaseException) -> None:
         """End it, once it is sure that it is not decided, nor will be; or, if the log has ended, with that."""
         try:
             if self._withdraw(request) and isinstance(came, BaseException):

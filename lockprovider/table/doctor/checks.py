@@ -35,8 +35,10 @@ def _commits(facts: Facts) -> Iterator[TableFinding]:
 
 
 def _ghosts(facts: Facts) -> Iterator[TableFinding]:
+    """A service's rollback leaves its plan, which is run again."""
+    planned = {i.begin for i in facts.timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     for instant in facts.timeline.writes:
-        if instant.begin in facts.victims:
+        if instant.begin in facts.victims - planned:
             what = f"{instant.file_name} was rolled back, and came back: its writer was paused for long"
             yield TableFinding(
                 "commits", "wrong", what, "remove the file, while nobody writes; its rows were never there"

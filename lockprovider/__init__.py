@@ -40,7 +40,7 @@ from lockprovider.renamed import deprecated, renamed
 from lockprovider.settings import LockSettings
 
 if TYPE_CHECKING:
-    from lockprovider import queue, state, wal
+    from lockprovider import election, queue, state, wal
 
 __all__ = [
     "HUDI_LOCK_PATH",
@@ -71,6 +71,7 @@ __all__ = [
     "PublishUnknown",
     "Unappliable",
     "async_lock",
+    "election",
     "lock",
     "open_lock",
     "queue",
@@ -89,6 +90,8 @@ def __getattr__(name: str) -> Any:
         import lockprovider.queue as found  # noqa: PLC0415
     elif name == "wal":
         import lockprovider.wal as found  # noqa: PLC0415
+    elif name == "election":
+        import lockprovider.election as found  # noqa: PLC0415
     if found is not None:
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

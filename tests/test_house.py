@@ -48,7 +48,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("client",),
         ("aio",),
         ("recipes",),
-        ("queue", "state", "wal"),
+        ("election", "queue", "state", "wal"),
         ("table",),
         ("demo",),
         ("commands",),
@@ -57,7 +57,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
     "lockprovider.recipes": [
         ("errors", "place", "values"),
         ("batching",),
-        ("queue", "state", "wal"),
+        ("election", "queue", "state", "wal"),
     ],
     "lockprovider.table": [
         ("errors",),
@@ -97,6 +97,10 @@ PURE: dict[str, set[str]] = {
     "lockprovider.observe.audit": set(),
     "lockprovider.observe.audit_picture": set(),
     "lockprovider.recipes.errors": set(),
+    "lockprovider.recipes.values": {"fsspec_cas"},
+    "lockprovider.recipes.election.record": set(),
+    "lockprovider.recipes.election.decide": {"fsspec_cas"},
+    "lockprovider.recipes.election.reports": set(),
     "lockprovider.recipes.batching.line": set(),
     "lockprovider.recipes.state.document": set(),
     "lockprovider.recipes.state.turn": set(),
@@ -348,9 +352,10 @@ SAME_WORDS = {
     "Commit": "a commit of a table; an event of the lease machine",
     "Entry": "of a listing; of the commit log, which hands it on as LogEntry",
     "State": "of the lease machine; a state file",
-    "open": "opens a state file, a queue, a log: the fronts of three recipes",
+    "open": "opens a state file, a queue, a log, an election: the fronts of four recipes",
     "create": "makes a queue, a log",
     "UNNAMED": "how the names of producers begin that nobody has named, in two recipes that do not know each other",
+    "Leader": "who leads an election; a writer of a log that leads",
     "Lost": "the outcome of a write; the state of a lease",
 }
 

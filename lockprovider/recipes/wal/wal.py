@@ -180,7 +180,7 @@ class Wal:
     def follow(
         self, start: Start = "oldest", *, idle_s: float = 1.0, timeout: float | None = None
     ) -> Iterator[LogBatch]:
-        """The same, and then what comes, looked for every 50 ms to `idle_s`; ends if nothing came for `timeout` seconds.
+        """The same, and then what comes, looked for each 50 ms to `idle_s`; ends if nothing came for `timeout` s.
 
         An idle look is a conditional GET.
         """

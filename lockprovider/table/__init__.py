@@ -25,6 +25,8 @@ from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import TableEvent, Watcher
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.clustering_plan import ClusterEvery
+from lockprovider.table.timeline.compaction_plan import CompactEvery
 from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.liveness import HeartbeatSettings
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
@@ -35,8 +37,10 @@ __all__ = [
     "Aborted",
     "AsOf",
     "Changes",
+    "ClusterEvery",
     "Commit",
     "CommitResult",
+    "CompactEvery",
     "Corrupt",
     "FailedWrites",
     "FileSlice",

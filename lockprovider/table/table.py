@@ -35,8 +35,8 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import Commit, PointInTime
 from lockprovider.table.read.scan import Where, to_reader
-from lockprovider.table.rewrite import clustering, compaction
-from lockprovider.table.rewrite.clustering import ClusteringResult, clustering_rule
+from lockprovider.table.rewrite import clustering, compaction, inline
+from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, recover, restore, savepoint
 from lockprovider.table.services import share as sharing
@@ -48,7 +48,7 @@ from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
 from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES
+from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.timeline import Timeline
@@ -287,6 +287,10 @@ class Table(TableContext):
         """
         return retry.transact(self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned)
 
+    def run_inline_services(self) -> None:
+        """Compact or cluster, if the settings say so and it is time to: what `transact` does after its commit."""
+        inline.run_due(self)
+
     # -- services ------------------------------------------------------------------------------------------------------
 
     def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
@@ -357,7 +361,7 @@ class Table(TableContext):
             UnsupportedTable: the table has buckets, or cannot be written here.
             WriteConflict: a write was faster, or is preferred; no row changed by the clustering that gave way.
         """
-        rule = clustering_rule(sort_by, target_file_bytes, small_file_bytes)
+        rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
         return clustering.would_cluster(self, rule) if dry_run else clustering.cluster_table(self, rule)
 
     def schedule_clustering(
@@ -370,7 +374,7 @@ class Table(TableContext):
 
         Until then writes of those file groups give way. Arguments and errors are those of `cluster`.
         """
-        return clustering.schedule_clustering(self, clustering_rule(sort_by, target_file_bytes, small_file_bytes))
+        return clustering.schedule_clustering(self, ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes))
 
     def run_clustering(self, instant: str) -> ClusteringResult:
         """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died; see `clustering`.

@@ -13,6 +13,8 @@ import pytest
 from fsspec_cas import InvalidInput, InvalidUrl
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table import (
+    ClusterEvery,
+    CompactEvery,
     FailedWrites,
     HeartbeatSettings,
     InvalidRecords,
@@ -68,6 +70,11 @@ MADE: list[Case] = [
     ("archival", lambda: TableSettings(archival=5), InvalidSettings, ["archival=5", "KeepActive"]),
     ("archival: order", lambda: TableSettings(archival=KeepActive(5, 4)), InvalidSettings, ["=5", "=4"]),
     ("automatic", lambda: TableSettings(archive_automatically="no"), InvalidSettings, ["'no'", "True or False"]),
+    ("compaction", lambda: TableSettings(compaction=5), InvalidSettings, ["compaction=5", "CompactEvery"]),
+    ("compaction: 0", lambda: TableSettings(compaction=CompactEvery(0)), InvalidSettings, ["commits=0", "1 or more"]),
+    ("clustering", lambda: TableSettings(clustering=True), InvalidSettings, ["clustering=True", "ClusterEvery"]),
+    ("clustering: 0", lambda: TableSettings(clustering=ClusterEvery(0)), InvalidSettings, ["commits=0"]),
+    ("clustering: by", lambda: TableSettings(clustering=ClusterEvery(1, "ts")), InvalidSettings, ["sort_by='ts'"]),
     ("check_keys", lambda: TableSettings(check_keys=1), InvalidSettings, ["check_keys=1"]),
     ("hudi", lambda: TableSettings.from_hudi({"hoodie.archive.automatic": "yes"}), InvalidSettings, ["=yes", "true"]),
     ("misses: 1.5", lambda: TableSettings.from_hudi({MISSES: "1.5"}), InvalidSettings, [f"{MISSES}=1.5", "whole"]),

@@ -158,6 +158,9 @@ class TableContext:
         every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
         return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
 
+    def run_inline_services(self) -> None:
+        """What follows a commit in the same process: nothing, where rows are not rewritten. A `Table` does more."""
+
     def tell(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Tell the watcher."""
         self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))

@@ -60,6 +60,7 @@ def transact(
         else:
             if table.settings.archive_automatically:
                 archive.after_commit(table)
+            table.run_inline_services()
             return result
 
 

@@ -112,6 +112,8 @@ def read(
     partitions: Iterable[str] | None = None,
     filter: Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: str | datetime | AsOf | None = None,
+    *,
+    read_optimized: bool = False,
 ) -> Frame:
     """The rows, one Dask partition a file; see `Table.to_arrow`. The files are fixed now: later commits do not show.
 
@@ -120,6 +122,7 @@ def read(
     """
     table = source.table if isinstance(source, Transaction) else source
     seen = source.snapshot if isinstance(source, Transaction) else consistent.snapshot(source, as_of)
+    seen = seen.read_optimized if read_optimized else seen
     schema = table.schema(seen.timeline)
     scan = plan_scan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
     empty = to_frame(scan.schema.empty_table())

@@ -157,6 +157,7 @@ def read(
     *,
     filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: str | datetime | AsOf | None = None,
+    read_optimized: bool = False,
 ) -> DataFrame:
     """The rows of the latest snapshot, of a moment before it, or of a transaction's own.
 
@@ -170,12 +171,14 @@ def read(
         partitions: paths of partitions, as folders are named.
         filter: Spark SQL, or what pyarrow takes: an expression, a list of tuples.
         as_of: 17 digits of UTC or an aware datetime, of completion; not for a transaction.
+        read_optimized: base files only; see `Table.to_arrow`.
 
     Raises:
         InvalidInput: a column or time that does not exist, a filter that does not fit.
         HistoryGone: that moment cannot be read (any more).
     """
     table, snapshot = _seen(source, as_of)
+    snapshot = snapshot.read_optimized if read_optimized else snapshot
     schema = table.schema(snapshot.timeline)
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, names

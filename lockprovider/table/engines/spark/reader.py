@@ -78,6 +78,7 @@ def snapshot_scan(
 ) -> Scan:
     """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
     seen = consistent.snapshot(table, as_of)
+    seen = seen.read_optimized if options.read_optimized else seen
     schema = table.schema(seen.timeline)
     asked = _where(options, schema)
     where = among if asked is None else asked if among is None else asked & among

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -51,14 +52,17 @@ class AsyncStore:
         self._sender = Sender(backend, self._world, self._drive, on_throttled)
 
     @classmethod
-    def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> AsyncStore:
-        """Open the store that `url` names, with fsspec's storage options.
+    def from_url(
+        cls, url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, **options: Any
+    ) -> AsyncStore:
+        """Open the store that `url` names, with fsspec's storage options by name, as fsspec takes them, or as a dict.
 
         Raises:
             InvalidUrl: the URL cannot be understood.
+            InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
         """
-        fs, root = split_url(url, storage_options)
+        fs, root = split_url(url, {**(storage_options or {}), **options})
         return cls(off_thread(backend_for(fs)), root)
 
     @classmethod

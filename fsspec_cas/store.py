@@ -15,6 +15,7 @@ conditions (see `fsspec-cas probe`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -53,14 +54,17 @@ class Store:
         self._isolated: Store | None = None
 
     @classmethod
-    def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> Store:
-        """Open the store that `url` names, with fsspec's storage options.
+    def from_url(
+        cls, url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, **options: Any
+    ) -> Store:
+        """Open the store that `url` names, with fsspec's storage options by name, as fsspec takes them, or as a dict.
 
         Raises:
             InvalidUrl: the URL cannot be understood.
+            InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
         """
-        fs, root = split_url(url, storage_options)
+        fs, root = split_url(url, {**(storage_options or {}), **options})
         return cls(backend_for(fs), root)
 
     @classmethod

@@ -68,6 +68,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("services", "doctor"),
         ("transaction", "read"),
         ("engines", "rewrite"),
+        ("table_transaction",),
         ("table",),
     ],
 }
@@ -280,7 +281,7 @@ def test_pure_modules_touch_nothing(module: str) -> None:
 
 
 def test_engines_do_not_know_each_other() -> None:
-    shared = {"arrow", "writer", "rows", "bucketed", "logged", "sql_where", "java"}  # pandas, for Dask, is made of them
+    shared = {"arrow", "writer", "rows", "bucketed", "logged", "java"}  # pandas, for Dask, is made of them
     base = "lockprovider.table.engines"
     wrong = []
     for module in MODULES:

@@ -24,6 +24,7 @@ from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import TableEvent, Watcher
 from lockprovider.table.table import Table
+from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.clustering_plan import ClusterEvery
 from lockprovider.table.timeline.compaction_plan import CompactEvery
@@ -61,6 +62,7 @@ __all__ = [
     "TableNotFound",
     "TableSettings",
     "TableSpec",
+    "TableTransaction",
     "Transaction",
     "UnsupportedSchema",
     "UnsupportedTable",

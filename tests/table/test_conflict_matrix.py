@@ -156,7 +156,7 @@ def _new_row(place: Place, wanted: int, number: int) -> tuple[int, str, int]:
 
 def _write(kind: str, txn: Transaction, place: Place, new: Rows) -> None:
     if kind == "overwrite":
-        txn.overwrite([place.part])
+        txn.end_partitions([place.part])
         engine.insert(txn, rows(*new))
     elif kind == "delete":
         engine.write(txn, deletes=pa.table({"id": [place.key], "part": [place.part]}))

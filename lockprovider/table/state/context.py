@@ -8,6 +8,7 @@ NOT promised: that an answer still holds when it is there, or that two answers a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -79,7 +80,7 @@ class TableContext:
     @classmethod
     def open(
         cls: type[_Context],
-        url: str,
+        url: str | os.PathLike[str],
         *,
         storage_options: dict[str, Any] | None = None,
         settings: TableSettings | None = None,
@@ -101,6 +102,9 @@ class TableContext:
         if settings is not None and settings.index is not None:
             settings.index.check(config)
         return table
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.url!r}>"
 
     def config(self) -> TableConfig:
         """The table's properties as they are now.

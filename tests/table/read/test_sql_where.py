@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.sql_where import parse_where
+from lockprovider.table.read.sql_where import parse_where
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
 TABLE = pa.table(

@@ -19,7 +19,7 @@ from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
 from fsspec_cas.given import seconds
-from fsspec_cas.naming import check_path, check_root
+from fsspec_cas.naming import check_path, check_root, url_of
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Write
 from fsspec_cas.send.retry import delay_s
 from fsspec_cas.send.sender import Sender
@@ -69,6 +69,9 @@ class AsyncStore:
     def from_filesystem(cls, fs: Any, root: str = "") -> AsyncStore:
         """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
         return cls(off_thread(backend_for(fs)), root)
+
+    def __repr__(self) -> str:
+        return f"<AsyncStore {url_of(self.backend.name, self.root)!r}>"
 
     def below(self, folder: str) -> AsyncStore:
         """The same store, rooted one folder deeper."""

@@ -28,6 +28,7 @@ from fsspec_cas.bridge.twin import sync
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
+from fsspec_cas.naming import url_of
 
 T = TypeVar("T")
 
@@ -71,6 +72,9 @@ class Store:
     def from_filesystem(cls, fs: Any, root: str = "") -> Store:
         """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
         return cls(backend_for(fs), root)
+
+    def __repr__(self) -> str:
+        return f"<Store {self.url!r}>"
 
     def below(self, folder: str) -> Store:
         """The same store, rooted one folder deeper."""
@@ -123,6 +127,11 @@ class Store:
     def place(self) -> object:
         """Equal for two stores that lead to the same place with the same options; unequal proves nothing."""
         return place_of(self._async.backend), self._async.root
+
+    @property
+    def url(self) -> str:
+        """Where its root is, for people and messages; without the options, which may hold secrets."""
+        return url_of(self.kind, self.root)
 
     @property
     def kind(self) -> str:

@@ -82,7 +82,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported only when it is used: the recipes."""
+    """What is imported only when it is used: the recipes; and `__version__`."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+
+        return version("fsspec-cas")
     found: Any = None
     if name == "state":
         import lockprovider.state as found  # noqa: PLC0415 - see above

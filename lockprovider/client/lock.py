@@ -119,6 +119,11 @@ class Lock:
         """What it has counted and timed."""
         return self._client.metrics
 
+    def __repr__(self) -> str:
+        lease = self._held
+        state = "not held by this client" if lease is None or lease.released else "held"
+        return f"<Lock {self._client.where!r}, {state}>"
+
     @renamed(timeout_s="timeout")
     def acquire(
         self,
@@ -166,7 +171,9 @@ class Lock:
             deadline_s = self._world.monotonic_s() + timeout_s
             client.end_deserted()
             if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s()), client.end_deserted):
-                raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
+                raise NotAcquired(
+                    f"another thread of this process holds {client.where!r}: wait longer", owner=self.owner
+                )
             try:
                 client.wants(meanwhile, keeps_log=keeps_log, leaves=leaves)
                 self.require_safe_store()
@@ -208,7 +215,9 @@ class Lock:
         if lease is None or lease.released:
             return None
         if lease.thread is not threading.current_thread():
-            raise LockError(f"{self.path!r} was taken by thread {lease.thread.name!r}; only that may release it")
+            raise LockError(
+                f"{self._client.where!r} was taken by thread {lease.thread.name!r}; only that may release it"
+            )
         return lease
 
     def __enter__(self) -> Lease:

@@ -138,5 +138,5 @@ class FreeLock:
                 raise PublishUnknown(f"{pending.path!r} may have been decided, and the next holder puts it there")
 
     def _lost(self, why: str, reason: LossReason = LossReason.TAKEN_OVER) -> LeaseLost:
-        said = f"the turn of {self._client.owner} at {self._client.path!r} is over: {why}"
+        said = f"the turn of {self._client.owner} at {self._client.where!r} is over: {why}"
         return LeaseLost(said, reason=reason, why=why)

@@ -58,7 +58,7 @@ from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction import retry
-from lockprovider.table.transaction.retry import RETRIES
+from lockprovider.table.transaction.retry import WHOLE_RETRIES
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
@@ -309,7 +309,7 @@ class Table(TableContext):
         rows: Rows,
         *,
         deletes: Rows | None = None,
-        retries: int = RETRIES,
+        retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
     ) -> CommitResult:
@@ -326,7 +326,7 @@ class Table(TableContext):
         return arrow.upsert(self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys)
 
     def delete(
-        self, keys: Rows | Where, *, retries: int = RETRIES, extra: Mapping[str, str] | None = None
+        self, keys: Rows | Where, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
     ) -> CommitResult:
         """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
 
@@ -347,7 +347,7 @@ class Table(TableContext):
         rows: Rows,
         partitions: Iterable[str] | None = None,
         *,
-        retries: int = RETRIES,
+        retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
     ) -> CommitResult:
         """Put rows in place of all there are, in the whole table or in these partitions (paths, as folders are named).

@@ -35,7 +35,7 @@ from lockprovider.table.read.scan import Where, plan_scan, to_table
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.prefetch import in_order
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction.retry import RETRIES, transact
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
@@ -70,7 +70,7 @@ def append(
     """Add rows with new keys, without looking whether they are there: see `Table.append`."""
     stream = as_stream(rows)
     if retries is None:
-        retries = 0 if isinstance(stream, pa.RecordBatchReader) else RETRIES
+        retries = 0 if isinstance(stream, pa.RecordBatchReader) else WHOLE_RETRIES
     if retries and isinstance(stream, pa.RecordBatchReader):
         raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
     return transact(
@@ -83,7 +83,7 @@ def upsert(
     rows: Rows,
     *,
     deletes: Rows | None = None,
-    retries: int = RETRIES,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
@@ -97,7 +97,7 @@ def upsert(
 
 
 def delete(
-    table: TableContext, keys: Rows, *, retries: int = RETRIES, extra: Mapping[str, str] | None = None
+    table: TableContext, keys: Rows, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """Delete rows by key: see `Table.delete`."""
     gone = as_table(keys)

@@ -44,7 +44,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import AsOf, FileSlice
-from lockprovider.table.transaction.retry import RETRIES, transact
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 Frame = Any  # a dask.dataframe.DataFrame
@@ -56,7 +56,7 @@ _DASK: Any = dask  # its functions have no types
 
 
 def append(
-    table: TableContext, rows: Frame, *, retries: int = RETRIES, extra: Mapping[str, str] | None = None
+    table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """Add rows with new keys, without looking whether they are there; see `Table.append`.
 
@@ -73,7 +73,7 @@ def upsert(
     rows: Frame,
     *,
     deletes: Frame | None = None,
-    retries: int = RETRIES,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Insert rows or replace them by key, and delete keys; see `Table.upsert`.
@@ -86,7 +86,7 @@ def upsert(
 
 
 def delete(
-    table: TableContext, keys: Frame, *, retries: int = RETRIES, extra: Mapping[str, str] | None = None
+    table: TableContext, keys: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """Delete rows by key; see `Table.delete`.
 
@@ -97,7 +97,7 @@ def delete(
 
 
 def write(
-    rows: Frame, table: TableContext, *, retries: int = RETRIES, extra: Mapping[str, str] | None = None
+    rows: Frame, table: TableContext, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """`upsert` in Dask's order of words, as in `to_parquet(rows, path)`."""
     return upsert(table, rows, retries=retries, extra=extra)

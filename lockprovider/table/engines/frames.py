@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -16,8 +18,9 @@ def to_pandas(rows: pa.Table) -> Any:
     Raises:
         NotSupported: pandas is not installed.
     """
-    _imported("pandas")
-    return import_module("lockprovider.table.engines.pandas").to_frame(rows)
+    with _needed("pandas"):
+        from lockprovider.table.engines.pandas import to_frame  # noqa: PLC0415 - see above
+    return to_frame(rows)
 
 
 def to_polars(rows: pa.Table) -> Any:
@@ -26,7 +29,9 @@ def to_polars(rows: pa.Table) -> Any:
     Raises:
         NotSupported: polars is not installed.
     """
-    return _imported("polars").from_arrow(rows)
+    with _needed("polars"):
+        polars = import_module("polars")
+    return polars.from_arrow(rows)
 
 
 def to_duckdb(rows: pa.RecordBatchReader | pa.Table, connection: Any = None) -> Any:
@@ -35,12 +40,14 @@ def to_duckdb(rows: pa.RecordBatchReader | pa.Table, connection: Any = None) -> 
     Raises:
         NotSupported: duckdb is not installed.
     """
-    duckdb = _imported("duckdb")
+    with _needed("duckdb"):
+        duckdb = import_module("duckdb")
     return (connection or duckdb).from_arrow(rows)
 
 
-def _imported(name: str) -> Any:
+@contextlib.contextmanager
+def _needed(name: str) -> Iterator[None]:
     try:
-        return import_module(name)
+        yield
     except ModuleNotFoundError as error:
         raise NotSupported(f"{name} is not installed: pip install 'fsspec-cas[{name}]'") from error

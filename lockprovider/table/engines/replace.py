@@ -12,12 +12,12 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.transaction.retry import RETRIES, transact
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
 def delete_all(
-    table: TableContext, where: Where, *, retries: int = RETRIES, extra: Mapping[str, str] | None = None
+    table: TableContext, where: Where, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """Delete the rows for which a condition is true: see `Table.delete`."""
     return transact(table, lambda txn: delete_where(txn, where), retries=retries, extra=extra)
@@ -28,7 +28,7 @@ def overwrite(
     rows: Rows,
     partitions: Iterable[str] | None = None,
     *,
-    retries: int = RETRIES,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Put rows in place of all there are: see `Table.overwrite`."""

@@ -8,6 +8,7 @@ NOT promised: that an answer still holds when it is there, or that two answers a
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -24,10 +25,11 @@ from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.current import CurrentState, TableView
-from lockprovider.table.state.events import EventKind, TableEvent, Watcher, nobody
+from lockprovider.table.state.events import LOGGED, EventKind, TableEvent, Watcher, nobody
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
+_LOG = logging.getLogger("lockprovider.table")
 _LOOKS_FOR_DEAD = 2  # in the interval of a heartbeat: who is dead has been so for several intervals by then
 
 _Context = TypeVar("_Context", bound="TableContext")
@@ -166,5 +168,9 @@ class TableContext:
         """What follows a commit in the same process: nothing, where rows are not rewritten. A `Table` does more."""
 
     def tell(self, kind: EventKind, begin: str, **detail: object) -> None:
-        """Tell the watcher."""
+        """Tell the watcher, and the log."""
+        level = logging.INFO if kind in LOGGED else logging.DEBUG
+        if _LOG.isEnabledFor(level):
+            said = ", ".join(f"{name} {value}" for name, value in detail.items())
+            _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({said})" if said else "")
         self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 
-RETRIES = 3  # of a write that is given whole; a function is run once, unless its caller says that it may run again
+WHOLE_RETRIES = (
+    3  # of a write that is given whole; a function is run once, unless its caller says that it may run again
+)
 
 
 def transact(

@@ -79,6 +79,10 @@ class Transaction:
         txn._instant = mine
         return txn
 
+    def __repr__(self) -> str:
+        state = f"began {self.begin}" if self.begin else "not started"
+        return f"<{type(self).__name__} on {self.table.url!r}, {state}>"
+
     @property
     def timeline(self) -> Timeline:
         """What was completed when this transaction began; if nothing was read before its start, when it started."""

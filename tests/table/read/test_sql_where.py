@@ -55,7 +55,7 @@ def test_the_rows_kept_are_those_of_sql(text: str, kept: list[Any]) -> None:
     ("text", "why"),
     [
         ("", "no column"),
-        ("colour = 1", "'colour' is no column"),
+        ("colour = 1", "'colour', at character 1, is no column"),
         ("n = ", "expected a literal"),
         ("n = city", "expected a literal"),
         ("n like 'x'", "expected 'in'"),

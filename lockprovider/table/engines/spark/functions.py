@@ -47,7 +47,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Where, plan_scan
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import AsOf, Snapshot
-from lockprovider.table.transaction.retry import RETRIES, transact
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 __all__ = [
@@ -76,7 +76,7 @@ def append(
     table: TableContext,
     rows: DataFrame,
     *,
-    retries: int = RETRIES,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
@@ -97,7 +97,7 @@ def upsert(
     rows: DataFrame,
     deletes: DataFrame | None = None,
     *,
-    retries: int = RETRIES,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
@@ -116,7 +116,7 @@ def delete(
     where: str,
     *,
     partitions: Iterable[str] | None = None,
-    retries: int = RETRIES,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`.
@@ -133,7 +133,7 @@ def insert_overwrite(
     rows: DataFrame,
     partitions: Iterable[str] | None = None,
     *,
-    retries: int = RETRIES,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Replace all rows of these partitions (None: of those that the rows are for) by the rows: see `overwrite`.

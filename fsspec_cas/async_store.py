@@ -62,7 +62,7 @@ class AsyncStore:
             InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
         """
-        fs, root = split_url(url, {**(storage_options or {}), **options})
+        fs, root = split_url(url, storage_options, options)
         return cls(off_thread(backend_for(fs)), root)
 
     @classmethod

@@ -65,7 +65,7 @@ class Store:
             InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
         """
-        fs, root = split_url(url, {**(storage_options or {}), **options})
+        fs, root = split_url(url, storage_options, options)
         return cls(backend_for(fs), root)
 
     @classmethod

@@ -7,6 +7,8 @@
 `Store` and `AsyncStore` are the front; `errors` draws the error tree; `outcome` says what a write can come to.
 """
 
+from typing import Any
+
 from fsspec_cas.answer import Content, Entry, Info
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.cached import AsyncCached, Cached
@@ -76,3 +78,12 @@ __all__ = [
     "check_url",
     "require_safe_for_locks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`__version__`, of the distribution; asked for when it is used."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+
+        return version("fsspec-cas")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -18,7 +19,7 @@ from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
 from fsspec_cas.given import seconds
-from fsspec_cas.naming import check_path, check_root
+from fsspec_cas.naming import check_path, check_root, url_of
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Write
 from fsspec_cas.send.retry import delay_s
 from fsspec_cas.send.sender import Sender
@@ -51,20 +52,26 @@ class AsyncStore:
         self._sender = Sender(backend, self._world, self._drive, on_throttled)
 
     @classmethod
-    def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> AsyncStore:
-        """Open the store that `url` names, with fsspec's storage options.
+    def from_url(
+        cls, url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, **options: Any
+    ) -> AsyncStore:
+        """Open the store that `url` names, with fsspec's storage options by name, as fsspec takes them, or as a dict.
 
         Raises:
             InvalidUrl: the URL cannot be understood.
+            InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
         """
-        fs, root = split_url(url, storage_options)
+        fs, root = split_url(url, storage_options, options)
         return cls(off_thread(backend_for(fs)), root)
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> AsyncStore:
         """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
         return cls(off_thread(backend_for(fs)), root)
+
+    def __repr__(self) -> str:
+        return f"<AsyncStore {url_of(self.backend.name, self.root)!r}>"
 
     def below(self, folder: str) -> AsyncStore:
         """The same store, rooted one folder deeper."""

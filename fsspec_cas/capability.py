@@ -16,6 +16,7 @@ class Capabilities:
         read_changed: a conditional GET moves no body when nothing changed.
         unique_versions: a version never comes back, also not when equal bytes are written again.
         keeps_write_id: the identity of a write is stored with the object, so a lost answer can be settled.
+        own_clock: a look (`head`) says when the object was written and when it was asked, by the store's own clock.
         writes_per_s: how often one object may be overwritten, or None where no limit is documented.
     """
 
@@ -25,6 +26,7 @@ class Capabilities:
     read_changed: bool
     unique_versions: bool
     keeps_write_id: bool
+    own_clock: bool = False
     writes_per_s: float | None = None
 
     def to_json(self) -> dict[str, object]:

@@ -15,6 +15,8 @@ from fsspec_cas.command import (
     OPTIONS_HELP,
     REFUSED,
     UNKNOWN,
+    add_completion,
+    add_general,
     add_storage_options,
     complain,
     run,
@@ -62,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"{_EXAMPLES}\n\n{_CODES}",
         formatter_class=raw,
     )
+    add_general(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_completion(commands, _parser)
 
     def command(name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text, epilog=_CODES, formatter_class=raw)

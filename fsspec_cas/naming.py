@@ -12,6 +12,7 @@ import os
 from fsspec_cas.errors import InvalidInput, InvalidUrl
 
 _LOCAL = ("file", "local")
+_PROTOCOLS = {"gcs": "gs", "azure": "az", "local": "file"}  # where it is not the name of the backend
 
 
 def check_url(url: object) -> str:
@@ -61,6 +62,11 @@ def check_path(path: object) -> str:
     if all(step in ("", ".") for step in found.split("/")):
         raise InvalidInput(f"{found!r} names no object: write the object's path below the root", path=found)
     return found
+
+
+def url_of(kind: str, root: str) -> str:
+    """The URL of a place in a store of this kind, for people."""
+    return f"{_PROTOCOLS.get(kind, kind)}://{root}"
 
 
 def _text(given: object, kind: type[InvalidInput]) -> str:

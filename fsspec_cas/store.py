@@ -15,6 +15,7 @@ conditions (see `fsspec-cas probe`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from fsspec_cas.bridge.twin import sync
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
 from fsspec_cas.exclusive import PART_BYTES, Exclusive
+from fsspec_cas.naming import url_of
 
 T = TypeVar("T")
 
@@ -53,20 +55,26 @@ class Store:
         self._isolated: Store | None = None
 
     @classmethod
-    def from_url(cls, url: str, storage_options: dict[str, Any] | None = None) -> Store:
-        """Open the store that `url` names, with fsspec's storage options.
+    def from_url(
+        cls, url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, **options: Any
+    ) -> Store:
+        """Open the store that `url` names, with fsspec's storage options by name, as fsspec takes them, or as a dict.
 
         Raises:
             InvalidUrl: the URL cannot be understood.
+            InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
         """
-        fs, root = split_url(url, storage_options)
+        fs, root = split_url(url, storage_options, options)
         return cls(backend_for(fs), root)
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> Store:
         """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
         return cls(backend_for(fs), root)
+
+    def __repr__(self) -> str:
+        return f"<Store {self.url!r}>"
 
     def below(self, folder: str) -> Store:
         """The same store, rooted one folder deeper."""
@@ -119,6 +127,11 @@ class Store:
     def place(self) -> object:
         """Equal for two stores that lead to the same place with the same options; unequal proves nothing."""
         return place_of(self._async.backend), self._async.root
+
+    @property
+    def url(self) -> str:
+        """Where its root is, for people and messages; without the options, which may hold secrets."""
+        return url_of(self.kind, self.root)
 
     @property
     def kind(self) -> str:

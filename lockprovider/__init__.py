@@ -41,7 +41,7 @@ from lockprovider.renamed import deprecated, renamed
 from lockprovider.settings import LockSettings
 
 if TYPE_CHECKING:
-    from lockprovider import queue, state, wal
+    from lockprovider import election, queue, state, wal
 
 __all__ = [
     "HUDI_LOCK_PATH",
@@ -77,6 +77,7 @@ __all__ = [
     "Unappliable",
     "Void",
     "async_lock",
+    "election",
     "lock",
     "open_lock",
     "queue",
@@ -87,7 +88,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported only when it is used: the recipes."""
+    """What is imported only when it is used: the recipes; and `__version__`."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+
+        return version("fsspec-cas")
     found: Any = None
     if name == "state":
         import lockprovider.state as found  # noqa: PLC0415 - see above
@@ -95,6 +100,8 @@ def __getattr__(name: str) -> Any:
         import lockprovider.queue as found  # noqa: PLC0415
     elif name == "wal":
         import lockprovider.wal as found  # noqa: PLC0415
+    elif name == "election":
+        import lockprovider.election as found  # noqa: PLC0415
     if found is not None:
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,9 +6,10 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
-from fsspec_cas.command import BAD_INPUT, REFUSED, UNAVAILABLE, UNKNOWN, complain, run
+from fsspec_cas.command import BAD_INPUT, REFUSED, UNAVAILABLE, UNKNOWN, add_completion, add_general, complain, run
 from lockprovider.commands import audit, breaking, demo, status, watch
 from lockprovider.commands import run as run_command
 from lockprovider.commands.place import CODES
@@ -48,10 +49,11 @@ _EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    words, command = _split(words)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    ahead = list(takewhile(lambda word: word.startswith("-"), given))
+    words, command = _split(given[len(ahead) :])
     try:
-        chosen = parser(words[:1]).parse_args(words)
+        chosen = parser(words[:1]).parse_args([*ahead, *words])
     except SystemExit as end:
         if words[:1] != ["run"] or end.code != BAD_INPUT:
             raise
@@ -77,7 +79,9 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
         epilog=f"{_EXAMPLES}\n\n{CODES}\n\n`lockprovider run --help` has codes of its own.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_general(root)
     commands = root.add_subparsers(required=True, metavar="COMMAND")
+    add_completion(commands, lambda: parser(list(LATE)))
     for module in (status, run_command, watch, breaking, audit):
         module.add(commands)
     for name, (late, text) in LATE.items():

@@ -8,7 +8,7 @@ import re
 import shlex
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from pathlib import Path
 
 import pytest
@@ -170,7 +170,8 @@ def unknown(line: str) -> list[str]:
     if at is None:
         return []
     parser = parsers()[Path(words[at]).name]
-    rest = words[at + 1 :]
+    general = {option for action in parser._actions for option in action.option_strings} | {"-vv"}
+    rest = list(dropwhile(general.__contains__, words[at + 1 :]))
     while rest and commands(parser):
         if rest[0] not in commands(parser):
             return rest[:1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any, TypeVar
@@ -42,7 +43,9 @@ _BACKENDS = {
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 
 
-def split_url(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Any, str]:
+def split_url(
+    url: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, more: dict[str, Any] | None = None
+) -> tuple[Any, str]:
     """The fsspec filesystem of a URL and the path in it, without a slash at the end.
 
     Raises:
@@ -53,12 +56,12 @@ def split_url(url: str, storage_options: dict[str, Any] | None = None) -> tuple[
     protocol, separator, rest = plain.partition("://")
     if separator:
         if protocol not in _BACKENDS and _HADOOP_NAMES.get(protocol) is None:
-            raise _unserved(protocol, url)
+            raise _unserved(protocol, plain)
         plain = f"{_HADOOP_NAMES.get(protocol, protocol)}://{rest}"
     from fsspec.core import url_to_fs  # noqa: PLC0415 - a third of our import, wanted only here
 
     try:
-        fs, path = url_to_fs(plain, **(storage_options or {}))
+        fs, path = url_to_fs(plain, **{**(storage_options or {}), **(more or {})})
     except ImportError as error:
         raise _missing_extra(protocol) from error
     except (ValueError, TypeError) as error:

@@ -56,7 +56,13 @@ A = TypeVar("A")
 
 _WRITE_ID_KEY = "cas_id"  # Azure wants names of metadata to be C# identifiers, so no hyphen
 _CAPABILITIES = Capabilities(
-    create=True, match=True, delete_match=True, read_changed=True, unique_versions=True, keeps_write_id=True
+    create=True,
+    match=True,
+    delete_match=True,
+    read_changed=True,
+    unique_versions=True,
+    keeps_write_id=True,
+    own_clock=True,
 )
 _ONE_REQUEST_BYTES = 5000 * 1024 * 1024  # the most that one Put Blob takes
 _FALSE_CONDITION_CODES = ("ConditionNotMet", "TargetConditionNotMet", "")  # "": a middlebox strips headers

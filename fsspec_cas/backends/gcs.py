@@ -57,6 +57,7 @@ _CAPABILITIES = Capabilities(
     read_changed=True,
     unique_versions=True,
     keeps_write_id=True,
+    own_clock=True,
     writes_per_s=1.0,
 )
 _PACE_S = 0.5  # half of what has to lie between two writes of one object; GCS says no Retry-After

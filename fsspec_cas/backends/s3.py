@@ -55,6 +55,7 @@ _CAPABILITIES = Capabilities(
     read_changed=True,
     unique_versions=False,  # the ETag is a hash of the content
     keeps_write_id=True,
+    own_clock=True,
 )
 _UNREACHED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
 _CONNECT_ERRORS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
@@ -28,6 +29,8 @@ from fsspec_cas.send.tries import Sleeps, Tries
 from fsspec_cas.version import Absent, Version
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger("fsspec_cas")
 
 Ask = Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]]
 Looked = Seen | Missing | Unchanged
@@ -71,7 +74,7 @@ class Sender:
         """
         tries, failures, why, floor = self._tries(timeout), 0, "the timeout had passed", None
         while left := await tries.pause(failures, floor):
-            answer = self._heard(await tries.spend(ask(left)))
+            answer = self._heard("request", path, await tries.spend(ask(left)))
             if not isinstance(answer, (NotNow, NoAnswer)):
                 return answer
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
@@ -140,18 +143,27 @@ class Sender:
             seen = await self._backend.head(path, timeout_s=left)
             if isinstance(seen, Missing) and progress.write.removes and not progress.unsure:
                 seen = await self._backend.get(path, None, timeout_s=left)  # a HEAD cannot say "there is no bucket"
-            return on_look_answer(progress, self._heard(seen))
+            return on_look_answer(progress, self._heard("look", path, seen))
         if isinstance(step, Adapt):
             self._backend.adapt(step.refused)
-        return on_write_answer(progress, self._heard(await send(left)))
+        what = "delete" if progress.write.removes else "write"
+        return on_write_answer(progress, self._heard(what, progress.write.path, await send(left)))
 
-    def _heard(self, answer: T) -> T:
+    def _heard(self, what: str, path: str, answer: T) -> T:
+        if _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s of %s: %s", what, path, _short(answer))
         if self._on_throttled is not None and throttled(answer):
             self._on_throttled()
         return answer
 
     def _tries(self, timeout: float) -> Tries:
         return Tries(self._world, self._drive, seconds(timeout))
+
+
+def _short(answer: object) -> str:
+    """Its kind, and what it says; never an object's bytes."""
+    said = getattr(answer, "why", None) or getattr(answer, "version", None)
+    return f"{type(answer).__name__} {said}" if said else type(answer).__name__
 
 
 def _blame_the_store(write: Write, why: str) -> NoReturn:

@@ -16,6 +16,7 @@ from lockprovider.errors import NotAcquired
 from lockprovider.lease.record_file import Known
 from lockprovider.lease.states import EVERYONE, Busy, Held, Idle, Passing
 from lockprovider.record.line import ahead_of, joined
+from lockprovider.words import moment, span
 
 if TYPE_CHECKING:
     import threading
@@ -37,6 +38,7 @@ class Acquirer(Protocol):
     """A client that wants the lock."""
 
     path: str
+    where: str
     settings: LockSettings
 
     @property
@@ -68,7 +70,7 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, deadline_s: flo
     """
     queue.asks()
     if not queue.fifo.acquire(timeout=max(0.0, deadline_s - world.monotonic_s())):
-        raise _not_acquired(client.path, queue.refusal(client.owner))
+        raise _not_acquired(client.where, queue.refusal(client.owner), world)
     try:
         began_s = world.monotonic_s()
         _Acquisition(client, queue, world, deadline_s).until_it_is_there()
@@ -102,7 +104,7 @@ class _Acquisition:
                 self._queue.busy = busy
             left_s = self._left_s()
             if last or (left_s <= 0 and not busy.free and not busy.lost_race):
-                raise _not_acquired(self._client.path, busy)
+                raise _not_acquired(self._client.where, busy, self._world)
             seen = self._observed(busy, began_s if tried.looked else None)
             waiter, pause_s = self._look_or_join(waiter, seen)
             self._queue.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
@@ -146,12 +148,15 @@ class _Acquisition:
         return waiter, what.seconds if isinstance(what, Pause) else 0.0
 
 
-def _not_acquired(path: str, busy: Busy) -> NotAcquired:
+def _not_acquired(where: str, busy: Busy, world: World) -> NotAcquired:
     if not busy.valid_until_ms:
-        return NotAcquired(f"{path!r} is about to be taken by {busy.owner}, of this process", owner=busy.owner)
-    who = f" ({busy.holder.host}, pid {busy.holder.pid})" if busy.holder else ""
+        return NotAcquired(f"{where!r} is about to be taken by {busy.owner}, of this process", owner=busy.owner)
+    now_ms, until_ms, holder = world.now_ms(), busy.valid_until_ms, busy.holder
+    who = f" ({holder.host}, pid {holder.pid}, since {moment(holder.since_ms)})" if holder else ""
+    end = f"in {span(until_ms - now_ms)}" if until_ms >= now_ms else f"{span(now_ms - until_ms)} ago"
     return NotAcquired(
-        f"{path!r} is held by {busy.owner}{who} until {busy.valid_until_ms} (epoch ms)",
+        f"{where!r} is held by {busy.owner}{who} until {moment(until_ms)} ({end}) unless it is renewed: wait longer "
+        "(timeout=), or see `lockprovider status`",
         owner=busy.owner,
-        valid_until_ms=busy.valid_until_ms,
+        valid_until_ms=until_ms,
     )

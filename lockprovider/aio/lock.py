@@ -75,6 +75,9 @@ class AsyncLock:
     def __getstate__(self) -> NoReturn:
         raise NotPicklable("an AsyncLock belongs to its event loop: send the URL or the store, and make another there")
 
+    def __repr__(self) -> str:
+        return f"<AsyncLock of {self._lock!r}>"
+
     @property
     def owner(self) -> str:
         """This client's UUID, as it stands in the lock record."""
@@ -116,7 +119,7 @@ class AsyncLock:
         deadline = loop.time() + wait_s(timeout, self._lock.settings.timeout_s)
         queue = TaskQueue.of(self._same)
         if not await queue.wait(max(0.0, deadline - loop.time())):
-            raise NotAcquired(f"another task of this process holds {self.path!r}", owner=queue.holder)
+            raise NotAcquired(f"another task of this process holds {self._lock!r}: wait longer", owner=queue.holder)
         try:
             lease = await self._attempt(queue, max(0.0, deadline - loop.time()))
         except BaseException:
@@ -185,6 +188,9 @@ class AsyncLease:
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable("an AsyncLease belongs to its event loop: acquire the lock where it is needed")
+
+    def __repr__(self) -> str:
+        return f"<AsyncLease of {self._inner!r}>"
 
     @property
     def deadline_s(self) -> float:

@@ -73,6 +73,7 @@ class Client:
         audit: AuditLog | None,
     ) -> None:
         self.path = path
+        self.where = f"{store.url.rstrip('/')}/{path}"
         self.settings = settings
         self.world = world
         self.metrics = Recorder(on_metric, world)

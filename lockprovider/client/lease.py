@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 OnLost = Callable[[LeaseLost], None]  # what `check` raises from then on
 
+_LOG = logging.getLogger("lockprovider")
 _FORKED = Ended("it belongs to the process that this one was forked from", LossReason.FORKED)
 _RELEASED = Ended("it was released", LossReason.RELEASED)
 _RELEASING = Ended("it is being released", LossReason.RELEASED)
@@ -255,7 +257,7 @@ class Lease:
 
     def __repr__(self) -> str:
         state = "released" if self._closed else "lost" if self.lost.is_set() else "held"
-        return f"<Lease on {self._client.path!r}, epoch {self.epoch}, {state}>"
+        return f"<Lease on {self._client.where!r}, epoch {self.epoch}, {state}>"
 
     def __enter__(self) -> Lease:
         return self
@@ -307,7 +309,7 @@ class Lease:
             self._client.publisher.discard(pending)
 
     def _lost(self, ended: Ended) -> LeaseLost:
-        said = f"the lease of {self.owner} on {self._client.path!r} (epoch {self.epoch}) is lost: {ended.why}"
+        said = f"the lease of {self.owner} on {self._client.where!r} (epoch {self.epoch}) is lost: {ended.why}"
         return LeaseLost(said, reason=ended.reason, why=ended.why)
 
     def _learn(self, ended: Ended | None) -> None:
@@ -316,6 +318,7 @@ class Lease:
                 return
             self._ended = ended
             self.lost.set()
+            _LOG.info("%s", self._lost(ended))
             self._client.note_end(held=False)
             self._client.step_aside()
         for call in (self._on_lost, *self._told_too):

@@ -120,6 +120,11 @@ class Lock:
         """What it has counted and timed."""
         return self._client.metrics
 
+    def __repr__(self) -> str:
+        lease = self._held
+        state = "not held by this client" if lease is None or lease.released else "held"
+        return f"<Lock {self._client.where!r}, {state}>"
+
     @renamed(timeout_s="timeout")
     def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
         """Wait for the lock, at most `timeout` seconds (default: the settings'); not `blocking`: ask once.
@@ -145,7 +150,9 @@ class Lock:
         with client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
             if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s())):
-                raise NotAcquired(f"another thread of this process holds {self.path!r}", owner=self.owner)
+                raise NotAcquired(
+                    f"another thread of this process holds {client.where!r}: wait longer", owner=self.owner
+                )
             try:
                 client.wants(keeps_log=keeps_log)
                 self.require_safe_store()
@@ -182,7 +189,9 @@ class Lock:
         if lease is None or lease.released:
             return None
         if lease.thread is not threading.current_thread():
-            raise LockError(f"{self.path!r} was taken by thread {lease.thread.name!r}; only that may release it")
+            raise LockError(
+                f"{self._client.where!r} was taken by thread {lease.thread.name!r}; only that may release it"
+            )
         return lease
 
     def __enter__(self) -> Lease:

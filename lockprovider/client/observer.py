@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from fsspec_cas import Outcome, World
@@ -12,6 +13,9 @@ from lockprovider.record.record import LockRecord
 
 if TYPE_CHECKING:
     from lockprovider.observe.audit_log import AuditLog
+
+
+_LOG = logging.getLogger("lockprovider")
 
 
 class ClientObserver:
@@ -38,7 +42,9 @@ class ClientObserver:
         self._metrics.wrote(state, outcome)
 
     def done(self, done: Done, held: Held) -> None:
-        """Into the audit log, if there is one."""
+        """Into the log, and the audit if there is one."""
+        if _LOG.isEnabledFor(logging.DEBUG):
+            _LOG.debug("%s of %s, epoch %d", done.what, self._me.owner, held.record.epoch)
         if self._audit is None:
             return
         if done.what == "acquired":

@@ -136,6 +136,9 @@ class LockProvider:
         place = _place(from_config(config), None, None, storage_options)
         return cls(place.open(Lock, on_lost=on_lost, on_metric=on_metric))
 
+    def __repr__(self) -> str:
+        return f"<LockProvider of {self._lock!r}>"
+
     def __getstate__(self) -> dict[str, object]:
         return {"_lock": self._lock, "_lease": None, "_closed": self._closed}  # a held lock refuses
 

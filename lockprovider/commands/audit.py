@@ -12,7 +12,7 @@ from lockprovider.commands.place import Commands, add_command, add_request_timeo
 from lockprovider.observe.audit import Audit, Flag, Tenure, analyse, audit_fields, places
 from lockprovider.observe.audit_log import is_enabled, read_files, set_enabled
 from lockprovider.observe.audit_picture import draw_audit
-from lockprovider.observe.words import count, moment, span
+from lockprovider.words import count, moment, span
 
 _MORE = """It reads the records of all writers, JVM Hudi's too. They are written only while they are wanted, which
 --enable and --disable say for all writers: one of ours learns it at an acquisition, a minute late at most; JVM Hudi

@@ -9,8 +9,8 @@ from fsspec_cas.command import DONE, complain
 from lockprovider.client.provider import LockPlace
 from lockprovider.commands.place import Commands, add_command, add_request_timeout, place, say
 from lockprovider.observe.status import Change, changes_between, describe, record_fields, state_at
-from lockprovider.observe.words import moment
 from lockprovider.record.record import LockRecord
+from lockprovider.words import moment
 
 _MORE = """It looks every --every seconds; while nothing changes, no body is moved (304). What came and went between two
 looks is not seen. It ends by Ctrl-C, or after --for seconds."""

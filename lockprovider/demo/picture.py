@@ -13,7 +13,7 @@ from lockprovider.demo.attempts import Attempt, Tenure, attempts, tenures
 from lockprovider.demo.lines import ROLES
 from lockprovider.demo.tally import add_all
 from lockprovider.observe.svg import FAINT, INK, RED, WIDTH, Scale, heading, rule, sheet, text, tick
-from lockprovider.observe.words import count
+from lockprovider.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from html import escape
 
 from lockprovider.observe.audit import Audit, Flag, How, Tenure
 from lockprovider.observe.svg import FAINT, INK, RED, Scale, heading, rule, sheet, text, tick
-from lockprovider.observe.words import count, moment, span
+from lockprovider.words import count, moment, span
 
 TOP = 84
 LANE, BAR, AXIS, LEGEND = 26, 14, 34, 40

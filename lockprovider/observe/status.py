@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fsspec_cas import Version
-from lockprovider.observe.words import moment, span
 from lockprovider.record.record import LockRecord
+from lockprovider.words import moment, span
 
 RecordState = Literal["absent", "released", "held", "lapsed"]
 ChangeKind = Literal[

@@ -5,6 +5,8 @@ CoordinationError
 ├── StateLocked          an edit is being made: wait, or look at who (`owner`, `valid_until_ms`, `reason`)
 ├── StateConflict        it was changed during the edit, nothing was written: edit again (`current` is its serial)
 ├── NoRevision           there is none of that serial, or not any more (a LookupError)
+├── TermLost             stop: another may lead now (`reason` says why)
+├── NotElected           another led until the timeout (`leader` says who)
 ├── ClaimLost            stop: the message was given to another, or its claim has ended
 ├── SequenceGap          this number is out of order: number messages and records in the order of putting
 ├── NoQueue              there is no queue: create it (a LookupError)
@@ -21,6 +23,8 @@ and can be pickled.
 """
 
 from __future__ import annotations
+
+from lockprovider.errors import LossReason
 
 
 class CoordinationError(Exception):
@@ -64,6 +68,28 @@ class StateConflict(CoordinationError):
 
 class NoRevision(CoordinationError, LookupError):
     """There is no revision of this serial, or it was trimmed."""
+
+
+class TermLost(CoordinationError):
+    """The term is over: it lapsed, another was elected, or it was resigned."""
+
+    def __init__(self, message: str = "", reason: LossReason = LossReason.TAKEN_OVER) -> None:
+        super().__init__(message, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NotElected(CoordinationError, TimeoutError):
+    """Another led until the timeout; `leader` is the name of the one who was seen last."""
+
+    def __init__(self, message: str = "", leader: str = "") -> None:
+        super().__init__(message, leader)
+        self.leader = leader
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ClaimLost(CoordinationError):

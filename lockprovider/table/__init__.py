@@ -24,7 +24,10 @@ from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import TableEvent, Watcher
 from lockprovider.table.table import Table
+from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.clustering_plan import ClusterEvery
+from lockprovider.table.timeline.compaction_plan import CompactEvery
 from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.liveness import HeartbeatSettings
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
@@ -35,8 +38,10 @@ __all__ = [
     "Aborted",
     "AsOf",
     "Changes",
+    "ClusterEvery",
     "Commit",
     "CommitResult",
+    "CompactEvery",
     "Corrupt",
     "FailedWrites",
     "FileSlice",
@@ -57,6 +62,7 @@ __all__ = [
     "TableNotFound",
     "TableSettings",
     "TableSpec",
+    "TableTransaction",
     "Transaction",
     "UnsupportedSchema",
     "UnsupportedTable",

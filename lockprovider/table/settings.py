@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from fsspec_cas import InvalidInput
+from fsspec_cas.given import whole
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.format.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
 from lockprovider.table.format.writer_settings import FAILED_KEYS, MODE_KEY
 from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.clustering_plan import ClusterEvery
+from lockprovider.table.timeline.compaction_plan import CompactEvery
 from lockprovider.table.timeline.conflict import Resolution, by_file_group, by_partition, prefer_writer
 from lockprovider.table.timeline.liveness import HeartbeatSettings
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
@@ -27,6 +31,15 @@ _HOURS_KEYS = ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained")
 _VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
 _ACTIVE_KEYS = ("hoodie.keep.min.commits", "hoodie.keep.max.commits")
 _AUTOMATIC_KEY = "hoodie.archive.automatic"
+_COMPACT_KEYS = ("hoodie.compact.inline", "hoodie.compact.inline.max.delta.commits")
+_CLUSTER_KEYS = (
+    "hoodie.clustering.inline",
+    "hoodie.clustering.inline.max.commits",
+    "hoodie.clustering.plan.strategy.sort.columns",
+    "hoodie.clustering.plan.strategy.target.file.max.bytes",
+    "hoodie.clustering.plan.strategy.small.file.limit",
+)
+_HUDI_TARGET_BYTES, _HUDI_SMALL_BYTES = 1 << 30, 300 << 20
 _INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
 _MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
 _RESOLUTIONS: Mapping[str, Resolution] = {
@@ -108,6 +121,8 @@ class TableSettings:
         archival: how many commits an archival leaves on the timeline, unless it is given another.
         archive_automatically: whether a commit by `Table.transact`, and what is built on it, is followed by an archival
             once there is something to archive (`hoodie.archive.automatic`; not by default here: it lists all files).
+        compaction: after how many commits a `Table` that commits compacts a merge-on-read table, too; None: never.
+        clustering: the same of clustering, on tables without buckets. Neither fails a commit.
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
@@ -124,6 +139,8 @@ class TableSettings:
     retention: Policy = field(default_factory=KeepCommits)
     archival: KeepActive = field(default_factory=KeepActive)
     archive_automatically: bool = False
+    compaction: CompactEvery | None = None
+    clustering: ClusterEvery | None = None
     index: IndexSettings | None = None
     check_keys: bool = False
 
@@ -139,6 +156,8 @@ class TableSettings:
                 f"resolution={self.resolution!r} must be a function of lockprovider.table.timeline.conflict"
             )
         check_retention(self.retention)
+        _check_every("compaction", self.compaction, CompactEvery)
+        _check_every("clustering", self.clustering, ClusterEvery)
         _check_heartbeat(self.heartbeat)
         if self.mode is Mode.OPTIMISTIC and self.failed_writes is FailedWrites.EAGER:
             raise InvalidSettings(
@@ -180,6 +199,8 @@ class TableSettings:
             retention=_retention(options),
             archival=_archival(options),
             archive_automatically=_flag(options, _AUTOMATIC_KEY),
+            compaction=_compaction(options),
+            clustering=_clustering(options),
             index=_index(options),
         )
 
@@ -214,6 +235,19 @@ def check_retention(policy: Policy) -> None:
         raise InvalidSettings(
             f"{policy} would keep nothing to read: keep one commit or version, or zero hours, at least"
         )
+
+
+def _check_every(name: str, given: CompactEvery | ClusterEvery | None, kind: type) -> None:
+    if given is None:
+        return
+    if not isinstance(given, kind):
+        raise InvalidSettings(f"{name}={given!r} must be {kind.__name__}(...) or None")
+    try:
+        whole(given.commits, "commits", least=1)
+        if isinstance(given, ClusterEvery):
+            given.rule  # noqa: B018 - it refuses what cannot be
+    except InvalidInput as error:
+        raise InvalidSettings(f"{name}: {error}") from error
 
 
 def _check_heartbeat(settings: HeartbeatSettings) -> None:
@@ -278,6 +312,23 @@ _RETAINED: Mapping[type[KeepCommits | KeepHours | KeepVersions], tuple[str, ...]
 def _archival(options: Mapping[str, str]) -> KeepActive:
     given = [_whole(options, key) if key in options else None for key in _ACTIVE_KEYS]
     return KeepActive.of(*given)
+
+
+def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
+    every = CompactEvery(_whole(options, _COMPACT_KEYS[1])) if _COMPACT_KEYS[1] in options else CompactEvery()
+    return every if _flag(options, _COMPACT_KEYS[0]) else None
+
+
+def _clustering(options: Mapping[str, str]) -> ClusterEvery | None:
+    """With Hudi's own sizes, unless others are given."""
+    inline, commits, columns, target, small = _CLUSTER_KEYS
+    every = ClusterEvery(
+        _whole(options, commits) if commits in options else 4,
+        tuple(name.strip() for name in options.get(columns, "").split(",") if name.strip()),
+        _whole(options, target) if target in options else _HUDI_TARGET_BYTES,
+        _whole(options, small) if small in options else _HUDI_SMALL_BYTES,
+    )
+    return every if _flag(options, inline) else None
 
 
 def _mode(text: str) -> Mode:

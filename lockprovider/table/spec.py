@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
-from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.log_content import wrapper_of
@@ -20,7 +21,7 @@ class TableSpec:
 
     Attributes:
         name: the table's name, for people and catalogs.
-        schema: its columns, without Hudi's meta columns.
+        schema: its columns, without Hudi's meta columns; or rows that have them: a DataFrame, a pyarrow Table.
         record_keys: the columns that together name a row; a text is one column, here and below.
         partition_by: the columns whose values make the folders; empty for none.
         ordering: of two rows with one key the one with the higher value here wins; None: the later commit.
@@ -52,8 +53,7 @@ class TableSpec:
             object.__setattr__(self, name, _columns(name, getattr(self, name)))
         if not isinstance(self.name, str) or not self.name.strip():
             raise InvalidRecords(f"name={self.name!r} must be a text: the table's name")
-        if not isinstance(self.schema, pa.Schema):
-            raise InvalidRecords(f"schema must be a pyarrow.Schema, not {type(self.schema).__name__}: give rows.schema")
+        object.__setattr__(self, "schema", _schema(self.schema))
         if not isinstance(self.ordering, (str, type(None))):
             raise InvalidRecords(f"ordering={self.ordering!r} must be the name of one column")
         if not isinstance(self.buckets, (int, type(None))) or isinstance(self.buckets, bool):
@@ -95,6 +95,27 @@ class TableSpec:
             schema_json=hudi_schema.to_avro(schema, self.name),
             bucket_index=None if index is None else index.checked(self.record_keys),
         )
+
+
+def _schema(given: Any) -> pa.Schema:
+    """A schema, or that of rows: a pyarrow Table, a pandas or polars DataFrame. A pandas index is no column.
+
+    Raises:
+        InvalidRecords: it is neither.
+        UnsupportedSchema: a column has no Arrow type.
+    """
+    try:
+        if isinstance(given, pa.Schema):
+            return given
+        if type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns"):
+            return pa.Schema.from_pandas(given, preserve_index=False).remove_metadata()
+        if hasattr(given, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(given).schema.remove_metadata()
+    except (pa.ArrowException, TypeError) as error:
+        raise UnsupportedSchema(f"the columns of this {type(given).__name__} cannot be stored: {error}") from error
+    raise InvalidRecords(
+        f"schema must be a pyarrow.Schema or a DataFrame, not {type(given).__name__}: give rows.schema, or the rows"
+    )
 
 
 def _columns(what: str, given: object) -> tuple[str, ...]:

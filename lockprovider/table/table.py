@@ -1,7 +1,8 @@
 """`Table`: one Hudi table that many writers share.
 
-    table = Table.create(url, TableSpec("trips", schema, record_keys=("id",), partition_by=("city",)))
-    result = table.transact(lambda txn: engine.write(txn, upserts=df), retries=5)
+    table = Table.create(url, TableSpec("trips", df, record_keys=("id",), partition_by=("city",)))
+    with table.transaction() as txn:
+        txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
 
 Promised: transactions on disjoint file groups all succeed; of two that touch the same one the later gets
 `WriteConflict`, and nothing of it is ever visible. A commit is one atomic create. A writer that dies leaves nothing
@@ -16,27 +17,29 @@ Source: Hudi RFC-22 (optimistic concurrency control), RFC-91 (storage lock), tab
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fsspec_cas import Entry, Store, Won, check_url
 from lockprovider import AuditLog
-from lockprovider.table.engines import arrow
+from lockprovider.table.engines import arrow, frames, replace
 from lockprovider.table.engines.rows import Rows
 from lockprovider.table.errors import InvalidRecords, TableExists
 from lockprovider.table.format.layout import PROPERTIES
-from lockprovider.table.format.properties import encode_properties
+from lockprovider.table.format.properties import TableConfig, encode_properties
 from lockprovider.table.format.service_metadata import Savepoint
 from lockprovider.table.format.writer_settings import SettingChange, shared
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import Commit, PointInTime
 from lockprovider.table.read.scan import Where, to_reader
-from lockprovider.table.rewrite import clustering, compaction
-from lockprovider.table.rewrite.clustering import ClusteringResult, clustering_rule
+from lockprovider.table.rewrite import clustering, compaction, inline
+from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
 from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, recover, restore, savepoint
 from lockprovider.table.services import share as sharing
@@ -47,13 +50,15 @@ from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
+from lockprovider.table.table_transaction import TableTransaction
 from lockprovider.table.timeline.archival import KeepActive
-from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES
-from lockprovider.table.timeline.incremental import Order
+from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
+from lockprovider.table.timeline.incremental import Order, latest_checkpoint
 from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction import retry
+from lockprovider.table.transaction.retry import WHOLE_RETRIES
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
@@ -63,17 +68,20 @@ class Table(TableContext):
     @classmethod
     def create(
         cls,
-        url: str,
+        url: str | os.PathLike[str],
         spec: TableSpec,
         *,
         storage_options: dict[str, Any] | None = None,
         settings: TableSettings | None = None,
         watcher: Watcher = nobody,
+        exist_ok: bool = False,
     ) -> Table:
         """Make a new table, of version 8, shared (see `share`), with one empty commit that carries its schema.
 
+        `exist_ok`: open the one that is there, if its key, partitions, ordering, type and buckets are those of `spec`.
+
         Raises:
-            TableExists: there is one already; nothing was changed.
+            TableExists: there is one already (with `exist_ok`: another one); nothing was changed.
             UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
             InvalidSettings: they name another index than the spec; nothing was written.
         """
@@ -89,12 +97,55 @@ class Table(TableContext):
         table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
         table.lock.require_safe_store()
         if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
-            raise TableExists(f"there is a table at {url!r} already; open it with Table.open")
+            if exist_ok:
+                return cls._as_specified(url, config, storage_options, settings, watcher)
+            raise TableExists(f"there is a table at {url!r} already; open it with Table.open, or create it exist_ok")
         # So that no file of a failed first write can be older than the whole timeline, which would make it visible.
         table.transact(lambda txn: txn.add(()))
         return table
 
+    @classmethod
+    def _as_specified(
+        cls, url: str, config: TableConfig, options: dict[str, Any] | None, settings: TableSettings, watcher: Watcher
+    ) -> Table:
+        table = cls.open(url, storage_options=options, settings=settings, watcher=watcher)
+        there = table.config()
+        for name in ("record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"):
+            if getattr(there, name) != getattr(config, name):
+                raise TableExists(
+                    f"there is another table at {url!r}: its {name} are {getattr(there, name)}, not "
+                    f"{getattr(config, name)}; open it with Table.open, or create this one elsewhere"
+                )
+        return table
+
+    @staticmethod
+    def exists(url: str | os.PathLike[str], *, storage_options: dict[str, Any] | None = None) -> bool:
+        """Whether there is a table at `url`. One request.
+
+        Raises:
+            CasError: the URL or the store failed.
+        """
+        return Store.from_url(url, storage_options).read_or_none(PROPERTIES) is not None
+
     # -- reading -------------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> str:
+        """The completion time of the last commit, as `as_of` and `changes` take it; empty if there is none. Asked now.
+
+        Not a number: commits are named by times in Hudi.
+        """
+        return latest_checkpoint(self.timeline(), Order.COMPLETION)
+
+    def count(
+        self,
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+        as_of: PointInTime = None,
+    ) -> int:
+        """How many rows there are; reads one column of the record key. Arguments and errors: see `to_arrow`."""
+        keys = self.scan([self.config().record_keys[0]], filter, partitions, as_of)
+        return sum(batch.num_rows for batch in keys)
 
     def history(self) -> list[Commit]:
         """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
@@ -129,9 +180,11 @@ class Table(TableContext):
 
         Args:
             columns: all without Hudi's own, or these (which may be Hudi's).
-            filter: a pyarrow expression or its list of tuples; files and row groups without such rows are not read.
+            filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
+                of tuples; files and row groups without such rows are not read.
             partitions: paths of partitions, as folders are named.
-            as_of: 17 digits of UTC or an aware datetime, of completion; see `AsOf` for begin times.
+            as_of: 17 digits of UTC, ISO text with its zone or an aware datetime, of completion; see `AsOf` for begin
+                times.
             read_optimized: of a merge-on-read table what its base files have, without merging the log files: quicker,
                 and as old as the last compaction of each file group. Of others the same as without.
 
@@ -157,6 +210,45 @@ class Table(TableContext):
         """
         scan = consistent.plan(self, columns, filter, partitions, as_of, read_optimized=read_optimized)
         return to_reader(self.place, scan)
+
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+        as_of: PointInTime = None,
+        *,
+        read_optimized: bool = False,
+    ) -> Any:
+        """The rows as a pandas DataFrame, integers and booleans with gaps in nullable types; see `to_arrow`."""
+        return frames.to_pandas(self.to_arrow(columns, filter, partitions, as_of, read_optimized=read_optimized))
+
+    def to_polars(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+        as_of: PointInTime = None,
+        *,
+        read_optimized: bool = False,
+    ) -> Any:
+        """The rows as a polars DataFrame; see `to_arrow`."""
+        return frames.to_polars(self.to_arrow(columns, filter, partitions, as_of, read_optimized=read_optimized))
+
+    def to_duckdb(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+        as_of: PointInTime = None,
+        *,
+        connection: Any = None,
+    ) -> Any:
+        """The rows of now as a DuckDB relation, on `connection` or DuckDB's default one; see `to_arrow`.
+
+        They are in memory; columns and filters go in here, DuckDB does not push its own down.
+        """
+        return frames.to_duckdb(self.to_arrow(columns, filter, partitions, as_of), connection)
 
     def changes(
         self,
@@ -191,11 +283,13 @@ class Table(TableContext):
         self,
         rows: Rows,
         *,
-        retries: int = 0,
+        retries: int | None = None,
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
     ) -> CommitResult:
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
+
+        `retries` after conflicts: 3, of a reader 0, as it can be read only once.
 
         A column that is missing becomes null. NOT checked, but with `check_keys` (None: as the settings say): that the
         keys are new to the table; if they may not be, `upsert`. Two appends never conflict otherwise. `extra` goes into
@@ -215,7 +309,7 @@ class Table(TableContext):
         rows: Rows,
         *,
         deletes: Rows | None = None,
-        retries: int = 0,
+        retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
     ) -> CommitResult:
@@ -231,14 +325,40 @@ class Table(TableContext):
         """
         return arrow.upsert(self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys)
 
-    def delete(self, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None) -> CommitResult:
+    def delete(
+        self, keys: Rows | Where, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
+    ) -> CommitResult:
         """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
+
+        Or those for which a condition is true, as SQL text or a pyarrow expression: `delete("fare is null")`. Rows that
+        come in by others meanwhile, in new file groups, stay.
 
         Raises:
             WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
             InvalidRecords: a key is null, or a key or partition column is missing.
+            InvalidInput: the condition does not fit the table.
         """
+        if isinstance(keys, (str, pc.Expression)):
+            return replace.delete_all(self, keys, retries=retries, extra=extra)
         return arrow.delete(self, keys, retries=retries, extra=extra)
+
+    def overwrite(
+        self,
+        rows: Rows,
+        partitions: Iterable[str] | None = None,
+        *,
+        retries: int = WHOLE_RETRIES,
+        extra: Mapping[str, str] | None = None,
+    ) -> CommitResult:
+        """Put rows in place of all there are, in the whole table or in these partitions (paths, as folders are named).
+
+        Rows that come in by other writers meanwhile, in new file groups, stay: they count as written after.
+
+        Raises:
+            WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+            InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a row for another partition.
+        """
+        return replace.overwrite(self, rows, partitions, retries=retries, extra=extra)
 
     def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
         """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
@@ -259,16 +379,19 @@ class Table(TableContext):
 
         return self.transact(run, retries=retries, extra={"added_columns": ",".join(columns.names)})
 
-    def transaction(self, *, pinned: bool = True) -> Transaction:
-        """Begin a transaction on a fresh snapshot; `commit()` or `rollback()` ends it.
+    def transaction(self, *, pinned: bool = True) -> TableTransaction:
+        """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
+
+        A clean end commits, an exception rolls back; without `with` do so yourself: `commit()` or `rollback()`. A
+        conflict comes out of it as `WriteConflict`; to try again give `transact` a function instead.
 
         Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
         """
-        return Transaction(self, pinned=pinned)
+        return TableTransaction(self, pinned=pinned)
 
     def transact(
         self,
-        fn: Callable[[Transaction], object],
+        fn: Callable[[TableTransaction], object],
         *,
         retries: int = 0,
         extra: Mapping[str, str] | None = None,
@@ -285,7 +408,13 @@ class Table(TableContext):
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
         """
-        return retry.transact(self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned)
+        return retry.transact(
+            self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned, kind=TableTransaction
+        )
+
+    def run_inline_services(self) -> None:
+        """Compact or cluster, if the settings say so and it is time to: what `transact` does after its commit."""
+        inline.run_due(self)
 
     # -- services ------------------------------------------------------------------------------------------------------
 
@@ -357,7 +486,7 @@ class Table(TableContext):
             UnsupportedTable: the table has buckets, or cannot be written here.
             WriteConflict: a write was faster, or is preferred; no row changed by the clustering that gave way.
         """
-        rule = clustering_rule(sort_by, target_file_bytes, small_file_bytes)
+        rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
         return clustering.would_cluster(self, rule) if dry_run else clustering.cluster_table(self, rule)
 
     def schedule_clustering(
@@ -370,7 +499,7 @@ class Table(TableContext):
 
         Until then writes of those file groups give way. Arguments and errors are those of `cluster`.
         """
-        return clustering.schedule_clustering(self, clustering_rule(sort_by, target_file_bytes, small_file_bytes))
+        return clustering.schedule_clustering(self, ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes))
 
     def run_clustering(self, instant: str) -> ClusteringResult:
         """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died; see `clustering`.

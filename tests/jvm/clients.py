@@ -127,7 +127,14 @@ class Provider:
 
     def try_lock(self, timeout_s: float = 0.2) -> bool:
         """Within 1 s it looks once: its own pace between two looks."""
-        return self._jvm.ask("try", self.name, round(timeout_s * 1000)) == "true"
+        words = ("try", self.name, round(timeout_s * 1000))
+        try:
+            return self._jvm.ask(*words) == "true"
+        except JvmError as error:
+            # The heartbeat of another provider, which has lost its lock, interrupts the thread that all of them share.
+            if not str(error).endswith("lock state FAILED_TO_ACQUIRE"):
+                raise
+        return self._jvm.ask(*words) == "true"
 
     def unlock(self) -> None:
         self._jvm.ask("unlock", self.name)

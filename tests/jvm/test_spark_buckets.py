@@ -173,7 +173,7 @@ def test_their_bulk_insert_is_good_for_a_first_load_only_and_a_second_one_is_not
     whole = table.to_arrow()
 
     def mend(txn: Transaction) -> None:
-        txn.overwrite(["a"])
+        txn.end_partitions(["a"])
         engine.insert(txn, whole)
 
     table.transact(mend)

@@ -14,7 +14,7 @@ from lockprovider.table.engines.writer import for_tasks
 
 def overwritten(txn: Transaction, partitions: list[str], *triples: tuple[int, str, int]) -> None:
     """Let these rows be all that is in these partitions."""
-    txn.overwrite(partitions, "INSERT_OVERWRITE" if triples else "DELETE_PARTITION")
+    txn.end_partitions(partitions, "INSERT_OVERWRITE" if triples else "DELETE_PARTITION")
     writer = for_tasks(txn, txn.table.schema(txn.timeline))
     plain, keys, homes = writer.keyed(rows(*triples))
     stats = [

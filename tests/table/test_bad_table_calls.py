@@ -13,6 +13,8 @@ import pytest
 from fsspec_cas import InvalidInput, InvalidUrl
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table import (
+    ClusterEvery,
+    CompactEvery,
     FailedWrites,
     HeartbeatSettings,
     InvalidRecords,
@@ -42,7 +44,7 @@ MADE: list[Case] = [
     ("keys: twice", lambda: spec(record_keys=("id", "id")), InvalidRecords, ["record_keys=('id', 'id')", "once"]),
     ("partition: number", lambda: spec(partition_by=5), InvalidRecords, ["partition_by=5"]),
     ("ordering: several", lambda: spec(ordering=("id",)), InvalidRecords, ["ordering=('id',)", "one column"]),
-    ("schema: rows", lambda: spec(schema=ROWS), InvalidRecords, ["not Table", "rows.schema"]),
+    ("schema: rows", lambda: spec(schema=[ROWS]), InvalidRecords, ["not list", "rows.schema"]),
     ("name: empty", lambda: spec(name=" "), InvalidRecords, ["name=' '"]),
     ("name: none", lambda: spec(name=None), InvalidRecords, ["name=None"]),
     ("buckets: text", lambda: spec(buckets="4"), InvalidRecords, ["buckets='4'", "whole number"]),
@@ -68,6 +70,11 @@ MADE: list[Case] = [
     ("archival", lambda: TableSettings(archival=5), InvalidSettings, ["archival=5", "KeepActive"]),
     ("archival: order", lambda: TableSettings(archival=KeepActive(5, 4)), InvalidSettings, ["=5", "=4"]),
     ("automatic", lambda: TableSettings(archive_automatically="no"), InvalidSettings, ["'no'", "True or False"]),
+    ("compaction", lambda: TableSettings(compaction=5), InvalidSettings, ["compaction=5", "CompactEvery"]),
+    ("compaction: 0", lambda: TableSettings(compaction=CompactEvery(0)), InvalidSettings, ["commits=0", "1 or more"]),
+    ("clustering", lambda: TableSettings(clustering=True), InvalidSettings, ["clustering=True", "ClusterEvery"]),
+    ("clustering: 0", lambda: TableSettings(clustering=ClusterEvery(0)), InvalidSettings, ["commits=0"]),
+    ("clustering: by", lambda: TableSettings(clustering=ClusterEvery(1, "ts")), InvalidSettings, ["sort_by='ts'"]),
     ("check_keys", lambda: TableSettings(check_keys=1), InvalidSettings, ["check_keys=1"]),
     ("hudi", lambda: TableSettings.from_hudi({"hoodie.archive.automatic": "yes"}), InvalidSettings, ["=yes", "true"]),
     ("misses: 1.5", lambda: TableSettings.from_hudi({MISSES: "1.5"}), InvalidSettings, [f"{MISSES}=1.5", "whole"]),
@@ -106,7 +113,7 @@ CALLED: list[Case] = [
     ("open: watcher", lambda p: Table.open(str(p), watcher="x"), InvalidSettings, ["watcher='x'", "function"]),
     ("append: retries", lambda p: to(p).append(ROWS, retries="x"), InvalidInput, ["retries='x'", "retries=5"]),
     ("append: below", lambda p: to(p).append(ROWS, retries=-1), InvalidInput, ["retries=-1", "0 or more"]),
-    ("append: none", lambda p: to(p).append(ROWS, retries=None), InvalidInput, ["retries=None"]),
+    ("upsert: none", lambda p: to(p).upsert(ROWS, retries=None), InvalidInput, ["retries=None"]),
     ("append: extra", lambda p: to(p).append(ROWS, extra={"n": 1}), InvalidInput, ["{'n': 1}", "text"]),
     ("append: rows", lambda p: to(p).append([1, 2]), InvalidRecords, ["list", "DataFrame"]),
     ("upsert: retries", lambda p: to(p).upsert(ROWS, retries=1.5), InvalidInput, ["retries=1.5"]),

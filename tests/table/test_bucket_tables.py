@@ -35,7 +35,7 @@ def table(tmp_path: Path) -> Table:
 
 def overwrite(table: Table, partitions: list[str], *triples: tuple[int, str, int]) -> None:
     def run(txn: Transaction) -> None:
-        txn.overwrite(partitions)
+        txn.end_partitions(partitions)
         engine.insert(txn, rows(*triples))
 
     table.transact(run)

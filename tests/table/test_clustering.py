@@ -22,14 +22,17 @@ from table.tables import data_files
 from table.test_crash_at_every_step import Died, DiesAtStep, let_time_pass
 from table.test_jvm_tables import unpacked
 
-from fsspec_cas import CasError, InvalidInput, Store
+from fsspec_cas import CasError, InvalidInput, Store, Unavailable
 from lockprovider import NotAcquired
 from lockprovider.table import (
     Aborted,
+    ClusterEvery,
+    CompactEvery,
     HistoryGone,
     KeepActive,
     KeepCommits,
     Table,
+    TableSettings,
     TableSpec,
     UnsupportedTable,
     WriteConflict,
@@ -39,7 +42,7 @@ from lockprovider.table.files import cluster
 from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import heartbeat_path
-from lockprovider.table.rewrite import clustering
+from lockprovider.table.rewrite import clustering, executor
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
 
 META = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path"]
@@ -249,13 +252,36 @@ def test_m9_a_plan_that_was_overtaken_is_taken_back(table: Table, writer: str, m
         monkeypatch.setattr("lockprovider.table.transaction.validate.planned_services", lambda *_: ())
         opened(table).upsert(rows((1, "a", "mine", 90)))
         monkeypatch.undo()
-    with pytest.raises(WriteConflict, match=f"instant {begin} lost to"):
-        opened(table).run_clustering(begin)
+    if writer == "that knows no plans":  # it may be the plan that is met first, by whoever clusters next
+        (done,) = opened(table).cluster(small_file_bytes=1 << 30)
+        assert done.instant > begin
+    else:
+        with pytest.raises(WriteConflict, match=f"instant {begin} lost to"):
+            opened(table).run_clustering(begin)
     assert table.timeline().pending(Action.CLUSTERING) == ()
     assert content(table) == by_hudi_rs(table) == MINE
     table.cluster()
     assert content(table) == by_hudi_rs(table) == MINE
     assert files(table) == [1, 1]
+
+
+def test_m9_a_plan_that_is_overtaken_while_it_is_run_is_taken_back(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, execute = table.schedule_clustering(), clustering._execute
+    assert begin is not None
+
+    def overtaken(*given: Any) -> Any:
+        found = execute(*given)
+        opened(table, PREFERRED).upsert(rows((1, "a", "mine", 90)))
+        return found
+
+    monkeypatch.setattr(clustering, "_execute", overtaken)
+    with pytest.raises(WriteConflict, match=f"instant {begin} lost to"):
+        opened(table).run_clustering(begin)
+    assert table.timeline().pending(Action.CLUSTERING) == ()
+    assert not list(Path(table.url).rglob(f"*_{begin}.parquet"))
+    assert content(table) == by_hudi_rs(table) == MINE
 
 
 def test_m9_twin_a_plan_that_is_completed_all_the_same_loses_the_write(
@@ -483,6 +509,53 @@ def test_a_write_respects_a_plan_of_the_jvm(tmp_path: Path) -> None:
 
 def opened_jvm(name: str, tmp_path: Path) -> Table:
     return Table.open(unpacked(name, tmp_path / "t"), settings=SETTINGS)
+
+
+# -- by themselves -----------------------------------------------------------------------------------------------------
+
+
+def test_commits_cluster_by_themselves_if_they_are_told_to(tmp_path: Path) -> None:
+    made(tmp_path / "t", "copy on write")
+    told = Table.open(str(tmp_path / "t"), settings=replace(SETTINGS, clustering=ClusterEvery(3, ["ts"])))
+    counts = []
+    for number in range(7):
+        told.upsert(rows((number, "a", "x", 100 - number)))
+        counts.append(len(told.snapshot().slices))
+    assert counts == [1, 1, 2, 3, 1, 2, 3], "the commit that made the table counts, too"
+    assert content(told) == by_hudi_rs(told) == [(number, "a", "x", 100 - number) for number in range(7)]
+
+
+def test_commits_compact_by_themselves_and_a_failure_of_that_fails_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "t", "by event")
+    settings = replace(SETTINGS, compaction=CompactEvery(2), clustering=ClusterEvery(100))
+    told = Table.open(str(tmp_path / "t"), settings=settings)
+    for number in range(6):
+        told.upsert(rows((1, "a", "x", number)))
+    assert [one.operation for one in told.history()].count("COMPACT") == 3
+    assert sum(len(one.logs) for one in told.snapshot().slices) <= 1
+
+    def fail(*_: object) -> None:
+        raise Unavailable("the store is gone")
+
+    monkeypatch.setattr(executor, "schedule", fail)
+    for number in range(6, 10):
+        told.upsert(rows((1, "a", "x", number)))
+    assert content(told) == by_hudi_rs(told) == [(1, "a", "x", 9)]
+
+
+def test_hudis_own_keys_say_it_too() -> None:
+    assert TableSettings.from_hudi({}).compaction is TableSettings.from_hudi({}).clustering is None
+    given = {
+        "hoodie.compact.inline": "true",
+        "hoodie.clustering.inline": "true",
+        "hoodie.clustering.inline.max.commits": "7",
+        "hoodie.clustering.plan.strategy.sort.columns": "ts, id",
+    }
+    found = TableSettings.from_hudi(given)
+    assert found.compaction == CompactEvery(5)
+    assert found.clustering == ClusterEvery(7, ("ts", "id"), 1 << 30, 300 << 20)
 
 
 # -- histories ---------------------------------------------------------------------------------------------------------

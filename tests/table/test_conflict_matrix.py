@@ -4,6 +4,8 @@ RFC-22: of two writes of one file group the one that commits later gives way; al
 groups. Table services never stand in a writer's way, nor writers in theirs; only a savepoint is refused whose files a
 clean has planned to remove.
 
+A clustering begins when it is planned: then it holds its file groups, or with `prefer_writer` it gives way.
+
 In a table with a bucket index a new key goes into its bucket's file group, so that an insert is a write like others;
 and two writers are told that both make the first file group of a bucket.
 """
@@ -24,10 +26,10 @@ from table import bucket_tables
 from table.bucket_tables import bucket, groups, in_their_buckets
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
-from lockprovider.table import HistoryGone, KeepVersions, Table, TableSpec, Transaction, WriteConflict
+from lockprovider.table import HistoryGone, KeepVersions, Table, TableSettings, TableSpec, Transaction, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services import clean as cleaner
-from lockprovider.table.timeline.conflict import by_partition
+from lockprovider.table.timeline.conflict import by_partition, prefer_writer
 
 Rows = set[tuple[int, str, int]]
 SERVICES = ("clean", "rollback", "savepoint")
@@ -59,6 +61,20 @@ overwrite   .       later   later   later      .          .         .
 clean       .       .       .       .          .          .         savepoint
 rollback    .       .       .       .          .          .         .
 savepoint   .       .       .       .          savepoint  .         .
+"""
+# A clustering of the place is planned, then the other begins. It finishes first, or later than the other.
+#   first  the one that finishes first gives way
+CLUSTERING = """
+            insert  upsert  delete  overwrite  clean      rollback  savepoint
+first       .       later   later   later      .          .         .
+later       .       first   first   first      .          .         .
+"""
+# The same where writers are preferred: those that are going to roll back, too. What an overwrite ends is known when it
+# commits, and not before.
+CLUSTERING_GIVES_WAY = """
+            insert  upsert  delete  overwrite  clean      rollback  savepoint
+first       .       first   first   later      .          first     .
+later       .       later   later   later      .          .         .
 """
 # `first` is an insert into a bucket that has no file group yet; an overwrite has a row for it, too.
 BUCKETS = """
@@ -107,7 +123,7 @@ class Running:
 
 def begin(kind: str, table: Table, place: Place, number: int, oldest: str) -> Running:
     """Begin an operation in one place; `oldest` is the commit that a savepoint would keep."""
-    if kind in ("clean", "savepoint"):
+    if kind in ("clean", "savepoint", "cluster"):
         return _service(kind, table, oldest)
     txn, ended, new = table.transaction(), _ended(kind, place), _new(kind, place, number)
     _write(kind, txn, place, new)
@@ -140,7 +156,7 @@ def _new_row(place: Place, wanted: int, number: int) -> tuple[int, str, int]:
 
 def _write(kind: str, txn: Transaction, place: Place, new: Rows) -> None:
     if kind == "overwrite":
-        txn.overwrite([place.part])
+        txn.end_partitions([place.part])
         engine.insert(txn, rows(*new))
     elif kind == "delete":
         engine.write(txn, deletes=pa.table({"id": [place.key], "part": [place.part]}))
@@ -151,6 +167,9 @@ def _write(kind: str, txn: Transaction, place: Place, new: Rows) -> None:
 def _service(kind: str, table: Table, oldest: str) -> Running:
     if kind == "savepoint":
         return Running(lambda: table.savepoint(oldest), lambda found: found)
+    if kind == "cluster":
+        plan = table.schedule_clustering()
+        return Running((lambda: None) if plan is None else (lambda: table.run_clustering(plan)), lambda found: found)
     alive = contextlib.ExitStack()
     planned = cleaner._schedule(table, KeepVersions(1), alive)
     end = (lambda: None) if planned is None else (lambda: cleaner._carry_out(table, *planned))
@@ -164,22 +183,29 @@ class Template(NamedTuple):
     oldest: str
 
     @classmethod
-    def made(cls, folder: Path, spec: TableSpec) -> Template:
+    def made(cls, folder: Path, spec: TableSpec, *, apart: bool = False) -> Template:
+        """`apart`: each row has a file group of its own."""
         table = Table.create(str(folder), spec, settings=SETTINGS)
-        oldest = upsert(table, *((key, part, 0) for key, part, _ in START)).instant
+        written = [(key, part, 0) for key, part, _ in sorted(START)]
+        oldest = [upsert(table, *some).instant for some in ([[row] for row in written] if apart else [written])][-1]
         for wanted in ("a", "b"):
             upsert(table, *(row for row in START if row[1] == wanted))
         shutil.rmtree(folder / ".hoodie" / ".locks")  # the lock's line is of whoever made the template
         return cls(folder, oldest)
 
-    def copy(self, folder: Path) -> Table:
+    def copy(self, folder: Path, settings: TableSettings = SETTINGS) -> Table:
         shutil.copytree(self.folder, folder)
-        return Table.open(str(folder), settings=SETTINGS)
+        return Table.open(str(folder), settings=settings)
 
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Template:
     return Template.made(tmp_path_factory.mktemp("matrix") / "plain", SPEC)
+
+
+@pytest.fixture(scope="session")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    return Template.made(tmp_path_factory.mktemp("matrix") / "apart", SPEC, apart=True)
 
 
 @pytest.fixture(scope="session")
@@ -208,6 +234,25 @@ def test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask(
         check(bucketed.copy(tmp_path / "4"), "", (first, HERE), (later, NEXT_DOOR), there)
 
 
+PREFERRED = replace(SETTINGS, resolution=prefer_writer)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, PREFERRED], ids=["clustering holds", "writers are preferred"])
+@pytest.mark.parametrize("other", CLUSTERING.split("\n")[1].split())
+def test_each_operation_beside_a_clustering(
+    tmp_path: Path, apart: Template, other: str, settings: TableSettings
+) -> None:
+    said = CLUSTERING if settings is SETTINGS else CLUSTERING_GIVES_WAY
+    first, later = (expected(said, when, other) for when in ("first", "later"))
+    check(apart.copy(tmp_path / "1", settings), apart.oldest, ("cluster", HERE), (other, HERE), first)
+    table = apart.copy(tmp_path / "2", settings)
+    check(table, apart.oldest, (other, HERE), ("cluster", HERE), later, first_begins=False)
+    check(apart.copy(tmp_path / "3", settings), apart.oldest, ("cluster", HERE), (other, ELSEWHERE), ".")
+    table = apart.copy(tmp_path / "4", settings)  # what a writer that is preferred has announced is not planned
+    if settings is PREFERRED and other in ("upsert", "delete"):
+        check(table, apart.oldest, ("cluster", HERE), (other, HERE), ".", first_begins=False)
+
+
 def check(
     table: Table, oldest: str, first: tuple[str, Place], later: tuple[str, Place], outcome: str, *, first_begins=True
 ) -> None:
@@ -220,7 +265,7 @@ def check(
     found = START
     for kind, place, number in plan:
         running = begun[number]
-        if (outcome == "later" and number == LATER) or outcome == kind == "savepoint":
+        if outcome == {FIRST: "first", LATER: "later"}[number] or outcome == kind == "savepoint":
             with pytest.raises((WriteConflict, HistoryGone)):
                 running.finish()
         else:

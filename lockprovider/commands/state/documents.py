@@ -15,10 +15,10 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, REFUSED, complain, storage_options
 from lockprovider.commands.place import Commands, add_object_command, say
-from lockprovider.observe.words import moment
 from lockprovider.recipes.state import Revision, State
 from lockprovider.recipes.state.codecs import Json, Raw
 from lockprovider.recipes.state.difference import NOT_THERE
+from lockprovider.words import moment
 
 
 class _Stored:

@@ -43,6 +43,7 @@ def info(table: Table) -> CommandAnswer:
         "bytes": sum(size for _, _, size in _files(seen.slices)),
         "log_files": sum(len(slice_.logs) for slice_ in seen.slices),
         "pending_compactions": list(now.pending(Action.COMPACTION)),
+        "pending_clusterings": list(now.pending(Action.CLUSTERING)),
     }
     columns = [f"{name} {kind}" for name, kind in said["columns"].items()]
     rows = tuple((key.replace("_", " "), columns if key == "columns" else value) for key, value in said.items())

@@ -13,8 +13,8 @@ from html import escape
 from typing import Literal
 
 from lockprovider.observe.svg import FAINT, GRID, INK, RED, Scale, heading, sheet, text, tick
-from lockprovider.observe.words import count, span
 from lockprovider.table.format.instant import format_ms
+from lockprovider.words import count, span
 
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 Holding = tuple[int, int, str]  # from, until, who

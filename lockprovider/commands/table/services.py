@@ -1,4 +1,4 @@
-"""`lockprovider table clean | compact | archive | savepoint | restore | rollback | share | ... URL`."""
+"""`lockprovider table clean | compact | cluster | archive | savepoint | restore | rollback | share | ... URL`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from lockprovider.commands.table.options import INSTANT, add_table_command, open
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
+from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
+_CLUSTERED = ("instant", "completion", "partition", "file_group", "state")
 _COMPACTED = ("instant", "completion", "partition", "file_group")
 
 
@@ -24,6 +26,7 @@ def add(commands: Commands) -> None:
     """Register them."""
     _add_clean(commands)
     _add_compact(commands)
+    _add_cluster(commands)
     _add_archive(commands)
     parser = add_table_command(commands, "savepoint", _savepoint, "Keep the files of a commit from being cleaned.")
     parser.add_argument("instant", nargs="?", metavar="INSTANT", help=f"{INSTANT} (default: the last)")
@@ -63,13 +66,17 @@ def _add_clean(commands: Commands) -> None:
 def _add_compact(commands: Commands) -> None:
     about = "Merge the log files of a merge-on-read table into new base files, while writers go on."
     parser = add_table_command(commands, "compact", _compact, about)
+    _add_plan_options(parser, "merged")
+
+
+def _add_plan_options(parser: Any, done: str) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--schedule", action="store_true", help="only write down what is to be merged")
+    what.add_argument("--schedule", action="store_true", help=f"only write down what is to be {done}")
     what.add_argument(
         "--run", dest="scheduled", metavar="INSTANT", help="run a scheduled one, or go on with a dead executor's"
     )
     what.add_argument("--unschedule", metavar="INSTANT", help="take a scheduled one back; no row changes by it")
-    what.add_argument("--dry-run", action="store_true", help="only say what would be merged")
+    what.add_argument("--dry-run", action="store_true", help=f"only say what would be {done}")
 
 
 def _compact(arguments: Any) -> int:
@@ -92,6 +99,45 @@ def _compact(arguments: Any) -> int:
     word = "would merge" if arguments.dry_run else "merged"
     title = f"{word} {sum(one.log_files for one in done)} log files of {len(rows)} file groups"
     return say_answer(arguments, CommandAnswer(told, title, _COMPACTED if rows else (), rows))
+
+
+def _add_cluster(commands: Commands) -> None:
+    about = "Join small files of each partition into larger ones, sorted; writes of those files give way meanwhile."
+    parser = add_table_command(commands, "cluster", _cluster, about)
+    parser.add_argument("--sort-by", action="append", default=[], metavar="COLUMN", help="sort by it; may be repeated")
+    parser.add_argument(
+        "--target-file-bytes", type=int, default=TARGET_FILE_BYTES, metavar="N", help="a new file (default: 128 MiB)"
+    )
+    parser.add_argument("--small-file-bytes", type=int, metavar="N", help="join files below (default: half the target)")
+    _add_plan_options(parser, "joined")
+
+
+def _cluster(arguments: Any) -> int:
+    table, given = opened(arguments), (arguments.sort_by, arguments.target_file_bytes, arguments.small_file_bytes)
+    if arguments.schedule:
+        begin = table.schedule_clustering(*given)
+        said = f"scheduled clustering {begin}" if begin else "there is nothing to cluster"
+        return say_answer(arguments, CommandAnswer({"scheduled": begin}, said))
+    if arguments.unschedule:
+        table.unschedule_clustering(arguments.unschedule)
+        said = f"clustering {arguments.unschedule} is not scheduled any more"
+        return say_answer(arguments, CommandAnswer({"unscheduled": arguments.unschedule}, said))
+    done = (
+        (table.run_clustering(arguments.scheduled),)
+        if arguments.scheduled
+        else table.cluster(*given, dry_run=arguments.dry_run)
+    )
+    found = [(one, (("ended", one.file_groups), ("new", one.new_file_groups))) for one in done]
+    rows = tuple(
+        (one.instant, one.completion, *group, state)
+        for one, both in found
+        for state, groups in both
+        for group in groups
+    )
+    told = [dict(zip(_CLUSTERED, row, strict=True)) for row in rows]
+    old, new = sum(len(one.file_groups) for one in done), sum(len(one.new_file_groups) for one in done)
+    title = f"would join {old} files" if arguments.dry_run else f"joined {old} files into {new}"
+    return say_answer(arguments, CommandAnswer(told, title, _CLUSTERED if rows else (), rows))
 
 
 def _add_archive(commands: Commands) -> None:

@@ -112,8 +112,8 @@ def _tail(arguments: Any) -> int:
     reader = _reader(log, arguments)
     idle_s, timeout_s = arguments.idle, arguments.timeout
     if reader is not None:
-        return _show(arguments, reader.follow(idle_s=idle_s, timeout_s=timeout_s), reader)
-    return _show(arguments, log.follow(_start(arguments), idle_s=idle_s, timeout_s=timeout_s), None)
+        return _show(arguments, reader.follow(idle_s=idle_s, timeout=timeout_s), reader)
+    return _show(arguments, log.follow(_start(arguments), idle_s=idle_s, timeout=timeout_s), None)
 
 
 def _start(arguments: Any) -> Any:

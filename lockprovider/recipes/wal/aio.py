@@ -73,9 +73,9 @@ class AsyncLogReader:
         async for batch in _batches(await asyncio.to_thread(self._reader.read)):
             yield batch
 
-    async def follow(self, *, idle_s: float = 1.0, timeout_s: float | None = None) -> AsyncIterator[LogBatch]:
+    async def follow(self, *, idle_s: float = 1.0, timeout: float | None = None) -> AsyncIterator[LogBatch]:
         """See `LogReader.follow`."""
-        batches = await asyncio.to_thread(self._reader.follow, idle_s=idle_s, timeout_s=timeout_s)
+        batches = await asyncio.to_thread(self._reader.follow, idle_s=idle_s, timeout=timeout)
         async for batch in _batches(batches):
             yield batch
 
@@ -122,10 +122,10 @@ class AsyncWal:
             yield batch
 
     async def follow(
-        self, start: Start = "oldest", *, idle_s: float = 1.0, timeout_s: float | None = None
+        self, start: Start = "oldest", *, idle_s: float = 1.0, timeout: float | None = None
     ) -> AsyncIterator[LogBatch]:
         """See `Wal.follow`."""
-        batches = await asyncio.to_thread(self._log.follow, start, idle_s=idle_s, timeout_s=timeout_s)
+        batches = await asyncio.to_thread(self._log.follow, start, idle_s=idle_s, timeout=timeout)
         async for batch in _batches(batches):
             yield batch
 
@@ -153,9 +153,9 @@ class AsyncWal:
         """See `Wal.info`."""
         return await asyncio.to_thread(self._log.info)
 
-    async def close(self, timeout_s: float | None = None) -> None:
+    async def close(self, timeout: float | None = None) -> None:
         """See `Wal.close`."""
-        await asyncio.to_thread(self._log.close, timeout_s)
+        await asyncio.to_thread(self._log.close, timeout)
 
     async def __aenter__(self) -> AsyncWal:
         return self

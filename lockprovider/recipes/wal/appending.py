@@ -219,7 +219,8 @@ class Appending:
         known: a slot that is there; where the search for the end begins.
         drafted: what is written, or to be written.
         doubt: a copy of it may be on its way, or have landed.
-        sent: the operations that may be in the log, in a place that was used again since.
+        sent: the operations that may be in the log, in a place that was used again since; `took` are the clients that
+            have taken a name by that, and under which epoch.
     """
 
     operations: tuple[LogOperation, ...]
@@ -229,6 +230,7 @@ class Appending:
     drafted: Drafted | None = None
     doubt: bool = False
     sent: tuple[bool, ...] = ()
+    took: tuple[tuple[str, int], ...] = ()
     results: tuple[Result, ...] = ()
 
     @property
@@ -264,11 +266,22 @@ class Appending:
             return replace(self, need=Need.SEND)  # not yet: the condition still holds
         if there.slot == self.slot and there.batch == self.batch:
             return self.won()
-        sent = self.sent
+        sent, took = self.sent, self.took
         if there.slot > self.slot and self.doubt:
             before = sent or (False,) * len(self.operations)
             sent = tuple(was or now for was, now in zip(before, self.drafted.carried, strict=True))
-        return replace(self, need=Need.END, known=there.slot, drafted=None, doubt=False, sent=sent)
+            took = tuple(self.taken().items())
+        return replace(self, need=Need.END, known=there.slot, drafted=None, doubt=False, sent=sent, took=took)
+
+    def taken(self) -> dict[str, int]:
+        """By client: the epoch of the name that it has taken by this batch, or may have."""
+        found = dict(self.took)
+        if self.drafted is not None and self.doubt:
+            table = self.drafted.head.producers
+            for one, is_in in zip(self.operations, self.drafted.carried, strict=True):
+                if is_in and isinstance(one, Append) and table[one.producer].client == one.client:
+                    found[one.client] = table[one.producer].epoch
+        return found
 
     def failed(self, error: Exception, unknown: Exception) -> Appending:
         """It goes no further: who was to be written gets the error, or, in doubt, that nobody knows."""

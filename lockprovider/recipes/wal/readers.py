@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.given import seconds
 from lockprovider.recipes.errors import Fenced, MalformedObject
 from lockprovider.recipes.wal.manifest import LogManifest
 from lockprovider.recipes.wal.objects import LogObjects
@@ -55,9 +56,10 @@ class LogReader:
         """
         return read_from(self._objects, self.position)
 
-    def follow(self, *, idle_s: float = 1.0, timeout_s: float | None = None) -> Iterator[LogBatch]:
-        """The same, and then what comes, looked for every 50 ms to `idle_s`; ends if nothing came for `timeout_s`."""
-        return follow_from(self._objects, self.position, idle_s=idle_s, timeout_s=timeout_s)
+    def follow(self, *, idle_s: float = 1.0, timeout: float | None = None) -> Iterator[LogBatch]:
+        """The same, and then what comes: see `Wal.follow`."""
+        limit_s = None if timeout is None else seconds(timeout)
+        return follow_from(self._objects, self.position, idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
 
     def commit(self, position: Position) -> None:
         """Go on there from now on; what is before it may be trimmed. May be repeated.

@@ -45,7 +45,7 @@ Start = Position | Literal["oldest", "end"]
 class Wal:
     """A log. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
-    `timeout_s` is for each operation with all its tries, `pace_s` the seconds between two writes.
+    `timeout` (s) is for each operation with all its tries, `pace_s` the seconds between two writes.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Wal:
         store: Store,
         path: str,
         *,
-        timeout_s: float = _TIMEOUT_S,
+        timeout: float = _TIMEOUT_S,
         pace_s: float = 0.0,
         world: World | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class Wal:
             self._commit, world=self.world, pace_s=seconds(pace_s, "pace_s")
         )
         store = store.on_throttled(self._batcher.throttled)
-        self._objects = LogObjects(store, self.path, seconds(timeout_s, "timeout_s"), self.world)
+        self._objects = LogObjects(store, self.path, seconds(timeout), self.world)
         self._writer = LogWriter(self._objects)
         self._be_new()
         _ALL.add(self)
@@ -178,13 +178,13 @@ class Wal:
         return read_from(self._objects, self.position(start))
 
     def follow(
-        self, start: Start = "oldest", *, idle_s: float = 1.0, timeout_s: float | None = None
+        self, start: Start = "oldest", *, idle_s: float = 1.0, timeout: float | None = None
     ) -> Iterator[LogBatch]:
-        """The same, and then what comes, looked for every 50 ms to `idle_s`; ends if nothing came for `timeout_s`.
+        """The same, and then what comes, looked for each 50 ms to `idle_s`; ends if nothing came for `timeout` s.
 
         An idle look is a conditional GET.
         """
-        limit_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        limit_s = None if timeout is None else seconds(timeout)
         return follow_from(self._objects, self.position(start), idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
 
     def reader(self, name: str, *, start: Start = "oldest") -> LogReader:
@@ -251,9 +251,9 @@ class Wal:
             manifest.slots, manifest.retain, manifest.floor, behind(last), last.epoch, last.led, named, there
         )
 
-    def close(self, timeout_s: float | None = None) -> None:
-        """Take nothing more, and return once what waits is written."""
-        self._batcher.close(timeout_s)
+    def close(self, timeout: float | None = None) -> None:
+        """Take nothing more, and return once what waits is written, or after so many seconds."""
+        self._batcher.close(timeout)
 
     def __enter__(self) -> Wal:
         return self

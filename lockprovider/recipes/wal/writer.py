@@ -19,7 +19,6 @@ from lockprovider.recipes.wal.appending import (
 )
 from lockprovider.recipes.wal.objects import LogObjects
 from lockprovider.recipes.wal.readers import make_room
-from lockprovider.recipes.wal.reports import Appended
 from lockprovider.recipes.wal.slot import Head, encode_slot
 
 SLOT_BYTES = 4 << 20
@@ -77,7 +76,7 @@ class LogWriter:
                 turn = turn.failed(Unavailable(why, path=self._objects.path), self._unknown(why))
             elif failed and failures > 1:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
-        self._keep(turn)
+        self._took.update(turn.taken())
         return [self._unknown(str(one)) if isinstance(one, Forgotten) else one for one in turn.results]
 
     def _step(self, turn: Appending) -> Appending:
@@ -147,17 +146,6 @@ class LogWriter:
         if not isinstance(operation, Append):
             return operation
         return replace(operation, took=self._took.get(operation.client, 0))
-
-    def _keep(self, turn: Appending) -> None:
-        """Under which epoch of their names the clients are, or may be."""
-        table = {} if turn.drafted is None else turn.drafted.head.producers
-        answers = zip(turn.operations, turn.results, strict=True)
-        for one, result in answers:
-            unsure = isinstance(result, (Appended, OutcomeUnknown))
-            if isinstance(one, Append) and unsure and one.producer in table:
-                has = table[one.producer]
-                if has.client == one.client:
-                    self._took[one.client] = has.epoch
 
     def _note(self, operation: LogOperation, result: Result) -> None:
         if not isinstance(operation, Append) or operation.producer.startswith(UNNAMED):

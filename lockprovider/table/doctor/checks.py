@@ -35,8 +35,10 @@ def _commits(facts: Facts) -> Iterator[TableFinding]:
 
 
 def _ghosts(facts: Facts) -> Iterator[TableFinding]:
+    """A service's rollback leaves its plan, which is run again."""
+    planned = {i.begin for i in facts.timeline.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
     for instant in facts.timeline.writes:
-        if instant.begin in facts.victims:
+        if instant.begin in facts.victims - planned:
             what = f"{instant.file_name} was rolled back, and came back: its writer was paused for long"
             yield TableFinding(
                 "commits", "wrong", what, "remove the file, while nobody writes; its rows were never there"
@@ -81,7 +83,17 @@ def _services(facts: Facts) -> Iterator[TableFinding]:
                 )
     for begin in facts.timeline.pending(Action.CLUSTERING):
         what = f"clustering {begin} is planned: writes of its file groups give way to it"
-        yield TableFinding("services", "note", what, "run it with JVM Hudi, or roll it back there")
+        mend = f"`lockprovider table cluster URL --run {begin}` runs it, `--unschedule {begin}` takes it back"
+        yield TableFinding("services", "note", what, mend)
+    for begin in facts.timeline.pending(Action.COMPACTION):
+        what = f"compaction {begin} is planned, and no other merges its file groups"
+        mend = f"`lockprovider table compact URL --run {begin}` runs it, `--unschedule {begin}` takes it back"
+        yield TableFinding("services", "note", what, mend)
+    alone = [one for one in facts.slices if one.logs and not one.path]
+    if alone:
+        what = f"{len(alone)} file groups have logs and no base file: {some(one.logs[0].path for one in alone)}"
+        mend = "`lockprovider table compact URL`; until then JVM Hudi misses them while their first write is pending"
+        yield TableFinding("services", "note", what, mend)
 
 
 def _archive(facts: Facts) -> Iterator[TableFinding]:

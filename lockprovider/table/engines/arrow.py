@@ -35,7 +35,7 @@ from lockprovider.table.read.scan import Where, plan_scan, to_table
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
@@ -63,12 +63,14 @@ def append(
     table: TableContext,
     rows: Rows,
     *,
-    retries: int = 0,
+    retries: int | None = None,
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
     """Add rows with new keys, without looking whether they are there: see `Table.append`."""
     stream = as_stream(rows)
+    if retries is None:
+        retries = 0 if isinstance(stream, pa.RecordBatchReader) else WHOLE_RETRIES
     if retries and isinstance(stream, pa.RecordBatchReader):
         raise InvalidRecords("a RecordBatchReader can be read only once: give a pyarrow Table to have retries")
     return transact(
@@ -81,7 +83,7 @@ def upsert(
     rows: Rows,
     *,
     deletes: Rows | None = None,
-    retries: int = 0,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
@@ -95,7 +97,7 @@ def upsert(
 
 
 def delete(
-    table: TableContext, keys: Rows, *, retries: int = 0, extra: Mapping[str, str] | None = None
+    table: TableContext, keys: Rows, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """Delete rows by key: see `Table.delete`."""
     gone = as_table(keys)

@@ -44,7 +44,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import AsOf, FileSlice
-from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 Frame = Any  # a dask.dataframe.DataFrame
@@ -56,7 +56,7 @@ _DASK: Any = dask  # its functions have no types
 
 
 def append(
-    table: TableContext, rows: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None
+    table: TableContext, rows: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """Add rows with new keys, without looking whether they are there; see `Table.append`.
 
@@ -73,7 +73,7 @@ def upsert(
     rows: Frame,
     *,
     deletes: Frame | None = None,
-    retries: int = 0,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Insert rows or replace them by key, and delete keys; see `Table.upsert`.
@@ -86,7 +86,7 @@ def upsert(
 
 
 def delete(
-    table: TableContext, keys: Frame, *, retries: int = 0, extra: Mapping[str, str] | None = None
+    table: TableContext, keys: Frame, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """Delete rows by key; see `Table.delete`.
 
@@ -97,7 +97,7 @@ def delete(
 
 
 def write(
-    rows: Frame, table: TableContext, *, retries: int = 0, extra: Mapping[str, str] | None = None
+    rows: Frame, table: TableContext, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """`upsert` in Dask's order of words, as in `to_parquet(rows, path)`."""
     return upsert(table, rows, retries=retries, extra=extra)
@@ -112,6 +112,8 @@ def read(
     partitions: Iterable[str] | None = None,
     filter: Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: str | datetime | AsOf | None = None,
+    *,
+    read_optimized: bool = False,
 ) -> Frame:
     """The rows, one Dask partition a file; see `Table.to_arrow`. The files are fixed now: later commits do not show.
 
@@ -120,6 +122,7 @@ def read(
     """
     table = source.table if isinstance(source, Transaction) else source
     seen = source.snapshot if isinstance(source, Transaction) else consistent.snapshot(source, as_of)
+    seen = seen.read_optimized if read_optimized else seen
     schema = table.schema(seen.timeline)
     scan = plan_scan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
     empty = to_frame(scan.schema.empty_table())

@@ -1,4 +1,4 @@
-"""Rows as they come in: a pandas or polars DataFrame, a pyarrow Table, RecordBatch or RecordBatchReader.
+"""Rows as they come in: a pandas or polars DataFrame or LazyFrame, a pyarrow Table, RecordBatch or RecordBatchReader.
 
 Promised: rows arrive whole or not at all; a column that does not fit is named. A number goes into another kind of
 number if no value changes by that (pandas makes floats of integers with gaps), text never becomes a number or the other
@@ -39,6 +39,8 @@ def as_stream(rows: Rows) -> pa.Table | pa.RecordBatchReader:
             found = pa.Table.from_batches([rows])
         case _ if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             found = _of_pandas(rows)
+        case _ if type(rows).__module__.partition(".")[0] == "polars" and hasattr(rows, "collect"):
+            found = pa.table(rows.collect())
         case _ if hasattr(rows, "__arrow_c_stream__"):
             found = pa.table(rows)
         case _:

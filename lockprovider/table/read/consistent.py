@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PointInTime = str | datetime | AsOf | None  # None is now
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Commit:
     """One completed write: its begin and completion times (17 digits, UTC), its action, and what it did."""
 
@@ -42,6 +42,9 @@ class Commit:
     completion: str
     action: str
     metadata: CommitMetadata
+
+    def __repr__(self) -> str:
+        return f"<Commit {self.instant} {self.operation}, completed {self.completion}>"
 
     @property
     def operation(self) -> str:

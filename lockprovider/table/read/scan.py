@@ -38,9 +38,10 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import merged_rows
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
-Where = Any  # a pyarrow.compute.Expression, or a list of tuples as for pyarrow.parquet.read_table; None for all rows
+Where = Any  # SQL text (see `sql_where`), a pyarrow expression, or its list of tuples; None for all rows
 
 SCAN_BATCH_ROWS = 1 << 16
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
@@ -158,13 +159,21 @@ def _merged(
 
 def _expression(where: Where, full: pa.Schema) -> Any:
     try:
-        expression = where if isinstance(where, pc.Expression) else pq.filters_to_expression(where)
+        expression = _of_given(where, full)
         full.empty_table().filter(expression)
+    except InvalidInput:
+        raise
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidInput(f"filter {where} does not fit the table ({error}); its columns are {full.names}") from error
     if _BY_NUMBER in str(expression):
         raise InvalidInput(f"filter {where} mentions a column by its number; name it, of {full.names}")
     return expression
+
+
+def _of_given(where: Where, full: pa.Schema) -> Any:
+    if isinstance(where, str):
+        return parse_where(where, full)
+    return where if isinstance(where, pc.Expression) else pq.filters_to_expression(where)
 
 
 def _mentioned(expression: Any, full: pa.Schema) -> list[str]:

@@ -17,6 +17,7 @@ Source: Hudi `ClusteringPlanActionExecutor`, `BaseHoodieTableServiceClient.clust
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ import pyarrow as pa
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import whole
 from lockprovider import Lease
 from lockprovider.table.errors import ARCHIVED, UnsupportedTable, WriteConflict
 from lockprovider.table.files.bucket_groups import look_like_buckets
@@ -48,7 +48,7 @@ from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
-from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule, bytes_of, clustering_plan
+from lockprovider.table.timeline.clustering_plan import ClusteringRule, bytes_of, clustering_plan
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
@@ -81,32 +81,20 @@ class _Output(NamedTuple):
     file_ids: tuple[str, ...]
 
 
-def clustering_rule(
-    sort_by: Sequence[str] = (), target_file_bytes: int = TARGET_FILE_BYTES, small_file_bytes: int | None = None
-) -> ClusteringRule:
-    """The rule that a caller gave; small files are by default those below half of the target.
-
-    Raises:
-        InvalidInput: one of them cannot be.
-    """
-    if isinstance(sort_by, str) or not all(isinstance(name, str) for name in sort_by):
-        raise InvalidInput(f"sort_by={sort_by!r} must be names of columns, e.g. sort_by=('ts',)")
-    target = whole(target_file_bytes, "target_file_bytes", least=1)
-    small = max(1, target // 2) if small_file_bytes is None else whole(small_file_bytes, "small_file_bytes", least=1)
-    return ClusteringRule(tuple(sort_by), target, small)
-
-
 def cluster_table(table: TableContext, rule: ClusteringRule) -> tuple[ClusteringResult, ...]:
     """Run what is scheduled and nobody runs, then schedule and run what there is to join now, plan by plan.
 
     Raises:
         UnsupportedTable: the table has buckets, or cannot be written here.
         InvalidInput: it cannot be sorted by these columns.
-        WriteConflict: a plan was overtaken by a write, and taken back; those before it are completed.
+        WriteConflict: a plan of its own was overtaken by a write, and taken back; those before it are completed.
         NotAcquired, CasError: the lock or the store; what was scheduled is run by the next call.
     """
     _check(table, rule)
-    done = [run_clustering(table, begin) for begin in executor.left(table, Action.CLUSTERING)]
+    done = []
+    for begin in executor.left(table, Action.CLUSTERING):
+        with contextlib.suppress(WriteConflict):  # it was overtaken, and is taken back
+            done.append(run_clustering(table, begin))
     first = mine = schedule_clustering(table, rule)
     while mine is not None:
         done.append(run_clustering(table, mine))
@@ -226,8 +214,10 @@ def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
     return ConcurrentOperation(Instant(begin, Action.CLUSTERING, InstantState.INFLIGHT), CLUSTER, groups)
 
 
-def _plan_of(table: TableContext, begin: str) -> ClusteringPlan:
-    return decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
+def _plan_of(table: TableContext, begin: str, lease: Lease) -> ClusteringPlan:
+    planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
+    _give_way(table, lease, begin, table.timeline(), planned)
+    return planned
 
 
 def _executing(table: TableContext, begin: str) -> AbstractContextManager[tuple[WriterHeartbeat, ClusteringPlan]]:

@@ -152,7 +152,7 @@ def _plan_of(table: TableContext, begin: str) -> tuple[CompactionOperation, ...]
 def _executing(
     table: TableContext, begin: str
 ) -> AbstractContextManager[tuple[WriterHeartbeat, tuple[CompactionOperation, ...]]]:
-    return executor.executing(table, begin, Action.COMPACTION, partial(_plan_of, table, begin), _is_ours)
+    return executor.executing(table, begin, Action.COMPACTION, lambda _: _plan_of(table, begin), _is_ours)
 
 
 def _is_ours(planned: tuple[CompactionOperation, ...], path: str) -> bool:

@@ -71,7 +71,7 @@ def executing(
     table: TableContext,
     begin: str,
     action: Action,
-    read: Callable[[], _Planned],
+    read: Callable[[Lease], _Planned],
     is_ours: Callable[[_Planned, str], bool],
 ) -> Iterator[tuple[WriterHeartbeat, _Planned]]:
     """Be its only executor.
@@ -85,7 +85,7 @@ def executing(
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     with table.lock.acquire() as lease:
         _refuse_unless_free(table, begin, action)
-        planned = read()
+        planned = read(lease)
         for path in plans.files_by_begin(table).get(begin, ()):
             if not is_ours(planned, path):
                 table.store.delete(path)

@@ -8,6 +8,8 @@ NOT promised: that an answer still holds when it is there, or that two answers a
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -23,10 +25,11 @@ from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.current import CurrentState, TableView
-from lockprovider.table.state.events import EventKind, TableEvent, Watcher, nobody
+from lockprovider.table.state.events import LOGGED, EventKind, TableEvent, Watcher, nobody
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
+_LOG = logging.getLogger("lockprovider.table")
 _LOOKS_FOR_DEAD = 2  # in the interval of a heartbeat: who is dead has been so for several intervals by then
 
 _Context = TypeVar("_Context", bound="TableContext")
@@ -79,7 +82,7 @@ class TableContext:
     @classmethod
     def open(
         cls: type[_Context],
-        url: str,
+        url: str | os.PathLike[str],
         *,
         storage_options: dict[str, Any] | None = None,
         settings: TableSettings | None = None,
@@ -101,6 +104,9 @@ class TableContext:
         if settings is not None and settings.index is not None:
             settings.index.check(config)
         return table
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.url!r}>"
 
     def config(self) -> TableConfig:
         """The table's properties as they are now.
@@ -158,6 +164,13 @@ class TableContext:
         every_s = self.settings.heartbeat.interval_s / _LOOKS_FOR_DEAD
         return self.memory.may_look_for_dead(self.world.monotonic_s(), every_s)
 
+    def run_inline_services(self) -> None:
+        """What follows a commit in the same process: nothing, where rows are not rewritten. A `Table` does more."""
+
     def tell(self, kind: EventKind, begin: str, **detail: object) -> None:
-        """Tell the watcher."""
+        """Tell the watcher, and the log."""
+        level = logging.INFO if kind in LOGGED else logging.DEBUG
+        if _LOG.isEnabledFor(level):
+            said = ", ".join(f"{name} {value}" for name, value in detail.items())
+            _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({said})" if said else "")
         self._watcher(TableEvent(kind, self.world.now_ms(), begin, detail))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 EventKind = Literal[
     "begin",  # an instant was taken; data files may be written from here on
@@ -27,6 +27,11 @@ EventKind = Literal[
     "restored",  # later commits were taken back
     "retry",  # the transaction starts over from a fresh snapshot
 ]
+
+
+# What the logger `lockprovider.table` says at INFO; the rest is at DEBUG.
+_STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released"})
+LOGGED: frozenset[EventKind] = frozenset(get_args(EventKind)) - _STEPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ Source: Hudi `PartitionAwareClusteringPlanStrategy`, `SparkSizeBasedClusteringPl
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fsspec_cas import InvalidInput
+from fsspec_cas.given import whole
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.plan.clustering import ClusteringGroup, ClusteringPlan, ClusteringSlice
 from lockprovider.table.timeline.view import FileSlice, Snapshot
@@ -36,6 +38,48 @@ class ClusteringRule:
     sort_by: tuple[str, ...] = ()
     target_file_bytes: int = TARGET_FILE_BYTES
     small_file_bytes: int = TARGET_FILE_BYTES // 2
+
+    @classmethod
+    def of(
+        cls,
+        sort_by: Sequence[str] = (),
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        small_file_bytes: int | None = None,
+    ) -> ClusteringRule:
+        """The rule that a caller gave; small files are by default those below half of the target.
+
+        Raises:
+            InvalidInput: one of them cannot be.
+        """
+        if isinstance(sort_by, str) or not all(isinstance(name, str) for name in sort_by):
+            raise InvalidInput(f"sort_by={sort_by!r} must be names of columns, e.g. sort_by=('ts',)")
+        target = whole(target_file_bytes, "target_file_bytes", least=1)
+        small = (
+            max(1, target // 2) if small_file_bytes is None else whole(small_file_bytes, "small_file_bytes", least=1)
+        )
+        return cls(tuple(sort_by), target, small)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvery:
+    """After so many commits a writer clusters (`hoodie.clustering.inline`, `hoodie.clustering.inline.max.commits`).
+
+    The others are as of `Table.cluster`.
+    """
+
+    commits: int = 4
+    sort_by: Sequence[str] = ()
+    target_file_bytes: int = TARGET_FILE_BYTES
+    small_file_bytes: int | None = None
+
+    @property
+    def rule(self) -> ClusteringRule:
+        """How it clusters.
+
+        Raises:
+            InvalidInput: it cannot be.
+        """
+        return ClusteringRule.of(self.sort_by, self.target_file_bytes, self.small_file_bytes)
 
 
 def clustering_plan(

@@ -9,12 +9,20 @@ Source: Hudi `BaseHoodieCompactionPlanGenerator`, `CompactionStrategy`.
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import dataclass
 
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.plan.compaction import CompactionOperation
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 _MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CompactEvery:
+    """After so many commits a writer compacts (`hoodie.compact.inline`, `hoodie.compact.inline.max.delta.commits`)."""
+
+    commits: int = 5
 
 
 def compaction_plan(seen: Snapshot, begin: str, busy: Container[FileGroup]) -> tuple[CompactionOperation, ...]:

@@ -30,6 +30,7 @@ from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.timeline import Timeline
 
 By = Literal["completion", "begin"]
+_TIMES = "give yyyyMMddHHmmssSSS in UTC, 2026-11-22T08:30:00Z, or a datetime with a time zone"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -46,7 +47,7 @@ class AsOf:
 
     @classmethod
     def of(cls, when: str | datetime | AsOf) -> AsOf:
-        """Read a time: 17 (or 14) digits of UTC as on the timeline, or an aware datetime.
+        """Read a time: 17 (or 14) digits of UTC as on the timeline, ISO text with its zone, or an aware datetime.
 
         Raises:
             InvalidInput: it is neither.
@@ -73,11 +74,20 @@ def time_text(when: str | datetime) -> str:
             return format_ms((when - _EPOCH) // timedelta(milliseconds=1))
         case str():
             try:
-                return format_ms(to_ms(when))
-            except Corrupt as error:
-                raise InvalidInput(f"{when!r} is not a time: give yyyyMMddHHmmssSSS in UTC, or a datetime") from error
+                return format_ms(to_ms(when)) if when.isdigit() else time_text(_of_iso(when))
+            except (Corrupt, ValueError) as error:
+                raise InvalidInput(f"{when!r} is not a time: {_TIMES}") from error
         case _:
-            raise InvalidInput(f"{when!r} is not a time: give yyyyMMddHHmmssSSS in UTC, or a datetime with a time zone")
+            raise InvalidInput(f"{when!r} is not a time: {_TIMES}")
+
+
+def _of_iso(text: str) -> datetime:
+    """A time as in ISO 8601.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
 
 
 def rewound(timeline: Timeline, keep: Callable[[Instant], bool]) -> Timeline:

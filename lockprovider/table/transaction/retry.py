@@ -8,7 +8,7 @@ out as it is. An attempt that found the table changed before it had begun does n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
@@ -22,16 +22,22 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 
+WHOLE_RETRIES = (
+    3  # of a write that is given whole; a function is run once, unless its caller says that it may run again
+)
+
+
 def transact(
     table: TableContext,
-    fn: Callable[[Transaction], object],
+    fn: Callable[[Any], object],
     *,
     retries: int = 0,
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
     pinned: bool = True,
+    kind: type[Transaction] = Transaction,
 ) -> CommitResult:
-    """See `Table.transact`."""
+    """See `Table.transact`; `kind` is what `fn` gets."""
     retries = whole(retries, "retries")
     if not callable(fn):
         raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
@@ -39,7 +45,7 @@ def transact(
         raise InvalidInput(f"extra={extra!r} must be names and texts: it goes into the commit's metadata as JSON text")
     conflicts = 0
     while True:
-        txn = Transaction(table, pinned=pinned)
+        txn = kind(table, pinned=pinned)
         txn.extra.update(extra or {})
         txn.check_keys = txn.check_keys if check_keys is None else check_keys
         try:
@@ -60,6 +66,7 @@ def transact(
         else:
             if table.settings.archive_automatically:
                 archive.after_commit(table)
+            table.run_inline_services()
             return result
 
 

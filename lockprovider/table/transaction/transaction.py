@@ -75,9 +75,13 @@ class Transaction:
         txn = cls(table)
         mine = resume(table, begin)
         if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
-            txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
+            txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         txn._instant = mine
         return txn
+
+    def __repr__(self) -> str:
+        state = f"began {self.begin}" if self.begin else "not started"
+        return f"<{type(self).__name__} on {self.table.url!r}, {state}>"
 
     @property
     def timeline(self) -> Timeline:
@@ -155,7 +159,7 @@ class Transaction:
         """Other processes write files too: what they announce is looked for in the store."""
         self._writes_elsewhere = True
 
-    def overwrite(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
+    def end_partitions(self, partitions: Iterable[str], operation: str = "INSERT_OVERWRITE") -> None:
         """Let all rows that the snapshot has in these partitions end with this commit; before anything is written.
 
         Rows that come in by other writers meanwhile, in new file groups, stay: they count as written after. With
@@ -165,7 +169,7 @@ class Transaction:
             InvalidRecords: something was written already, or the operation replaces nothing.
         """
         if self._instant is not None:
-            raise InvalidRecords("overwrite comes first in a transaction, before its first write; begin another one")
+            raise InvalidRecords("overwriting comes first in a transaction, before its first write; begin another one")
         if operation not in REPLACING:
             raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
         self._action, self.operation = Action.REPLACECOMMIT, operation

@@ -145,3 +145,12 @@ def test_nor_is_it_read_or_deleted(path):
             call()
     assert store.read("a").data == b"kept"
     store.delete("a")
+
+
+def test_storage_options_go_by_name_too(tmp_path) -> None:
+    assert Store.from_url(tmp_path / "f", auto_mkdir=True).put_if_absent("a/b", b"1").unwrap()
+    both = Store.from_url("s3://bucket/f", {"anon": True, "key": "no"}, key="me")
+    assert both.place == Store.from_url("s3://bucket/f", {"anon": True, "key": "me"}).place
+    assert both.place != Store.from_url("s3://bucket/f", anon=True, key="no").place
+    with pytest.raises(InvalidInput, match="did you mean anon"):
+        Store.from_url("s3://bucket/f", anonn=True)

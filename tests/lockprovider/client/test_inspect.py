@@ -24,7 +24,7 @@ from lockprovider import (
 )
 from lockprovider.client.inspect import break_lock, look
 from lockprovider.observe.status import LockStatus, changes_between, describe, lines, state_at, status_fields
-from lockprovider.observe.words import count, moment, span
+from lockprovider.words import count, moment, span
 
 SHORT = LockSettings(validity=10, renew=1, timeout=0.3, poll=0.05)
 HELD = LockRecord("o1", 20_000, expired=False, epoch=7, nonce="n1", holder=Holder("ship", 42, 1_000))

@@ -493,3 +493,5 @@ def test_dask_changes_a_merge_on_read_table_by_log_files(tmp_path: Path, buckets
     expected = {(1, "a", 5), (3, "b", 1), (4, "b", 4)}
     assert content(table) == by_hudi_rs(table.url) == expected
     assert {tuple(row) for row in on_dask.read(table).compute()[STEPS].to_numpy().tolist()} == expected
+    base = on_dask.read(table, read_optimized=True).compute()[STEPS].to_numpy().tolist()
+    assert {tuple(row) for row in base} - {(4, "b", 4)} == {(1, "a", 1), (2, "a", 1), (3, "b", 1)}, "4 may be in a log"

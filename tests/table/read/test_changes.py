@@ -104,7 +104,7 @@ def test_a_partition_that_is_overwritten_is_told_row_by_row(table: Table) -> Non
     start = table.changes().checkpoint
 
     def overwrite(txn: Transaction) -> None:
-        txn.overwrite(["a"])
+        txn.end_partitions(["a"])
         engine.insert(txn, rows((2, "a", 20), (5, "a", 5)))
 
     table.transact(overwrite)
@@ -321,7 +321,7 @@ def perform(table: Table, steps: list[tuple[Any, ...]], consumer: Consumer) -> b
                 engine.write(open_[-1], upserts=changes, deletes=gone)
             case ("overwrite", changed, part):
                 open_.append(table.transaction())
-                open_[-1].overwrite([part])
+                open_[-1].end_partitions([part])
                 fresh = {id_: value for (id_, _), value in changed.items()}
                 engine.insert(open_[-1], rows(*((id_, part, value) for id_, value in fresh.items())))
             case ("commit", number) if open_:

@@ -94,7 +94,7 @@ def test_an_overwrite_and_an_update_of_the_same_partition_conflict_in_both_order
         late.commit()
     late.rollback()
     late = table.transaction()
-    late.overwrite(["a"])
+    late.end_partitions(["a"])
     upsert(table, (2, "a", 20))
     late.add(())
     with pytest.raises(WriteConflict):
@@ -108,7 +108,7 @@ def test_rows_that_came_in_meanwhile_outlive_an_overwrite(table: Table) -> None:
     """As the later of two serial writes: by file group, an insert never conflicts."""
     upsert(table, (1, "a", 1))
     slow = table.transaction()
-    slow.overwrite(["a"])
+    slow.end_partitions(["a"])
     slow.add(())
     upsert(table, (5, "a", 5))
     slow.commit()
@@ -120,23 +120,23 @@ def test_an_overwrite_comes_first_and_writes_no_file_group_that_it_ends(table: T
     txn = table.transaction()
     txn.start()
     with pytest.raises(InvalidRecords, match="first"):
-        txn.overwrite(["a"])
+        txn.end_partitions(["a"])
     txn.rollback()
     txn = table.transaction()
-    txn.overwrite(["a"])
+    txn.end_partitions(["a"])
     with pytest.raises(InvalidRecords, match="are overwritten"):
         engine.write(txn, upserts=rows((1, "a", 2)))
     txn.rollback()
     txn = table.transaction()
     with pytest.raises(InvalidRecords, match="UPSERT"):
-        txn.overwrite(["a"], "UPSERT")
+        txn.end_partitions(["a"], "UPSERT")
     assert same(table) == {(1, "a", 1)}
 
 
 def test_a_dead_overwrite_is_rolled_back_as_one(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
     dead = table.transaction()
-    dead.overwrite(["a"])
+    dead.end_partitions(["a"])
     dead.start()
     dead._instant.heartbeat.stop()
     upsert(Table.open(table.url, settings=SETTINGS), (2, "b", 2))  # its first looks for dead ones
@@ -204,7 +204,7 @@ def test_a_table_service_gives_way_to_a_writer_that_is_preferred(table: Table) -
     writer = table.transaction()
     engine.write(writer, upserts=rows((1, "a", 10)))
     service = preferred.transaction()
-    service.overwrite(["a"], "CLUSTER")
+    service.end_partitions(["a"], "CLUSTER")
     service.add(())
     with pytest.raises(WriteConflict) as caught:
         service.commit()

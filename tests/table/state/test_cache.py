@@ -299,7 +299,7 @@ def test_no_slice_that_was_replaced_comes_back_by_an_older_record(table: Table) 
     second = record(table.store)
 
     def empty(txn: Any) -> None:
-        txn.overwrite(["b"])
+        txn.end_partitions(["b"])
         txn.add(())
 
     table.transact(empty)
@@ -325,7 +325,7 @@ def test_upserts_in_a_loop_list_neither_the_timeline_nor_the_files(table: Table)
 
 def overwritten(drawn: random.Random, *triples: tuple[int, str, int]) -> Callable[[Any], None]:
     def work(txn: Any) -> None:
-        txn.overwrite([drawn.choice(txn.snapshot.partitions or ("",))])
+        txn.end_partitions([drawn.choice(txn.snapshot.partitions or ("",))])
         if drawn.random() < 0.6:
             engine.insert(txn, rows(*triples))
         else:

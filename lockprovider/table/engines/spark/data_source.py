@@ -92,7 +92,7 @@ class HudiCas(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Streaming reads."""
         options = SparkOptions.of(self.options)
-        options.refuse("a stream", "as_of", "begin", "end", "stream_id")
+        options.refuse("a stream", "as_of", "begin", "end", "stream_id", "read_optimized")
         return StreamReader(options, schema)
 
     @in_one_sentence()
@@ -118,7 +118,9 @@ class HudiCas(DataSource):
         return StreamWriter(job)
 
 
-_OF_READS = ("columns", "filter", "partitions", "as_of", "begin", "end", "changes", "starting", "max_commits")
+_OF_READS = (
+    "columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized", "starting", "max_commits",
+)  # fmt: skip
 
 
 @contextmanager

@@ -47,7 +47,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Where, plan_scan
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import AsOf, Snapshot
-from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 __all__ = [
@@ -76,7 +76,7 @@ def append(
     table: TableContext,
     rows: DataFrame,
     *,
-    retries: int = 0,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
@@ -97,7 +97,7 @@ def upsert(
     rows: DataFrame,
     deletes: DataFrame | None = None,
     *,
-    retries: int = 0,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
 ) -> CommitResult:
@@ -116,7 +116,7 @@ def delete(
     where: str,
     *,
     partitions: Iterable[str] | None = None,
-    retries: int = 0,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Delete the rows for which `where` (Spark SQL over the table's columns) is true: see `delete_where`.
@@ -133,7 +133,7 @@ def insert_overwrite(
     rows: DataFrame,
     partitions: Iterable[str] | None = None,
     *,
-    retries: int = 0,
+    retries: int = WHOLE_RETRIES,
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Replace all rows of these partitions (None: of those that the rows are for) by the rows: see `overwrite`.
@@ -157,6 +157,7 @@ def read(
     *,
     filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: str | datetime | AsOf | None = None,
+    read_optimized: bool = False,
 ) -> DataFrame:
     """The rows of the latest snapshot, of a moment before it, or of a transaction's own.
 
@@ -170,12 +171,14 @@ def read(
         partitions: paths of partitions, as folders are named.
         filter: Spark SQL, or what pyarrow takes: an expression, a list of tuples.
         as_of: 17 digits of UTC or an aware datetime, of completion; not for a transaction.
+        read_optimized: base files only; see `Table.to_arrow`.
 
     Raises:
         InvalidInput: a column or time that does not exist, a filter that does not fit.
         HistoryGone: that moment cannot be read (any more).
     """
     table, snapshot = _seen(source, as_of)
+    snapshot = snapshot.read_optimized if read_optimized else snapshot
     schema = table.schema(snapshot.timeline)
     names = schema.names if columns is None else columns
     sql, where, needed = None, filter, names
@@ -263,7 +266,7 @@ def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | Non
     held = rows.persist() if partitions is None else rows
     try:
         within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
-        txn.overwrite(within)
+        txn.end_partitions(within)
         writer = for_tasks(txn, schema)
         jobs.run_and_add(
             txn, held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
@@ -281,7 +284,7 @@ def _overwrite_buckets(
         counts = jobs.counts(keyed)
         within = sorted(counts) if partitions is None else tuple(partitions)
         tasks.check_within(counts, within)
-        txn.overwrite(within)
+        txn.end_partitions(within)
         writer = for_tasks(txn, planner.schema)
         numbered = tasks.Numbered.of((), counts, writer.config.bucket_index)
         jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines import sql_where
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.buckets import with_bucket_groups
 from lockprovider.table.engines.spark.errors import typed_errors
@@ -20,6 +19,7 @@ from lockprovider.table.engines.spark.key_sketch import Sketch
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.read import sql_where
 from lockprovider.table.transaction.transaction import Transaction
 
 SKETCHED_KEYS = 4_000_000  # 16 MB of hashes in the driver, and of bits in each of Spark's Python processes

@@ -28,7 +28,7 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import FileSlice
-from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 _CLAUSE, _MOST = "__clause", "__most"
@@ -61,7 +61,11 @@ Clause = MatchedUpdate | MatchedDelete | NotMatchedInsert
 
 
 def merge(
-    table: TableContext, source: DataFrame, *clauses: Clause, retries: int = 0, extra: Mapping[str, str] | None = None
+    table: TableContext,
+    source: DataFrame,
+    *clauses: Clause,
+    retries: int = WHOLE_RETRIES,
+    extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """One transaction of `merge_into`, run again after a conflict.
 

@@ -17,7 +17,8 @@ from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.state.context import TableContext
 
 _HUDI = "hoodie."
-_READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "changes"})
+_QUERY_TYPE = "hoodie.datasource.query.type"
+_READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized"})
 _STREAM = frozenset({"stream_id", "starting", "max_commits"})
 _OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _STREAM
 
@@ -35,6 +36,8 @@ class SparkOptions:
         as_of: 17 digits of UTC, a completion time.
         begin, end: read what was committed after `begin`, until `end`; completion times.
         changes: `true`: every change with what it was (`_operation`), deletes too; not only the rows that are there.
+        read_optimized: `true`, or Hudi's `hoodie.datasource.query.type=read_optimized`: base files only; see
+            `Table.to_arrow`.
         stream_id: what a sink calls its stream; None: the query's own id, which its checkpoint keeps.
         starting: where a source starts: `earliest`, `latest` or a completion time.
         max_commits: how many commits a source takes at once at most; None: all.
@@ -50,6 +53,7 @@ class SparkOptions:
     begin: str | None = None
     end: str | None = None
     changes: bool = False
+    read_optimized: bool = False
     stream_id: str | None = None
     starting: str = "earliest"
     max_commits: int | None = None
@@ -70,7 +74,7 @@ class SparkOptions:
             raise InvalidInput("no path: say load(url), save(url), or the option path")
         if ("begin" in known or "end" in known) and "as_of" in known:
             raise InvalidInput("begin and end tell what changed, as_of what was there: give one or the other")
-        return cls(
+        found = cls(
             url=known["path"],
             storage_options=_json(known.get("storage_options")),
             columns=_names(known.get("columns")),
@@ -79,12 +83,16 @@ class SparkOptions:
             as_of=known.get("as_of"),
             begin=known.get("begin"),
             end=known.get("end"),
-            changes=_flag(known.get("changes", "false")),
+            changes=_flag("changes", known.get("changes", "false")),
+            read_optimized=_flag("read_optimized", known.get("read_optimized", _is_optimized(known))),
             stream_id=known.get("stream_id"),
             starting=known.get("starting", "earliest"),
             max_commits=_count(known.get("max_commits")),
             hudi={key: value for key, value in known.items() if key.startswith(_HUDI)},
         )
+        if found.read_optimized:
+            found.refuse("a read of base files only", "begin", "end", "changes")
+        return found
 
     def refuse(self, purpose: str, *names: str) -> None:
         """Refuse options that a purpose has no use for.
@@ -114,9 +122,13 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _flag(text: str) -> bool:
+def _is_optimized(known: Mapping[str, str]) -> str:
+    return str(known.get(_QUERY_TYPE, "").strip().lower() == "read_optimized")
+
+
+def _flag(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
-        raise InvalidInput(f"changes={text} is neither true nor false")
+        raise InvalidInput(f"{name}={text} is neither true nor false")
     return text.lower() == "true"
 
 

@@ -24,7 +24,6 @@ from pyspark.sql.types import StructType
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.sql_where import parse_where
 from lockprovider.table.files.base_file import conform
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import schema as hudi_schema
@@ -32,6 +31,7 @@ from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Part, changes_since, check_since
 from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
+from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.incremental import OPERATION, Order
 from lockprovider.table.timeline.timeline import Timeline
@@ -78,6 +78,7 @@ def snapshot_scan(
 ) -> Scan:
     """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
     seen = consistent.snapshot(table, as_of)
+    seen = seen.read_optimized if options.read_optimized else seen
     schema = table.schema(seen.timeline)
     asked = _where(options, schema)
     where = among if asked is None else asked if among is None else asked & among

@@ -80,7 +80,7 @@ class WriteJob:
         schema = table.schema(txn.timeline)
         self._check(txn.config, schema)
         if self.overwrite:
-            txn.overwrite(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
+            txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         self.group = for_tasks(txn, schema)
         return txn
 

@@ -10,9 +10,12 @@ import pytest
 from table.engines.spark.spark_tables import filled, frame
 from table.tables import SPEC, by_hudi_rs, content
 
+from fsspec_cas import InvalidInput
 from lockprovider.table import Table
 from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines.spark.data_source import register
 from lockprovider.table.engines.spark.merge_into import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
+from lockprovider.table.engines.spark.options import SparkOptions
 
 MERGE_ON_READ = replace(SPEC, table_type="merge_on_read")
 
@@ -65,3 +68,43 @@ def test_the_data_source_writes_and_reads_them(spark: Any, tmp_path: Path) -> No
     found = {tuple(row) for row in spark.read.format("hudi_cas").load(table.url).collect()}
     expected = {(1, "a", 1), (2, "a", 2), (3, "b", 3), (4, "c", 4), (8, "d", 8)}
     assert found == content(table) == by_hudi_rs(table.url) == expected
+
+
+def test_base_files_alone_are_read_if_asked_for(spark: Any, table: Table) -> None:
+    before = content(table)
+    engine.upsert(table, frame(spark, (1, "a", 10)))
+    register(spark)
+    now = {row for row in before if row[0] != 1} | {(1, "a", 10)}
+    for options, expected in (
+        ({}, now),
+        ({"read_optimized": "true"}, before),
+        ({"hoodie.datasource.query.type": "read_optimized"}, before),
+    ):
+        found = spark.read.format("hudi_cas").options(**options).load(table.url)
+        assert {(row["id"], row["part"], row["value"]) for row in found.collect()} == expected
+    found = engine.read(spark, table, read_optimized=True).collect()
+    assert {(row["id"], row["part"], row["value"]) for row in found} == before
+    with pytest.raises(InvalidInput, match="base files only"):
+        SparkOptions.of({"path": table.url, "read_optimized": "true", "changes": "true"})
+    table.compact()
+    assert {row["value"] for row in engine.read(spark, table, read_optimized=True).collect()} == {v for _, _, v in now}
+
+
+def test_a_source_gives_each_row_once_across_a_clustering(spark: Any, tmp_path: Path) -> None:
+    table = filled(tmp_path / "t", MERGE_ON_READ)
+    engine.append(table, frame(spark, (5, "a", 5)))
+    middle = table.history()[-1].completion
+    engine.append(table, frame(spark, (6, "a", 6)))
+    table.cluster()
+    engine.append(table, frame(spark, (7, "a", 7)))
+    register(spark)
+
+    def changed(**options: str) -> set[int]:
+        rows = spark.read.format("hudi_cas").options(**options).load(table.url).collect()
+        assert len(rows) == len({row["id"] for row in rows})
+        return {row["id"] for row in rows}
+
+    assert changed(begin=middle) == {6, 7}
+    assert changed(begin=middle, changes="true") == {6, 7}
+    assert changed(begin=table.history()[-2].completion) == {7}
+    assert content(table) == by_hudi_rs(table.url) == read(spark, table)

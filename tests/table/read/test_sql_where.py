@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.engines.sql_where import parse_where
+from lockprovider.table.read.sql_where import parse_where
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
 TABLE = pa.table(
@@ -55,7 +55,7 @@ def test_the_rows_kept_are_those_of_sql(text: str, kept: list[Any]) -> None:
     ("text", "why"),
     [
         ("", "no column"),
-        ("colour = 1", "'colour' is no column"),
+        ("colour = 1", "'colour', at character 1, is no column"),
         ("n = ", "expected a literal"),
         ("n = city", "expected a literal"),
         ("n like 'x'", "expected 'in'"),

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fsspec_cas.command.completion import add_completion as add_completion
 from fsspec_cas.errors import CasError, InvalidInput, NotSupported, OutcomeUnknown, Unavailable
 
 DONE, REFUSED, BAD_INPUT, UNKNOWN, UNAVAILABLE, NOT_SUPPORTED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
@@ -28,6 +30,33 @@ def add_storage_options(parser: argparse.ArgumentParser) -> None:
     """`-o KEY=VALUE` and `--storage-options JSON`, to be read by `storage_options`."""
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE", help=_OPTION_HELP)
     parser.add_argument("--storage-options", metavar="JSON", help="storage options as a JSON object")
+
+
+def add_general(parser: argparse.ArgumentParser) -> None:
+    """`--version` and `-v`, before the command."""
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
+    parser.add_argument(
+        "-v", "--verbose", action="count", default=0, help="say on stderr what is done; -vv: each request, too"
+    )
+
+
+class _Version(argparse.Action):
+    """Asked of the distribution when it is wanted: not at each start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        """Say it and end."""
+        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+
+        print(f"{parser.prog} {version('fsspec-cas')}")
+        parser.exit(DONE)
+
+
+def log_to_stderr(verbose: int) -> None:
+    """Show what the loggers of this distribution say, in as much detail as `-v` was given."""
+    if verbose:
+        logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+        for name in ("fsspec_cas", "lockprovider"):
+            logging.getLogger(name).setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
 
 
 def storage_options(arguments: Any) -> dict[str, Any]:
@@ -79,6 +108,7 @@ def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception
 
     `code_of` says the code of an error that the program knows and this module does not, else None.
     """
+    log_to_stderr(getattr(arguments, "verbose", 0))
     try:
         return int(command(arguments))
     except KeyboardInterrupt as stop:

@@ -1,4 +1,4 @@
-"""A row filter written as in SQL, as an Arrow expression: for options, which are text.
+"""A row filter written as in SQL, as an Arrow expression: the one grammar of every reader and of `delete`.
 
     city = 'ulm' and (fare > 3.5 or fare is null) and day in ('2026-01-01', '2026-01-02')
 
@@ -49,15 +49,16 @@ def parse_where(text: str, schema: pa.Schema) -> Any:
     return found
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
+def _tokens(text: str) -> list[tuple[str, str, int]]:
+    """Each with its kind and its place."""
     tokens, at = [], 0
     while text[at:].strip():
         found = _TOKEN.match(text, at)
         if found is None:
             raise InvalidInput(f"filter {text!r} cannot be understood from {text[at:]!r} on")
-        tokens.append((str(found.lastgroup), found[str(found.lastgroup)]))
+        tokens.append((str(found.lastgroup), found[str(found.lastgroup)], found.start(str(found.lastgroup))))
         at = found.end()
-    return [*tokens, _END]
+    return [*tokens, (*_END, len(text))]
 
 
 @dataclass
@@ -66,27 +67,31 @@ class _Parser:
 
     text: str
     schema: pa.Schema
-    tokens: list[tuple[str, str]]
+    tokens: list[tuple[str, str, int]]
     at: int = 0
 
     def peek(self) -> tuple[str, str]:
-        return self.tokens[self.at]
+        return self.tokens[self.at][:2]
 
     def next(self) -> tuple[str, str]:
         self.at += 1
-        return self.tokens[self.at - 1]
+        return self.tokens[self.at - 1][:2]
 
     def took(self, *words: str) -> bool:
         """Step over these words or signs, if they are next."""
         here = self.tokens[self.at : self.at + len(words)]
-        there = [value.lower() for kind, value in here if kind in {"word", "sign"}]
+        there = [value.lower() for kind, value, _ in here if kind in {"word", "sign"}]
         if there != list(words):
             return False
         self.at += len(words)
         return True
 
     def wrong(self, expected: str) -> InvalidInput:
-        return InvalidInput(f"filter {self.text!r}: expected {expected}, not {self.peek()[1]!r}")
+        return InvalidInput(f"filter {self.text!r}: expected {expected}, not {self.peek()[1]!r}, {self.place()}")
+
+    def place(self, back: int = 0) -> str:
+        """Where it stands."""
+        return f"at character {self.tokens[self.at - back][2] + 1}"
 
     def need(self, word: str) -> None:
         if not self.took(word):
@@ -116,7 +121,9 @@ class _Parser:
     def comparison(self) -> Any:
         kind, name = self.next()
         if kind not in {"word", "quoted"} or name not in self.schema.names:
-            raise InvalidInput(f"filter {self.text!r}: {name!r} is no column; there are {self.schema.names}")
+            raise InvalidInput(
+                f"filter {self.text!r}: {name!r}, {self.place(1)}, is no column; there are {self.schema.names}"
+            )
         column = pc.field(name)
         if self.took("is", "null"):
             return column.is_null()
@@ -160,12 +167,14 @@ class _Parser:
     def cast(self, name: str, value: Any) -> Any:
         column = self.schema.field(name).type
         if isinstance(value, str) != (pa.types.is_string(column) or pa.types.is_temporal(column)):
-            raise InvalidInput(f"filter {self.text!r}: {value!r} is no {column}, which {name!r} is")
+            raise InvalidInput(f"filter {self.text!r}: {value!r}, {self.place(1)}, is no {column}, which {name!r} is")
         zone = "" if not pa.types.is_timestamp(column) or column.tz is None or _has_zone(str(value)) else "Z"
         try:
             return pc.scalar(pa.scalar(f"{value}{zone}" if isinstance(value, str) else value).cast(column))
         except pa.ArrowException as error:
-            raise InvalidInput(f"filter {self.text!r}: {value!r} is no {column}, which {name!r} is") from error
+            raise InvalidInput(
+                f"filter {self.text!r}: {value!r}, {self.place(1)}, is no {column}, which {name!r} is"
+            ) from error
 
 
 def _has_zone(text: str) -> bool:

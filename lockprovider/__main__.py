@@ -1,0 +1,8 @@
+"""`python -m lockprovider`: as the command `lockprovider`."""
+
+import sys
+
+from lockprovider.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

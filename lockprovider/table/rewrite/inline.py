@@ -1,0 +1,45 @@
+"""Compaction and clustering by themselves: what a writer whose settings say so does after its commits.
+
+Counted is what has completed since the last plan, whoever made it. The commit stands whatever comes of them: a plan
+that could not be run now is run after a later commit, or by anybody.
+
+Source: Hudi `hoodie.compact.inline`, `hoodie.clustering.inline`; `ScheduleCompactionActionExecutor.needCompact`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from fsspec_cas import CasError
+from lockprovider import LockError
+from lockprovider.table.errors import TableError
+from lockprovider.table.format.instant import Action
+from lockprovider.table.rewrite.clustering import cluster_table
+from lockprovider.table.rewrite.compaction import compact_table
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+
+def run_due(table: TableContext) -> None:
+    """Run what is due. A table with nothing to compact, or that cannot be clustered, is left alone."""
+    compaction, clustering = table.settings.compaction, table.settings.clustering
+    if compaction is None and clustering is None:
+        return
+    failures = (CasError, LockError, TableError)
+    with contextlib.suppress(*failures):
+        now = table.timeline()
+        if compaction is not None and _commits_since(now, Action.COMPACTION) >= compaction.commits:
+            with contextlib.suppress(*failures):
+                compact_table(table)
+        if clustering is not None and _commits_since(now, Action.CLUSTERING) >= clustering.commits:
+            cluster_table(table, clustering.rule)
+
+
+def _commits_since(now: Timeline, action: Action) -> int:
+    """How many commits of rows have completed since the last of these plans was made."""
+    planned = {i.begin for i in now.instants if i.action in (Action.COMPACTION, Action.CLUSTERING)}
+    last = max((i.begin for i in now.instants if i.action is action), default="")
+    return sum((i.completion or "") > last and i.begin not in planned for i in now.writes)

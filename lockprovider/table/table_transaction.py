@@ -1,0 +1,184 @@
+"""`TableTransaction`: reads and changes of one table that are visible together, or not at all.
+
+    with table.transaction() as txn:
+        late = txn.to_pandas(filter="fare is null")
+        txn.upsert(late.assign(fare=0.0))
+        txn.delete("city = 'ulm'")
+
+Promised: what it reads is of one moment, and what it writes is committed at a clean end of the block, all of it, if
+nobody else has changed the same file groups since; after an exception nothing is. NOT promised: that a row which was
+read, and not written, is still so at the commit; that it reads what it has changed itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lockprovider.table.engines import arrow, frames, replace
+from lockprovider.table.engines.rows import Rows, as_table, check_columns
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.read.scan import Where, plan_scan, to_reader
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+
+class TableTransaction(Transaction):
+    """A transaction with the verbs of `Table`; not thread-safe, and good for one commit.
+
+    Attributes:
+        result: what the commit came to; None before it.
+    """
+
+    def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
+        super().__init__(table, pinned=pinned)
+        self.result: CommitResult | None = None
+        self._kind = ""
+        self._rows: list[pa.Table] = []
+        self._keys: list[pa.Table] = []
+        self._partitions: tuple[str, ...] | None = None
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+    ) -> pa.Table:
+        """The rows as this transaction began; arguments and errors are those of `Table.to_arrow`."""
+        return arrow.read(self, columns, partitions, filter)
+
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+    ) -> Any:
+        """The same as a pandas DataFrame."""
+        return frames.to_pandas(self.to_arrow(columns, filter, partitions))
+
+    def to_polars(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+    ) -> Any:
+        """The same as a polars DataFrame."""
+        return frames.to_polars(self.to_arrow(columns, filter, partitions))
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Where = None,  # noqa: A002 - as pyarrow calls it
+        partitions: Iterable[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """The same batch by batch; see `Table.scan`."""
+        schema = self.table.schema(self.timeline)
+        plan = plan_scan(self.snapshot, schema, self.config, columns=columns, where=filter, partitions=partitions)
+        return to_reader(self.table.place, plan)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def append(self, rows: Rows) -> None:
+        """Add rows at the commit, as `Table.append`; more appends may follow, and nothing else.
+
+        Raises:
+            InvalidRecords, UnsupportedSchema: the columns do not fit.
+        """
+        self._take("append", as_table(rows), self.config.identifying)
+
+    def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
+        """Insert or replace rows at the commit, as `Table.upsert`; upserts and then deletes may follow.
+
+        Raises:
+            InvalidRecords, UnsupportedSchema: the columns do not fit; or a delete came before, as a key that is in both
+                is deleted.
+        """
+        if self._keys:
+            raise InvalidRecords("upsert comes before delete in a transaction: a key that is in both is deleted")
+        given = as_table(rows)
+        self._take("upsert", given, self.table.schema(self.timeline).names)
+        if deletes is not None:
+            self.delete(deletes)
+
+    def delete(self, keys: Rows | Where) -> None:
+        """Delete rows by key, or those for which a condition is true as this transaction began, as `Table.delete`.
+
+        Raises:
+            InvalidRecords, InvalidInput: a column is missing, or the condition does not fit.
+        """
+        where = isinstance(keys, (str, pc.Expression))
+        found = self.to_arrow(self.config.identifying, keys) if where else as_table(keys)
+        gone = arrow.identifying(found, self.config, self.table.schema(self.timeline))
+        self._begin("upsert")
+        self._keys.append(gone)
+
+    def overwrite(self, rows: Rows, partitions: Iterable[str] | None = None) -> None:
+        """Put rows in place of all there are, in the table or in these partitions, as `Table.overwrite`; once.
+
+        Raises:
+            InvalidRecords, UnsupportedSchema: the columns do not fit, or something else was written.
+        """
+        if self._kind:
+            raise InvalidRecords(f"overwrite stands alone in a transaction, and there is an {self._kind} already")
+        self._partitions = replace.paths_of(partitions)
+        self._take("overwrite", as_table(rows), self.config.identifying)
+
+    def _take(self, kind: str, rows: pa.Table, needed: Iterable[str]) -> None:
+        check_columns(rows.schema, self.table.schema(self.timeline), needed)
+        self._begin(kind)
+        self._rows.append(rows)
+
+    def _begin(self, kind: str) -> None:
+        if self._kind not in ("", kind) or (kind == "overwrite" and self._rows):
+            raise InvalidRecords(f"{kind} does not go together with {self._kind} in one transaction; begin another one")
+        self._kind = kind
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+
+    def commit(self, *, conflicts: int = 0) -> CommitResult:
+        """Write what was given, and make it visible; see `Transaction.commit`.
+
+        Raises:
+            WriteConflict, Aborted, InvalidRecords: as there; `rollback` it then.
+        """
+        self._write()
+        self.result = super().commit(conflicts=conflicts)
+        return self.result
+
+    def _write(self) -> None:
+        kind, self._kind = self._kind, ""
+        rows = pa.concat_tables(self._rows, promote_options="permissive") if self._rows else None
+        keys = pa.concat_tables(self._keys, promote_options="permissive") if self._keys else None
+        if kind == "overwrite":
+            replace.replace_all(self, rows, self._partitions)
+        elif kind == "append":
+            arrow.insert(self, rows)
+        elif kind:
+            arrow.write(self, rows, keys)
+
+    def __repr__(self) -> str:
+        state = "committed" if self.result is not None else f"began {self.begin}" if self.begin else "nothing written"
+        return f"<TableTransaction on {self.table.url!r}, {state}>"
+
+    def __enter__(self) -> TableTransaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.result is not None:
+            return
+        if error is not None or not (self._kind or self._stats is not None):
+            self.rollback()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise

@@ -1,0 +1,661 @@
+"""`Wal` and `AsyncWal` on memory, with a network that loses, repeats and delays; what each call promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import uuid
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, product
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from patience import until
+
+import lockprovider
+from fsspec_cas import InvalidInput, Lost, NotBytes, OutcomeUnknown, Store, Unavailable, Won
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import (
+    DeliverLate,
+    DeliverTwice,
+    Faulty,
+    LoseAnswer,
+    LoseRequest,
+    ManualClock,
+    Pass,
+    Refuse,
+)
+from lockprovider.recipes.wal import appending
+from lockprovider.recipes.wal.appending import Append, draft
+from lockprovider.recipes.wal.manifest import LogManifest
+from lockprovider.recipes.wal.seek import last_slot
+from lockprovider.recipes.wal.slot import Head, Producer, decode_slot, encode_slot
+from lockprovider.wal import (
+    Appended,
+    AsyncWal,
+    CoordinationError,
+    Fenced,
+    LogFull,
+    MalformedObject,
+    NoLog,
+    Overloaded,
+    Position,
+    SequenceGap,
+    TooLarge,
+    Trimmed,
+    Wal,
+)
+
+PATH = "orders"
+FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), DeliverLate(4), Refuse())
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), f"/{uuid.uuid4().hex}")
+
+
+def made(store: Store, slots: int | None = 64, retain: str = "slots") -> Wal:
+    log = Wal(store, PATH)
+    log._objects.create(LogManifest(uuid.uuid4().hex, slots, retain))
+    return log
+
+
+def again(store: Store, plan: dict[str, list[object]] | None = None, **options) -> tuple[Wal, Faulty]:
+    """The same log behind a faulty network, in a world of its own."""
+    clock = ManualClock()
+    faulty = Faulty(store.backend, plan or {}, world=clock)
+    return Wal(Store(faulty, store.root, world=clock), PATH, world=clock, **options), faulty
+
+
+def records(log: Wal, start="oldest") -> list[bytes]:
+    return [record for batch in log.read(start) for record in batch.records]
+
+
+def numbered(log: Wal, name: str, *numbers: int) -> list[Appended]:
+    with log.appender(name) as out:
+        return [out.append(b"%d" % n, seq=n) for n in numbers]
+
+
+# -- what is appended --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 2, 7, 64, None])
+def test_records_are_read_in_their_order_and_positions_have_no_holes(store, slots) -> None:
+    log = made(store, slots)
+    told = [log.append(b"%d" % n) for n in range(20)]
+    assert [one.position.offset for one in told] == [*range(20)]
+    kept = [*log.read()]
+    assert all(before.end == after.start for before, after in pairwise(kept))
+    assert kept[-1].end == log.end() == Position(20, 20)
+    assert [record for batch in kept for record in batch.records] == [b"%d" % n for n in range(20)][-len(kept) :]
+    assert records(log, told[-1].position) == [b"19"]
+    assert len(kept) <= (slots or 20)
+    if slots is None:
+        assert len(kept) == 20
+
+
+def test_an_append_is_one_put_and_an_idle_look_one_conditional_get(store) -> None:
+    made(store)
+    log, faulty = again(store)
+    log.append(b"first")
+    faulty.calls.clear()
+    for n in range(10):
+        log.append(b"%d" % n)
+    assert faulty.calls == ["put"] * 10
+    position = log.end()
+    faulty.calls.clear()
+    assert [*log.follow(position, timeout=0.5)] == []
+    assert faulty.calls == ["get"] * (1 + 5)  # the floor; and after 0, 50, 150, 350 and 500 ms
+
+
+def test_the_end_is_found_by_few_looks_wherever_it_is(store) -> None:
+    made(store, 4096)
+    log = Wal(store, PATH)
+    for n in range(150):
+        log.append(b"%d" % n)
+    other, faulty = again(store)
+    assert other.end() == Position(150, 150)
+    assert faulty.calls.count("get") == len(faulty.calls)
+    assert len(faulty.calls) <= 12  # the hint is slot 128: +1, +2, +4, +8, +16, and back
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 8, 13, None])
+def test_any_hint_leads_to_the_end_also_one_of_many_rounds_ago(slots) -> None:
+    for last in (-1, 0, 1, 2, 5, 12, 13, 14, 40, 41):
+        kept = {s if slots is None else s % slots: s for s in range(last + 1)}
+        for hint in range(-1, last + 1):
+            looks = []
+
+            def look(slot: int, kept=kept, looks=looks) -> int:
+                looks.append(slot)
+                return kept.get(slot if slots is None else slot % slots, -1)
+
+            assert last_slot(look, hint, slots) == last
+            assert len(looks) <= 2 + 2 * (last - hint + 2).bit_length()
+
+
+def test_a_body_comes_back_as_it_was_and_what_is_no_body_is_refused(store) -> None:
+    log = made(store)
+    bodies = [bytes(range(256)), b"", b"\n", bytearray(b"x"), memoryview(b"y")]
+    log.append_many(bodies)
+    assert records(Wal(store, PATH)) == [*map(bytes, bodies)]
+    with pytest.raises(NotBytes):
+        log.append("text")
+    with pytest.raises(TooLarge, match="object of its own"):
+        log.append(b"x" * ((1 << 20) + 1))
+    log.append_many([b"x" * (1 << 20)] * 9)  # more than one slot takes
+    assert len(records(log)) == 14
+
+
+@given(st.lists(st.binary(), max_size=5), st.integers(0, 1 << 40), st.booleans())
+def test_a_slot_is_read_back_as_it_was_and_a_torn_one_is_refused(data, offset, led) -> None:
+    table = {"p": Producer(1, 2, 3, 4, "c", 5), "ü\n": Producer(0, 0, 0, 0, "")}
+    head = Head("id", 7, offset, len(data), 3, led, "batch", 99, table)
+    stored = encode_slot(head, data)
+    slot = decode_slot(stored, "s")
+    assert (slot.head, slot.records()) == (head, data)
+    for torn in (stored[:-1], stored[1:], stored[:10] + b"~" + stored[11:], b"", b"{}"):
+        with pytest.raises(MalformedObject, match="'s'"):
+            decode_slot(torn, "s")
+
+
+# -- once by (producer, seq) -------------------------------------------------------------------------------------------
+
+
+def test_a_producer_appends_each_number_once_also_after_it_died(store) -> None:
+    made(store, 4)
+    numbered(Wal(store, PATH), "ingest", 1, 2, 5, 9)
+    with Wal(store, PATH).appender("ingest") as out:
+        assert out.last_seq == 9
+        told = [out.append(b"%d" % n, seq=n) for n in (1, 2, 5, 9, 12)]
+    assert [one.again for one in told] == [True] * 4 + [False]
+    assert told[3].position == Position(3, 3)
+    assert Wal(store, PATH).info().producers == {"ingest": 12}
+    assert [b.start.offset for b in Wal(store, PATH).read()][-1] == 4
+
+
+def test_a_lower_number_is_a_repeat_only_if_it_was_there(store) -> None:
+    """Two threads in the wrong order would lose a record silently."""
+    log = made(store)
+    out = log.appender("kafka")
+    assert not out.append(b"a", seq=10).again
+    out.append(b"b", seq=17)
+    assert out.append(b"a", seq=10).again  # it was told so
+    with pytest.raises(SequenceGap, match="has appended 17, and 12"):
+        out.append(b"late", seq=12)
+    assert log.appender("kafka").append(b"late", seq=12).again  # it was there when this one took the name
+    assert records(log) == [b"a", b"b"]
+
+
+def test_a_number_that_came_to_nothing_holds_up_the_later_ones_until_it_comes_again(store) -> None:
+    """Else a record of a pipeline would be missing, and its repeat out of order."""
+    made(store)
+    log, faulty = again(store, timeout=2)
+    out = log.appender("p")
+    out.append(b"1", seq=1)
+    faulty._plan["put"] = deque([Refuse()] * 200)
+    with pytest.raises(Unavailable):
+        out.append(b"2", seq=2)
+    faulty._plan.clear()
+    with pytest.raises(SequenceGap, match="2 of 'p' came to nothing"):
+        out.append(b"3", seq=3)
+    waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
+    assert [one.result().again for one in waiting] == [False, False]
+    assert records(log) == [b"1", b"2", b"3"]
+
+
+def test_who_takes_a_name_fences_who_had_it(store) -> None:
+    old, new = made(store), Wal(store, PATH)
+    before = old.appender("p")
+    before.append(b"1", seq=1)
+    after = new.appender("p")
+    assert after.append(b"1", seq=1).again
+    before.append(b"2", seq=2)  # the name is taken by the first new record
+    after.append(b"3", seq=3)
+    with pytest.raises(Fenced, match="another appends as 'p'"):
+        before.append(b"4", seq=4)
+    assert old.appender("p").append(b"4", seq=4).position is not None
+    with pytest.raises(Fenced):
+        after.append(b"5", seq=5)
+    assert records(new) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    "faults", [*product(FAULTS, repeat=3)], ids=lambda faults: "-".join(type(one).__name__ for one in faults)
+)
+@pytest.mark.parametrize("slots", [1, 3])
+def test_each_triple_of_faults_of_puts_loses_and_doubles_nothing(store, slots, faults) -> None:
+    """The requests are those of appends, of the floor, and of appends over what was there."""
+    made(store, slots)
+    log, faulty = again(store, {"put": [*faults]})
+    seen: list[bytes] = []
+    with log.appender("p") as out:
+        for n in range(1, 5):
+            out.append(b"%d" % n, seq=n)
+            seen += records(Wal(store, PATH), Position(n - 1, n - 1))
+    asyncio.run(faulty.deliver_late())
+    with Wal(store, PATH).appender("p") as out:
+        assert out.append(b"4", seq=4).again
+        assert out.append(b"5", seq=5).position == Position(4, 4)
+    assert seen == [b"1", b"2", b"3", b"4"]
+    assert faulty.left == {}
+
+
+@pytest.mark.parametrize("fault", [LoseAnswer(), DeliverTwice(), DeliverLate(1), LoseRequest()], ids=str)
+@pytest.mark.parametrize("slots", [1, 2, 64, None])
+@pytest.mark.parametrize("others", [0, 1, 2, 5])
+def test_a_lost_answer_is_settled_also_where_others_have_used_the_place_again(store, fault, slots, others) -> None:
+    made(store, slots)
+    other = Wal(store, PATH)
+    other.append(b"before")
+
+    class Meanwhile(Faulty):
+        async def put(self, path, data, condition, write_id, *, timeout_s):
+            if "/slots/" not in path or not self.left:
+                return await self.inner.put(path, data, condition, write_id, timeout_s=timeout_s)
+            answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+            if not self.left:
+                for n in range(others):
+                    other.append(b"other %d" % n)
+            return answer
+
+    clock = ManualClock()
+    way = Meanwhile(store.backend, {"put": [fault]}, world=clock)
+    log = Wal(Store(way, store.root, world=clock), PATH, world=clock)
+    told = log.append(b"mine")
+    asyncio.run(way.deliver_late())
+    assert way.fired
+    end = Wal(store, PATH).end()
+    assert end.offset == 2 + others
+    if told.position is not None and end.slot - told.position.slot <= (slots or 99):
+        assert records(log, told.position)[0] == b"mine"
+    if slots in (64, None):
+        assert Counter(records(log))[b"mine"] == 1
+
+
+def test_a_store_that_is_silent_is_unknown_and_the_number_may_come_again(store) -> None:
+    made(store)
+    log, faulty = again(store, {"put": [LoseRequest()] * 900}, timeout=2)
+    with pytest.raises(OutcomeUnknown, match="append it again"), log.appender("p") as out:
+        out.append(b"1", seq=1)
+    assert faulty.fired
+    assert not numbered(Wal(store, PATH), "p", 1)[0].again
+    assert records(log) == [b"1"]
+
+
+def test_who_was_pushed_out_of_the_table_is_told_that_nobody_knows(monkeypatch) -> None:
+    monkeypatch.setattr(appending, "UNNAMED_MOST", 2)
+    head = Head("log")
+    for client in "abc":
+        head = draft(head, [Append(b"", f"~{client}", 1, client)], "b").head
+    assert [*head.producers] == ["~b", "~c"]
+    results = draft(head, [Append(b"", "~a", 1, "a")], "b", sent=(True,)).results
+    assert isinstance(results[0], appending.Forgotten)
+    full = {f"p{n}": Producer(1, 1, 0, 0, "") for n in range(1000)}
+    results = draft(Head("log", producers=full), [Append(b"", "one more", 1, "a")], "b").results
+    assert isinstance(results[0], Overloaded)
+
+
+# -- the ring, its floor, its readers ----------------------------------------------------------------------------------
+
+
+def test_deleted_slots_do_not_come_back(store) -> None:
+    """Slatedb #352: a writer that was stalled writes a slot that was read and removed, and is told that it is there.
+
+    Here nothing is removed: it finds a newer version in the place, is refused, and appends at the end.
+    """
+    log = made(store, 4, retain="readers")
+    reader = log.reader("r")
+    stalled, _ = again(store)
+    stalled.append(b"first")  # it knows the end now
+    knows = stalled._writer._end
+    for n in range(11):
+        for batch in reader.read():
+            reader.commit(batch.end)
+        log.append(b"%d" % n)
+    assert log.info().floor > knows.slot + 1
+    content = store.read(log._objects.slot_path(knows.slot + 1))
+    zombie = store.put_if_absent(log._objects.slot_path(knows.slot + 1), b"the slot behind the one that it knows")
+    assert isinstance(zombie, Lost)
+    assert stalled.append(b"late").position == Position(12, 12)
+    assert store.read(log._objects.slot_path(knows.slot + 1)) == content
+    assert [record for batch in reader.read() for record in batch.records][-1] == b"late"
+
+
+def test_nothing_is_removed_and_a_ring_is_as_many_objects_as_it_has_slots(store) -> None:
+    log = made(store, 5)
+    seen = set()
+    for n in range(23):
+        log.append(b"%d" % n)
+        now = {one.path for one in store.list("orders/slots/")}
+        assert seen <= now
+        seen = now
+    assert len(seen) == 5
+
+
+def test_a_log_that_waits_for_its_readers_is_full_and_names_the_slowest(store) -> None:
+    log = made(store, 4, retain="readers")
+    log.append(b"0")
+    fast, slow = log.reader("fast"), log.reader("slow")
+    for n in range(1, 4):
+        log.append(b"%d" % n)
+    for batch in fast.read():
+        fast.commit(batch.end)
+    with pytest.raises(LogFull, match="'slow' has not read on") as full:
+        log.append(b"4")
+    assert full.value.reader == "slow"
+    first = next(iter(slow.read()))
+    slow.commit(first.end)
+    assert log.append(b"4").position == Position(4, 4)
+    assert log.info().floor == 1
+    assert log.info().readers == {"fast": Position(4, 4), "slow": Position(1, 1)}
+    assert log.trim() == 1
+    assert log.drop_reader("slow")
+    assert not log.drop_reader("slow")
+    assert log.trim() == 4
+    assert log.append_many([b"5"])[0].position == Position(5, 5)
+
+
+def test_without_readers_that_have_a_name_a_full_log_is_trimmed_by_hand(store) -> None:
+    log = made(store, 2, retain="readers")
+    log.append(b"0")
+    log.append(b"1")
+    with pytest.raises(LogFull, match="no reader has a name"):
+        log.append(b"2")
+    with pytest.raises(InvalidInput, match="there is none"):
+        log.trim()
+    with pytest.raises(InvalidInput, match="position"):
+        log.trim(1)
+    assert log.trim(before=Position(99, 99)) == 2  # not past the end
+    log.append(b"2")
+    assert records(log) == [b"2"]
+    assert log.trim(before=Position(1, 0)) == 2  # it only rises
+
+
+def test_a_reader_that_was_overtaken_is_told_and_never_gets_another_slots_records(store) -> None:
+    log = made(store, 4)
+    reader = log.reader("slow")
+    for n in range(4):
+        log.append(b"%d" % n)
+    batches = reader.read()
+    assert next(batches).records == [b"0"]
+    for n in range(4, 12):
+        log.append(b"%d" % n)
+    with pytest.raises(Trimmed) as gone:
+        assert all(batch.records == [b"%d" % batch.start.offset] for batch in batches)
+    assert gone.value.first == log.info().floor > 1
+    with pytest.raises(Trimmed):
+        reader.read()
+    assert [one.start.slot for one in log.read()] == [*range(log.info().floor, 12)]
+
+
+def test_a_reader_goes_on_where_it_committed_in_another_process_too_and_fences_who_had_it(store) -> None:
+    log = made(store)
+    log.append_many([b"a"])
+    log.append_many([b"b"])
+    old = log.reader("to-hudi")
+    first, second = [*old.read()]
+    old.commit(first.end)
+    new = Wal(store, PATH).reader("to-hudi", start="end")  # it is there: `start` is for a new one
+    assert new.position == first.end
+    assert [batch.records for batch in new.read()] == [[b"b"]]
+    with pytest.raises(Fenced, match="opened elsewhere"):
+        old.commit(second.end)
+    new.commit(second.end)
+    new.commit(second.end)
+    with pytest.raises(InvalidInput, match="readers only go on"):
+        new.commit(first.end)
+    log.drop_reader("to-hudi")
+    assert [b.records for b in log.reader("to-hudi").read()] == [[b"a"], [b"b"]]
+    for bad in ("", "a/b", "../x", ".", 7):
+        with pytest.raises(InvalidInput, match="letters"):
+            log.reader(bad)
+
+
+def test_follow_gives_what_comes_and_passes_over_empty_slots(store) -> None:
+    log = made(store)
+    log.append(b"0")
+    seen: list[bytes] = []
+
+    def read_on() -> None:
+        for batch in Wal(store, PATH).follow(timeout=240, idle_s=0.05):
+            seen.extend(batch.records)
+            if b"end" in batch.records:
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(read_on)
+        until(lambda: seen == [b"0"])
+        with log.lead() as out:
+            out.append(b"1")
+        until(lambda: seen == [b"0", b"1"])
+        Wal(store, PATH).append(b"end")
+        done.result()
+    assert seen == [b"0", b"1", b"end"]
+
+
+# -- who leads ---------------------------------------------------------------------------------------------------------
+
+
+def test_after_lead_nothing_of_an_older_epoch_follows(store) -> None:
+    log = made(store)
+    log.append(b"plain")
+    first = log.lead(fence=3)
+    first.append(b"first")
+    with pytest.raises(Fenced, match="nobody else appends"):
+        Wal(store, PATH).append(b"no")
+    second = Wal(store, PATH).lead()
+    assert second.epoch == 4
+    second.append(b"second")
+    with pytest.raises(Fenced, match="epoch 3 is over") as over:
+        first.append(b"no")
+    assert over.value.epoch == 4
+    with pytest.raises(Fenced):
+        log.lead(fence=3)
+    first.resign()  # it is over already: nothing changes
+    assert log.info().led
+    second.resign()
+    second.resign()
+    with pytest.raises(Fenced):
+        log.append(b"from before")
+    Wal(store, PATH).append(b"after")
+    assert records(log) == [b"plain", b"first", b"second", b"after"]
+
+
+def test_a_leader_that_fails_lets_others_append(store) -> None:
+    log = made(store)
+    with pytest.raises(ZeroDivisionError), log.lead(producer="p") as out:
+        out.append(b"1", seq=1 // (out.append(b"1", seq=1).position is None))
+    assert not log.info().led
+    assert numbered(Wal(store, PATH), "p", 1, 2)[0].again
+
+
+def test_a_lease_is_a_fence(store, tmp_path) -> None:
+    log = made(store)
+    with lockprovider.lock(str(tmp_path)) as lease, log.lead(fence=lease) as out:
+        out.append(b"a")
+        assert out.epoch == lease.epoch
+    for bad in (0, -1, "x", object()):
+        with pytest.raises(InvalidInput, match="fence"):
+            log.lead(fence=bad)
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_log_until_it_is_made_and_another_is_not_taken_for_it(store) -> None:
+    log = Wal(store, PATH)
+    for call in (lambda: log.append(b"1"), log.end, log.info, log.read, log.trim, lambda: log.reader("r"), log.lead):
+        with pytest.raises(NoLog, match="create"):
+            call()
+    made(store)
+    log.append(b"1")
+    store.delete("orders/log.json")
+    made(store)
+    with pytest.raises(Fenced, match="made anew"):
+        log.info()
+    with pytest.raises(MalformedObject, match="of another log"):
+        Wal(store, PATH).append(b"2")
+
+
+def test_two_that_make_it_at_once_make_one() -> None:
+    url = f"memory://{uuid.uuid4().hex}/orders"
+    lockprovider.wal.create(url, slots=8).append(b"1")
+    assert records(lockprovider.wal.create(url, slots=8)) == [b"1"]
+    with pytest.raises(CoordinationError, match="is there, with"):
+        lockprovider.wal.create(url, slots=9)
+    assert lockprovider.wal.open(url).info().slots == 8
+    for bad in ({"slots": 0}, {"slots": "8"}, {"slots": True}, {"retain": "all"}, {"timeout": -1}, {"pace_s": "x"}):
+        with pytest.raises(InvalidInput, match=next(iter(bad))):
+            lockprovider.wal.create(url, **bad)
+    log = lockprovider.wal.open(url)
+    for call in (
+        lambda: log.appender(""),
+        lambda: log.appender("~x"),
+        lambda: log.appender("p").append(b""),
+        lambda: log.appender("p").append(b"", seq=0),
+        lambda: log.appender("p").append_many([b""]),
+        lambda: log.read("newest"),
+        lambda: Position.parse("17"),
+        lambda: log.follow(timeout=-1),
+    ):
+        with pytest.raises(InvalidInput):
+            call()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"id": 1}', b'{"id": "x", "slots": 1, "floor": 0, "format": 2}'])
+def test_what_is_no_log_is_never_written_over(store, data) -> None:
+    store.put_if_absent("orders/log.json", data)
+    log = Wal(store, PATH)
+    for call in (log.info, lambda: log.append(b"1")):
+        with pytest.raises(MalformedObject, match="log.json"):
+            call()
+    assert store.read("orders/log.json").data == data
+
+
+def test_what_is_no_slot_is_never_written_over(store) -> None:
+    log = made(store)
+    log.append(b"1")
+    store.put_if_absent("orders/slots/00000001", b"torn")
+    with pytest.raises(OutcomeUnknown, match="00000001' is no slot"):
+        log.append(b"2")
+    with pytest.raises(MalformedObject, match="00000001"):
+        Wal(store, PATH).append(b"2")
+    assert store.read("orders/slots/00000001").data == b"torn"
+
+
+def test_a_log_whose_objects_somebody_removes_says_so(store) -> None:
+    log = made(store)
+    for n in range(70):
+        log.append(b"%d" % n)
+    store.delete("orders/slots/00000000")  # slot 64, which is the hint
+    with pytest.raises(MalformedObject, match="somebody removes"):
+        Wal(store, PATH).append(b"x")
+
+
+def test_fields_of_a_newer_version_are_kept(store) -> None:
+    log = made(store, 4)
+    content = store.read("orders/log.json")
+    more = json.dumps({**json.loads(content.data), "broker": {"address": "x"}}).encode()
+    assert isinstance(store.put_if_match("orders/log.json", more, content.version), Won)
+    for n in range(9):
+        log.append(b"%d" % n)
+    assert json.loads(store.read("orders/log.json").data)["broker"] == {"address": "x"}
+
+
+def test_a_store_that_refuses_has_done_nothing(store) -> None:
+    made(store)
+    log, faulty = again(store, {"put": [Refuse()] * 500}, timeout=2)
+    with pytest.raises(Unavailable):
+        log.append(b"1")
+    assert faulty.fired
+    assert records(log) == []
+
+
+def test_threads_share_writes(store) -> None:
+    log = made(store, 4096)
+    with ThreadPoolExecutor(16) as pool:
+        told = list(pool.map(lambda n: log.append(b"%d" % n), range(400)))
+    assert sorted(one.position.offset for one in told) == [*range(400)]
+    assert Counter(records(log)) == Counter(b"%d" % n for n in range(400))
+    assert log.end().slot < 300
+    assert [records(log)[one.position.offset] for one in told[:9]] == [b"%d" % n for n in range(9)]
+
+
+def test_clients_that_race_lose_and_double_nothing_in_a_small_ring(store) -> None:
+    made(store, 3, retain="readers")
+    reader = Wal(store, PATH).reader("r")
+    seen: list[bytes] = []
+    logs = [Wal(Store(store.backend, store.root), PATH) for _ in range(3)]
+
+    def live(one: int) -> None:
+        with logs[one].appender(f"p{one}") as out:
+            n = 1
+            while n <= 12:
+                try:
+                    out.append(b"%d.%d" % (one, n), seq=n)
+                    n += 1
+                except LogFull:
+                    continue
+
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(live, one) for one in range(3)]
+        while len(seen) < 36:
+            assert not any(one.done() and one.exception() for one in running)
+            for batch in reader.read():
+                seen.extend(batch.records)
+                reader.commit(batch.end)
+    assert sorted(seen) == sorted(b"%d.%d" % (one, n) for one in range(3) for n in range(1, 13))
+
+
+def test_a_forked_child_is_a_client_of_its_own(tmp_path) -> None:
+    log = lockprovider.wal.create(f"file://{tmp_path}/orders", storage_options={"auto_mkdir": True})
+    log.append(b"a")
+    if (child := os.fork()) == 0:
+        os._exit(0 if log.append(b"b").position == Position(1, 1) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert log.append(b"c").position == Position(2, 2)
+    assert records(log) == [b"a", b"b", b"c"]
+
+
+def test_errors_can_be_pickled() -> None:
+    for error in (LogFull("no", "r"), Trimmed("no", 7), NoLog("no")):
+        kept = pickle.loads(pickle.dumps(error))
+        assert (str(kept), vars(kept)) == ("no", vars(error))
+
+
+async def test_tasks_append_read_and_lead(store) -> None:
+    made(store, retain="readers")
+    async with AsyncWal(store, PATH) as log:
+        told = await asyncio.gather(*(log.append(b"%d" % n) for n in range(20)))
+        assert sorted(one.position.offset for one in told) == [*range(20)]
+        reader = await log.reader("r")
+        async for batch in reader.read():
+            await reader.commit(batch.end)
+        assert reader.position == await log.end()
+        async with log.appender("p") as out:
+            assert not (await out.append(b"p1", seq=1)).again
+            assert [one.again for one in await out.append_many([b"p1", b"p2"], first=1)] == [True, False]
+            assert await out.last_seq() == 2
+        assert [record async for batch in reader.follow(timeout=0.01) for record in batch.records] == [b"p1", b"p2"]
+        async with await log.lead() as out:
+            await out.append(b"led")
+            await out.flush()
+        assert (await log.info()).epoch == 1
+        assert [record async for batch in log.read(told[0].position) for record in batch.records][-1] == b"led"
+        first = await log.position("oldest")
+        assert [record async for batch in log.follow(first, timeout=0.01) for record in batch.records][-1] == b"led"
+        assert await log.trim() == reader.position.slot
+        assert await log.drop_reader("r")
+    with pytest.raises(CoordinationError, match="closed"):
+        await log.append(b"no")
+    url = f"memory://{uuid.uuid4().hex}/orders"
+    made_log = await AsyncWal.create(url, slots=None)
+    await made_log.append_many([b"a", b"b"])
+    assert (await AsyncWal.open(url).info()).end.offset == 2

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-
-_CALL_S = 1.0
 
 
 class Fifo:
@@ -27,8 +24,8 @@ class Fifo:
         """Whether somebody waits for it."""
         return bool(self._waiting)
 
-    def acquire(self, timeout: float, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Take it, waiting for at most so many seconds; `meanwhile` is called every second of that."""
+    def acquire(self, timeout: float) -> bool:
+        """Take it, waiting for at most so many seconds."""
         called = threading.Event()
         with self._guard:
             if not self._taken:
@@ -36,9 +33,7 @@ class Fifo:
                 return True
             self._waiting.append(called)
         try:
-            while not called.wait(min(timeout, _CALL_S)) and timeout > _CALL_S:
-                timeout -= _CALL_S
-                meanwhile()
+            called.wait(timeout)
         finally:
             got = self._leave(called)
         return got

@@ -60,7 +60,7 @@ class Committer:
 
         Returns:
             Decided: it is there. Void: whoever wants it looks again, and asks with another intent, if it is not there.
-            Hold: the same, under a lock that is held; at once if there is more of it than the log keeps.
+            Hold: the same, under a lock that is held; at once if there is more of it than the log keeps, or no body.
 
         Raises:
             Exception: what the decider refuses it with; it never was and never will be.
@@ -68,16 +68,17 @@ class Committer:
             PublishUnknown: it may have been decided; or it is, and another applies it.
             CasError: the store failed; it never was and never will be.
         """
-        if not tells(Pending.of_bytes(intent.stem, intent.body)):
+        if not intent.body or not tells(Pending.of_bytes(intent.stem, intent.body)):
             return Hold()
         now_s = self._world.monotonic_s()
         request = CommitRequest(intent, decider, now_s, now_s + timeout_s, threading.Event())
         with self._guard:
-            self._new.append((request, known))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="group-commit", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._serve, name="group-commit", daemon=True)
+                thread.start()  # if that fails nothing is wanted, and the next tries again
+                self._thread = thread
                 atexit.register(self._at_exit)
+            self._new.append((request, known))
         self._wake.set()
         try:
             request.done.wait()

@@ -18,6 +18,8 @@ from lockprovider.lease.states import Me, Moment
 
 ANEW = b"judge anew"
 NOT_HERE = b"not here"
+ELSEWHERE = b"elsewhere"
+FAILS = b"fails"
 DEAD = Me("dead", SETTINGS, "host", 1)
 
 
@@ -47,7 +49,10 @@ class Rules:
     def pending(self, intent: Intent, log: Log, now_ms: int) -> Pending | None:
         """Its body."""
         del now_ms
-        return None if intent.body == NOT_HERE else Pending.of_bytes(f"{intent.stem}{log.next}", intent.body)
+        if intent.body == FAILS:
+            raise OverflowError(intent.stem)
+        stem = "elsewhere." if intent.body == ELSEWHERE else intent.stem
+        return None if intent.body == NOT_HERE else Pending.of_bytes(f"{stem}{log.next}", intent.body)
 
 
 RULES = Rules()

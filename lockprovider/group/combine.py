@@ -88,7 +88,7 @@ def choose(
             break
         if not isinstance(verdict(begun, intent, decider), Undecided) or not intent.body:
             continue
-        pending = decider.pending(intent, begun, now_ms)
+        pending = _pending(decider, intent, begun, now_ms)
         if pending is None or not tells(pending):
             continue
         after = begun.plus(pending)
@@ -97,6 +97,19 @@ def choose(
         chosen.append(pending)
         begun = after
     return tuple(chosen)
+
+
+def _pending(decider: Decider, intent: Intent, log: Log, now_ms: int) -> Pending | None:
+    """None also where the intent is wrong, whoever has posted it: that keeps nobody else from being decided.
+
+    What is published under another name than the intent's would be decided again and again. One's own is asked for once
+    more by its writer, who gets the error.
+    """
+    try:
+        pending = decider.pending(intent, log, now_ms)
+    except Exception:  # noqa: BLE001 - see above
+        return None
+    return pending if pending is not None and pending.path.startswith(intent.stem) else None
 
 
 def combine(

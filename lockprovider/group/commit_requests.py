@@ -30,6 +30,7 @@ class CommitRequest:
     deadline_s: float
     done: threading.Event
     posted_s: float | None = None
+    is_there: bool = False  # where it is posted; that is known
     came: CommitAnswer | None = None
     error: BaseException | None = None
 
@@ -87,16 +88,18 @@ class CommitRequests:
         verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
         return [request for request, came in verdicts if isinstance(came, Undecided)]
 
-    def post(self, requests: Collection[CommitRequest]) -> None:
-        """Let others decide these.
+    def post(self, requests: Collection[CommitRequest]) -> bool:
+        """Let others decide these; False where that is not known to be done, and is to be done again.
 
         Raises:
-            CasError: they may do so, or not.
+            CasError: the same.
         """
         for request in requests:
-            if not request.posted:
-                request.posted_s = self._world.monotonic_s()  # whatever the answer will be
-                self.intents.post(request.intent)
+            if not request.is_there:
+                if request.posted_s is None:
+                    request.posted_s = self._world.monotonic_s()  # whatever the answer will be
+                request.is_there = self.intents.post(request.intent)
+        return all(request.is_there for request in requests)
 
     def first_look_s(self) -> float:
         """For how long not to look, by how long it took of late until what was posted was decided and there."""

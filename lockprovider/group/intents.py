@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from fsspec_cas import ObjectNotFound, Store, Won
+from fsspec_cas import ObjectNotFound, Store, Unknown, Won
 from lockprovider.group.intent import Intent, folder, parse
+from lockprovider.record.commit_log import LARGEST
 
 FOLDER = "intents"
 
@@ -23,13 +24,15 @@ class Intents:
         """Where it is, while it waits."""
         return self._below + intent.name
 
-    def post(self, intent: Intent) -> None:
-        """Let it be decided by whoever is on duty, from now on until it is withdrawn.
+    def post(self, intent: Intent) -> bool:
+        """Let it be decided by whoever is on duty, from now on until it is withdrawn; False if that is not known.
+
+        May be repeated.
 
         Raises:
             CasError: it may be there, or not.
         """
-        self._store.put_if_absent(self.path(intent), intent.body, create_once=True)
+        return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
     def listed(self, log: str) -> tuple[Intent, ...]:
         """What waits in this log, and is not withdrawn by now.
@@ -41,8 +44,8 @@ class Intents:
         unknown: list[str] = []
         for entry in self._store.list(self._below + folder(log)):
             name = entry.path.removeprefix(self._below)
-            if entry.size == 0:
-                continue
+            if not 0 < entry.size <= LARGEST:
+                continue  # withdrawn, or nothing that the log could tell
             if name in self._known:
                 there[name] = self._known[name]
             else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from fsspec_cas import CasError, Store, World
+from fsspec_cas import CasError, InvalidInput, Store, World
 from lockprovider.errors import LockError, NotAcquired, PublishUnknown
 from lockprovider.group import combine
 from lockprovider.group.applying import Applying
@@ -108,8 +108,7 @@ class Member:
             case WriteRecord(duty) if not self._writer.is_stuck(known.record):
                 return self._straight(known, duty=duty)
             case Post():
-                self._requests.post(undecided)
-                return 0.0
+                return 0.0 if self._requests.post(undecided) else _RETRY_S
             case LookAgain(seconds):
                 self._writer.stale = True
                 spread_s = seconds * (1 + self._world.random() / 4)
@@ -137,7 +136,7 @@ class Member:
 
     def _standing(self, known: Known, undecided: list[CommitRequest]) -> Standing:
         now_s = self._world.monotonic_s()
-        posted = all(request.posted for request in undecided)
+        posted = all(request.is_there for request in undecided)
         return Standing(posted, self._writer.refused, now_s - known.seen_s, now_s - self._requests.since_s)
 
     # -- giving up -----------------------------------------------------------------------------------------------------
@@ -263,6 +262,9 @@ class Member:
                 self._give_up(request, Hold() if request.posted else Void())
             elif not tells(pending):  # it could not go on where it is not there yet
                 self._give_up(request, Hold())
+            elif not pending.path.startswith(request.intent.stem):
+                said = f"{pending.path!r} does not begin with {request.intent.stem!r}, the stem of its intent"
+                self._give_up(request, InvalidInput(said))
         return batch
 
 

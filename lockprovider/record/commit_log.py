@@ -19,7 +19,7 @@ from lockprovider.record.pending import Pending
 _LEVEL = 6  # entries are much alike: the last sixteen of small commits are 2.4 KB
 _PACKED = 16384  # bytes; everybody who waits for the lock reads them
 _ENTRIES = 128
-_LARGEST = 32768  # bytes of one entry
+LARGEST = 32768  # bytes of one entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Log:
 def tells(pending: Pending) -> bool:
     """Whether a log keeps the bytes of this publish: there are few enough of them."""
     data = pending.data
-    if data is None or len(data) > _LARGEST:
+    if data is None or len(data) > LARGEST:
         return False
     return len(pack((Entry(pending.path, pending.digest, data),))) <= _PACKED // 2
 

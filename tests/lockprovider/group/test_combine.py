@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from deciding import ANEW, DEAD, NOT_HERE, Met, Rules
+from deciding import ANEW, DEAD, ELSEWHERE, FAILS, NOT_HERE, Met, Rules
 
 from lockprovider import Intent, LockRecord, Log, LogEntry, Pending
 from lockprovider.group import combine
@@ -105,8 +105,13 @@ def test_what_was_decided_since_its_place_is_met_and_what_was_decided_before_is_
         intent("c", 1, ANEW),
         intent("c", 2, NOT_HERE),
         intent("c", 2, TOO_LARGE),
+        intent("c", 2, ELSEWHERE),
+        intent("c", 2, FAILS),
     ],
-    ids=["decided before", "of a place to come", "of another log", "withdrawn", "anew", "not from here", "too large"],
+    ids=[
+        *("decided before", "of a place to come", "of another log", "withdrawn", "anew", "not from here", "too large"),
+        *("under another name", "that nobody can decide"),
+    ],
 )
 def test_what_cannot_be_decided_is_left_and_keeps_nobody_else_from_it(left: Intent) -> None:
     assert names(choose(log_of("a", "b"), (), [left, intent("d", 2), intent("e", 2)], RULES, 0)) == ["d.2", "e.3"]

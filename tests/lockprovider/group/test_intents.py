@@ -11,6 +11,7 @@ from fsspec_cas import Store
 from fsspec_cas.testing import DeliverLate, Faulty, LoseAnswer
 from lockprovider.group.intent import Intent
 from lockprovider.group.intents import Intents
+from lockprovider.record.commit_log import LARGEST
 
 FOLDER = ".hoodie/.locks"
 MINE = Intent("log", 3, "mine_", b"mine")
@@ -37,6 +38,12 @@ def test_beside_a_lock_at_the_root_too(store: Store) -> None:
 def test_what_does_not_belong_there_is_passed_over(store: Store) -> None:
     Intents(store, FOLDER).post(MINE)
     store.put_if_absent(f"{FOLDER}/intents/log/note.txt", b"of an operator").unwrap()
+    assert Intents(store, FOLDER).listed("log") == (MINE,)
+
+
+def test_what_is_larger_than_any_that_is_posted_is_not_even_read(store: Store) -> None:
+    Intents(store, FOLDER).post(MINE)
+    store.put_if_absent(f"{FOLDER}/intents/log/3.large", bytes(LARGEST + 1)).unwrap()
     assert Intents(store, FOLDER).listed("log") == (MINE,)
 
 

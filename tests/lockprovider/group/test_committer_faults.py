@@ -1,0 +1,94 @@
+"""What goes wrong while publishes are decided together: nobody waits for ever, nobody is told what is not so."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deciding import ELSEWHERE, begin, commit, decide, posted, started, there, told, wanted
+from noting import SETTINGS, Noting, record
+from patience import PATIENCE_S, until
+
+from fsspec_cas import InvalidInput, Store, Unavailable
+from fsspec_cas.answer import NoAnswer
+from fsspec_cas.testing import ManualClock
+from lockprovider import Decided, Hold, Lock, LockSettings
+
+PATIENT = LockSettings(timeout_s=PATIENCE_S, poll_s=0.05)
+
+
+class LosesPosts(Noting):
+    """For as long as it is told so."""
+
+    how = ""
+
+    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        if "/intents/" in path and self.how:
+            self.asked.append("lost")
+            if self.how == "never sent":
+                raise Unavailable("the store is busy")
+            return NoAnswer("it never got there")
+        return await super().put(path, *args, **kwargs)
+
+
+@pytest.fixture
+def backend() -> LosesPosts:
+    return LosesPosts(blocking=False)
+
+
+@pytest.fixture
+def store(backend: LosesPosts, tmp_path: Path) -> Store:
+    made = Store(backend, str(tmp_path))
+    begin(Lock(made, settings=SETTINGS))
+    return made
+
+
+@pytest.fixture
+def clock(store: Store) -> ManualClock:
+    return ManualClock(record(store).epoch / 1000 + 1)
+
+
+@pytest.fixture
+def lock(store: Store, clock: ManualClock) -> Lock:
+    made = Lock(store, settings=PATIENT, world=clock)
+    made.look()
+    return made
+
+
+def test_where_no_thread_can_be_started_that_is_said_and_the_next_tries_again(
+    store: Store, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", cannot)
+        with pytest.raises(RuntimeError):
+            commit(lock, "second")
+    assert started(lock, wanted(store, "third")).result(PATIENCE_S) == Decided("third.1")
+    assert there(store) == {"first", "third"}
+
+
+@pytest.mark.parametrize("how", ["never sent", "no answer"])
+def test_what_may_not_have_been_posted_is_posted_again(store: Store, lock: Lock, backend: LosesPosts, how: str) -> None:
+    decide(store, duty_ms=600)
+    backend.how = how
+    publishing = started(lock, wanted(store, "second"))
+    until(lambda: backend.asked.count("lost") > 1)
+    backend.how = ""
+    until(lambda: posted(store) == {"second."})
+    decide(store, wanted(store, "another"))
+    assert publishing.result(PATIENCE_S).path == "second.2"
+
+
+def test_one_without_a_body_says_nothing_to_others(store: Store, lock: Lock) -> None:
+    assert commit(lock, "second", b"") == Hold()
+    assert there(store) == {"first"}
+
+
+def test_what_would_be_published_under_another_name_than_the_intents_is_refused(store: Store, lock: Lock) -> None:
+    with pytest.raises(InvalidInput, match=r"'elsewhere\.1' does not begin with 'second\.'"):
+        commit(lock, "second", ELSEWHERE)
+    assert told(store) == ["first"]

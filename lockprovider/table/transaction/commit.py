@@ -97,12 +97,12 @@ class Committing:
         hold, again = wanted is None, _Again()
         for tried in range(_TRIES):
             if wanted is None or hold or tried >= _LOGS:
-                came = self._held_after(again, staged)
+                came = self._held(staged, again.unknown)
             else:
                 came = self._grouped(wanted, seen=self._mine.view if tried == 0 else None)
             if isinstance(came, str):
                 return came
-            again, hold = came, hold or came.hold
+            again, hold = replace(came, unknown=came.unknown or again.unknown), hold or came.hold
             if again.restoring is not None and not restore.finish_left(table, again.restoring):
                 raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         if again.unknown is not None:
@@ -130,7 +130,7 @@ class Committing:
         table.tell("lock_wait", begin)
         try:
             intent = Intent(seen.log, seen.place, wanted.stem, wanted.encode())
-            came = table.lock.commit(intent, TableDecider(table))
+            came = table.lock.commit(intent, TableDecider(table, seen.timeline.latest_time))
         except WriteConflict as conflict:
             table.tell("conflict", begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
             raise
@@ -149,25 +149,30 @@ class Committing:
         self._mine.end(self._table, [*self._announced, *filter(None, [posted])])
         return completion
 
-    def _held_after(self, before: _Again, staged: Pending) -> str | _Again:
-        """As `_held`; what may have been decided before is not said to have failed."""
-        try:
-            return self._held(staged)
-        except (CasError, NotAcquired) as error:
-            if before.unknown is not None:
-                raise before.unknown from error
-            raise
-
     # -- under a lock that is held -------------------------------------------------------------------------------------
 
-    def _held(self, staged: Pending) -> str | _Again:
-        """Likewise."""
-        table, begin = self._table, self._proposal.begin
-        asked_s = table.world.monotonic_s()
-        table.tell("lock_wait", begin)
-        lease = table.lock.acquire(keeps_log=True)
+    def _held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Again:
+        """Likewise; what may have been decided before (`unknown`) is not said to have failed."""
         try:
-            self._waited_s += table.world.monotonic_s() - asked_s
+            # With the log all intents end: this one may be posted still.
+            lease = self._acquire(keeps_log=unknown is None)
+            return self._under(lease, staged)
+        except (CasError, NotAcquired) as error:
+            if unknown is not None:
+                raise unknown from error
+            raise
+
+    def _acquire(self, *, keeps_log: bool) -> Lease:
+        table = self._table
+        asked_s = table.world.monotonic_s()
+        table.tell("lock_wait", self._proposal.begin)
+        lease = table.lock.acquire(keeps_log=keeps_log)
+        self._waited_s += table.world.monotonic_s() - asked_s
+        return lease
+
+    def _under(self, lease: Lease, staged: Pending) -> str | _Again:
+        table, begin = self._table, self._proposal.begin
+        try:
             table.tell("lock_held", begin, epoch=lease.epoch)
             seen = self._look(lease.record)
             if seen.timeline.pending(Action.RESTORE):

@@ -105,11 +105,11 @@ class Wanted:
         """Read it.
 
         Raises:
-            ValueError, KeyError, TypeError: it is not one.
+            ValueError, KeyError, TypeError, Corrupt: it is not one.
         """
         head, _, data = body.partition(b"\n")
         said = json.loads(head)
-        return cls(
+        found = cls(
             said["begin"],
             Action(said["action"]),
             said["rule"],
@@ -120,6 +120,8 @@ class Wanted:
             said["keys"],
             data,
         )
+        found.metadata  # noqa: B018 - one whose data nobody can read is none
+        return found
 
     @cached_property
     def metadata(self) -> CommitMetadata:
@@ -175,10 +177,14 @@ class Wanted:
 
 
 class TableDecider:
-    """Of one table of this process; see `lockprovider.group.combine.Decider`."""
+    """Of one table of this process; see `lockprovider.group.combine.Decider`.
 
-    def __init__(self, table: TableContext) -> None:
+    `latest`: the largest time on the timeline when it was judged last. What came since is in the log.
+    """
+
+    def __init__(self, table: TableContext, latest: str) -> None:
         self._table = table
+        self._latest = latest
         self._config = ""
         self._decoded: dict[bytes, Wanted | None] = {}
 
@@ -201,16 +207,16 @@ class TableDecider:
         times = [
             instant.completion or "" for entry in log.entries if (instant := parse_instant(_name(entry))) is not None
         ]
-        latest = max(self._table.memory.latest.latest_time, wanted.begin, *times)
+        latest = max(self._latest, wanted.begin, *times)
         now = format_ms(now_ms)
-        path = _PREFIX + wanted.completed(now if now > latest else after(latest)).file_name
-        return Pending.of_bytes(path, wanted.data)
+        name = wanted.completed(now if now > latest else after(latest)).file_name
+        return None if parse_instant(name) is None else Pending.of_bytes(_PREFIX + name, wanted.data)
 
     def _wanted(self, intent: Intent) -> Wanted | None:
         if intent.body not in self._decoded:
             try:
                 wanted: Wanted | None = Wanted.decode(intent.body)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, Corrupt):
                 wanted = None
             if len(self._decoded) >= _KEPT:
                 self._decoded.clear()

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from table.tables import SETTINGS, SPEC, content, rows, upsert
 
-from fsspec_cas import Store
+from fsspec_cas import Machine, Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider import PublishUnknown
-from lockprovider.table import Table, WriteConflict
+from fsspec_cas.testing import ManualClock
+from lockprovider import HUDI_LOCK_PATH, Intent, LeaseLost, Lock, Log, NotAcquired, PublishUnknown
+from lockprovider.group.combine import choose
+from lockprovider.group.intent import is_over
+from lockprovider.group.intents import Intents
+from lockprovider.table import Aborted, Table, Transaction, WriteConflict
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.decider import TableDecider
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # one dies in it
@@ -91,6 +100,76 @@ def test_a_publish_that_has_to_be_rolled_forward_first_is_seen(table: Table) -> 
     dead[0]._instant.heartbeat.leave()
 
 
+def test_the_completion_time_exceeds_all_that_was_seen_whatever_another_thread_lists(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another's clock is ahead; a listing of another thread began before its commit and ends after mine was judged."""
+    before, real, txn = table.timeline(), Lock.commit, table.transaction()
+    engine.write(txn, upserts=rows((4, "d", 4)))
+    ahead = ManualClock(Machine().now_ms() / 1000 + 3600)
+    its = upsert(Table(Store(LocalBackend(), table.url), table.url, settings=SETTINGS, world=ahead), (2, "b", 2))
+    table.lock.acquire().release()  # as a JVM writer ends the log
+    table.lock.acquire(keeps_log=True).release()  # and the next begins another
+
+    def commit(self: Lock, *args: Any) -> Any:
+        table.memory.latest = before
+        return real(self, *args)
+
+    monkeypatch.setattr(Lock, "commit", commit)
+    assert txn.commit().completion > its.completion
+
+
+def lost(table: Table, monkeypatch: pytest.MonkeyPatch, *, alive: bool = True) -> Transaction:
+    """One whose commit is posted when nobody can say any more what became of it, nor withdraw it."""
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((3, "c", 3)))
+
+    def commit(_: Lock, intent: Intent, *__: Any) -> Any:
+        intents(table).post(intent)
+        monkeypatch.setattr(WriterHeartbeat, "alive", alive)
+        raise PublishUnknown("the store is out of reach")
+
+    monkeypatch.setattr(Lock, "commit", commit)
+    return txn
+
+
+def intents(table: Table) -> Intents:
+    return Intents(table.store, HUDI_LOCK_PATH.rpartition("/")[0])
+
+
+def test_what_is_posted_still_when_its_writer_gives_up_is_void(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    txn = lost(table, monkeypatch, alive=False)
+    with pytest.raises(Aborted, match="heartbeat"):
+        txn.commit()
+    (posted,) = intents(table).left()
+    seen = table.lock.look()
+    assert is_over(posted, seen and seen.log), "else the next on duty decides it"
+    txn.leave()
+
+
+def test_what_may_be_decided_is_not_said_to_have_failed_after_a_lease_was_lost(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn, real, asked = lost(table, monkeypatch), Lock.acquire, []
+
+    def acquire(self: Lock, **promises: bool) -> Any:
+        asked.append("")
+        if len(asked) > 1:
+            raise NotAcquired("another holds it")
+        return real(self, **promises)
+
+    def publish(*_: Any) -> str:
+        raise LeaseLost("another has taken it over")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lock, "acquire", acquire)
+        patched.setattr(Committing, "_publish", publish)
+        with pytest.raises(PublishUnknown, match="out of reach"):
+            txn.commit()
+    assert len(asked) == 2
+    txn.leave()
+
+
 class Stopped(BaseException):
     """The process is gone."""
 
@@ -104,3 +183,41 @@ class Stops(LocalBackend):
         if self.armed and path.endswith(".commit"):
             raise Stopped
         return await super().put(path, *args, **kwargs)
+
+
+# -- what another has posted -------------------------------------------------------------------------------------------
+
+
+def wanted(table: Table, monkeypatch: pytest.MonkeyPatch) -> tuple[Intent, TableDecider]:
+    """What a commit asks for."""
+    asked: list[Any] = []
+    real = Lock.commit
+
+    def commit(self: Lock, *args: Any) -> Any:
+        asked.append(args)
+        return real(self, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lock, "commit", commit)
+        upsert(table, (3, "c", 3))
+    (found,) = asked
+    return found
+
+
+TIMES = [7, None, "", "x", "../../evil", "99991231235959999", "99999999999999999"]
+
+
+@pytest.mark.parametrize("begin", TIMES)
+@pytest.mark.parametrize("what", ["begin", "stem", "data"])
+def test_an_intent_that_no_writer_of_ours_has_posted_keeps_nobody_else_from_being_decided(
+    table: Table, monkeypatch: pytest.MonkeyPatch, begin: object, what: str
+) -> None:
+    intent, decider = wanted(table, monkeypatch)
+    head, _, data = intent.body.partition(b"\n")
+    head = json.dumps(json.loads(head) | {"begin": begin}).encode()
+    stem = intent.stem if what == "stem" else f"{TIMELINE}/{begin}_"
+    body = head + b"\n" + (b"garbage" if what == "data" else data)
+    log = Log("another", 0)
+    fine = replace(intent, log=log.name, place=0)
+    batch = choose(log, (), [Intent(log.name, 0, stem, body), fine], decider, 0)
+    assert [pending.path.partition("_")[0] + "_" for pending in batch] == [fine.stem]

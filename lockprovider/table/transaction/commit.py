@@ -154,15 +154,20 @@ class Committing:
     def _held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Again:
         """Likewise; what may have been decided before (`unknown`) is not said to have failed."""
         try:
-            # With the log all intents end: this one may be posted still.
-            lease = self._acquire(keeps_log=unknown is None)
-            return self._under(lease, staged)
+            return self._held_where_posted(staged) if unknown is not None else self._under(self._acquire(), staged)
         except (CasError, NotAcquired) as error:
             if unknown is not None:
                 raise unknown from error
             raise
 
-    def _acquire(self, *, keeps_log: bool) -> Lease:
+    def _held_where_posted(self, staged: Pending) -> str | _Again:
+        """Where it may be posted still; so what refuses it must not leave it to be decided after that."""
+        try:
+            return self._under(self._acquire(), staged)
+        except (WriteConflict, Aborted, AlreadyCommitted):
+            return self._under(self._acquire(keeps_log=False), staged)  # with the log all intents end
+
+    def _acquire(self, *, keeps_log: bool = True) -> Lease:
         table = self._table
         asked_s = table.world.monotonic_s()
         table.tell("lock_wait", self._proposal.begin)

@@ -159,7 +159,10 @@ def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 @cache
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    return {"fsspec-cas": cas_cli._parser(), "lockprovider": lock_cli.parser(["table", "state", "queue", "wal"])}
+    return {
+        "fsspec-cas": cas_cli._parser(),
+        "lockprovider": lock_cli.parser(["table", "state", "queue", "wal", "elect", "leader"]),
+    }
 
 
 def unknown(line: str) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider.commands.place import Commands, add_object_command, say
-from lockprovider.observe.words import moment
 from lockprovider.recipes.election import Election, Leader
+from lockprovider.words import moment
 
 _MORE = """Exit code 1: nobody leads. It only reads. Lapsed or not goes by the store's own clock, where it has one;
 on a local disk one who died is shown as the leader, or, with --watch, until its validity has passed since the first

@@ -86,7 +86,7 @@ def reported(arguments: argparse.Namespace, work: Callable[[argparse.Namespace, 
     return said.code
 
 
-class Holding(Protocol):
+class LeaseOrTerm(Protocol):
     """A lease, or a term."""
 
     epoch: int
@@ -108,7 +108,7 @@ class CommandOrder:
     news: threading.Event
     signals: Signals
 
-    def run_under(self, held: Holding, give_back: Callable[[], object], said: CommandResult) -> CommandResult:
+    def run_under(self, held: LeaseOrTerm, give_back: Callable[[], object], said: CommandResult) -> CommandResult:
         """Run the command while it is held, and give it back."""
         world = Machine()
         began_s = world.monotonic_s()
@@ -136,7 +136,7 @@ class CommandOrder:
         return said
 
 
-def _watch(held: Holding, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
+def _watch(held: LeaseOrTerm, child: Child, news: threading.Event) -> LeaseLost | TermLost | None:
     """Until the command has ended; the loss, if it was lost before that."""
     world = Machine()
     while True:

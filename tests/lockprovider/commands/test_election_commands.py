@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from recipes.freezing import freeze
 
 from lockprovider.cli import main
 from lockprovider.election import Election
@@ -84,7 +85,7 @@ def test_a_frozen_one_ends_its_command_when_it_wakes_and_starts_it_again_in_its_
     script = "echo $LOCKPROVIDER_EPOCH; exec sleep 1000"
     frozen = begin(started, "elect", url, "--name", "a", "--validity", 1.5, "--json", "--", "sh", "-c", script)
     first = int(frozen.stdout.readline())
-    frozen.send_signal(signal.SIGSTOP)
+    freeze(frozen, url)
     with Election.open(url, name="b", poll=0.05).lead() as term:
         assert term.epoch == first + 1
         frozen.send_signal(signal.SIGCONT)
@@ -98,7 +99,7 @@ def test_a_frozen_one_ends_its_command_when_it_wakes_and_starts_it_again_in_its_
 def test_once_is_enough_with_once(url, started) -> None:
     one = begin(started, "elect", url, "--validity", 1.5, "--once", "--json", "--", "sh", "-c", "echo; exec sleep 1000")
     one.stdout.readline()
-    one.send_signal(signal.SIGSTOP)
+    freeze(one, url)
     Election.open(url, poll=0.05).lead().resign()
     one.send_signal(signal.SIGCONT)
     assert one.wait(240) == 123

@@ -9,6 +9,7 @@ import pickle
 import uuid
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise, product
 
 import fsspec
@@ -416,6 +417,47 @@ def test_a_reader_goes_on_where_it_committed_in_another_process_too_and_fences_w
     for bad in ("", "a/b", "../x", ".", 7):
         with pytest.raises(InvalidInput, match="letters"):
             log.reader(bad)
+
+
+def test_a_reader_that_died_while_it_was_made_begins_where_it_was_to(store) -> None:
+    log = made(store, 8, retain="readers")
+    for n in range(3):
+        log.append(b"%d" % n)
+    reader = log.reader("r")
+    reader.commit(Position(2, 2))
+    log.drop_reader("r")
+    log.trim(before=Position(3, 3))
+    log.append(b"3")
+    log._objects.change(lambda old: replace(old, readers={"r": 3, "s": 3}))  # and dies; `r` has been there before
+    assert log.info().readers == {"r": Position(3, 0), "s": Position(3, 0)}
+    assert log.trim(before=Position(4, 4)) == 3
+    for name in "rs":
+        assert [batch.records for batch in Wal(store, PATH).reader(name).read()] == [[b"3"]]
+
+
+def test_the_oldest_is_found_also_while_the_floor_rises(store) -> None:
+    made(store, 2)
+    other = Wal(store, PATH)
+
+    class Meanwhile(Faulty):
+        async def get(self, path, unless, *, timeout_s):
+            answer = await super().get(path, unless, timeout_s=timeout_s)
+            if path.endswith("log.json") and self.left:
+                self._plan.clear()
+                for n in range(9):
+                    other.append(b"%d" % n)
+            return answer
+
+    way = Meanwhile(store.backend, {"head": [Pass()]})
+    log = Wal(Store(way, store.root), PATH)
+    assert log.position("oldest").slot >= 7
+    with pytest.raises(Trimmed):
+        log.position(0)
+    assert log.position(8) == Position(8, 8)
+    assert log.position(9) == log.end()
+    for bad in (10, -1, True, None):
+        with pytest.raises(InvalidInput, match="start"):
+            log.position(bad)
 
 
 def test_follow_gives_what_comes_and_passes_over_empty_slots(store) -> None:

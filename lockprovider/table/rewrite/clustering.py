@@ -207,7 +207,10 @@ def _preferred(table: TableContext, now: Timeline, groups: frozenset[FileGroup])
     """Which of these groups a clustering would lose to pending writes."""
     pending, found = pending_writes(table, now, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - found), pending):
-        found |= {*overlap.file_groups}
+        more = (groups - found).intersection(overlap.file_groups)
+        if not more:  # it looks at more than file groups: that is told at the end
+            break
+        found |= more
     return found
 
 

@@ -6,7 +6,7 @@
 
 A log that is completed after the compaction began belongs to the new slice, whenever it was begun: so writers and
 compactions never conflict. What an executor that died has left, the next one goes on with: its files have the same
-names and rows. What JVM Hudi has scheduled is run here; that it runs what is scheduled here was not tried.
+names and rows. What JVM Hudi has scheduled is run here, and it runs what is scheduled here.
 
 NOT promised: that a delete is remembered: a row that comes later with a lower ordering value is there again.
 

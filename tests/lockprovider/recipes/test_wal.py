@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pickle
+import threading
 import uuid
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ from lockprovider.recipes.wal.seek import last_slot
 from lockprovider.recipes.wal.slot import Head, Producer, decode_slot, encode_slot
 from lockprovider.wal import (
     Appended,
+    AsyncAppender,
     AsyncWal,
     CoordinationError,
     Fenced,
@@ -209,6 +211,29 @@ def test_a_number_that_came_to_nothing_holds_up_the_later_ones_until_it_comes_ag
     waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
     assert [one.result().again for one in waiting] == [False, False]
     assert records(log) == [b"1", b"2", b"3"]
+
+
+async def test_a_cancelled_append_of_a_producer_goes_on_and_leaves_no_hole(store) -> None:
+    """Dropped, it would be missing below a number that is there, and its repeat be taken for one that is there, too."""
+    log = made(store)
+    begun, go = threading.Event(), threading.Event()
+    commit = log._batcher._write
+    log._batcher._write = lambda operations: (begun.set(), go.wait(), commit(operations))[2]
+    out = log.appender("p")
+    waiting = [out.append_later(b"1", seq=1)]
+    begun.wait()
+    waiting += [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
+    task = asyncio.create_task(AsyncAppender(out).append(b"4", seq=4))
+    await asyncio.sleep(0)
+    dropped = log.append_later(b"of nobody")
+    assert not waiting[1].cancel()
+    assert task.cancel()
+    assert dropped.cancel()
+    waiting.append(out.append_later(b"5", seq=5))
+    go.set()
+    await asyncio.to_thread(out.flush)
+    assert [one.result().again for one in waiting] == [False] * 4
+    assert records(log) == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_who_takes_a_name_fences_who_had_it(store) -> None:

@@ -1,11 +1,12 @@
-"""What do a queue, a state document and a log cost, by requests and by time?
+"""What do a queue, a state document, a log and an election cost, by requests and by time?
 
     python -m benchmarks.queues          # two minutes; --threads, --producers, --seconds, --put-ms, --get-ms, --json
 
 Threads of one process put a message, claim one and acknowledge it, again and again; update one document; and append
 200 bytes to a log, without a producer's name and each as a producer of its own. The server is `shaped_s3`, whose
 requests take as long as they are told to, and are counted. At the end each message was worked on once, the document has
-counted each update, and each record is in the log once.
+counted each update, and each record is in the log once. One candidate of an election is elected and resigns, again and
+again, and renews a term.
 
 Not to be fooled: many threads are one interpreter. Processes contend for the object, threads do not.
 """
@@ -114,6 +115,26 @@ def appends(site: Site, count: int, seconds: float, *, named: bool) -> Row:
     return row
 
 
+def terms(site: Site, seconds: float) -> dict[str, Row]:
+    """Of one candidate, whom nobody else stands against."""
+    url = f"s3://{site.bucket}/elections/one.json"
+    rows: dict[str, Row] = {}
+    epochs: list[int] = []
+    with lockprovider.election.open(url, storage_options=site.storage_options, validity=600.0) as election:
+
+        def lead(_: int) -> None:
+            with election.lead() as term:
+                epochs.append(term.epoch)
+
+        lead(0)
+        rows["election: elected, and resigned"] = repeated(site, 1, seconds, lead)
+        assert epochs == [*range(epochs[0], epochs[0] + len(epochs))], "an epoch was given twice, or none"
+        with election.lead() as term:
+            rows["election: renewed"] = repeated(site, 1, seconds, lambda _: term.renew())
+            term.check()
+    return rows
+
+
 def table(rows: Sequence[tuple[str, Row]]) -> str:
     """Markdown."""
     heads = ("per s", "median ms", "p99 ms", "requests each")
@@ -140,6 +161,7 @@ def main() -> None:
         for count in given.producers:
             rows.append((f"log: append, {count} callers", appends(site, count, given.seconds, named=False)))
             rows.append((f"log: append, {count} named producers", appends(site, count, given.seconds, named=True)))
+        rows += terms(site, given.seconds).items()
     print(json.dumps(dict(rows)) if given.json else table(rows))
 
 

@@ -1,10 +1,12 @@
-"""What do a queue and a state document of one object cost, by requests and by time?
+"""What do a queue, a state document, a log and an election cost, by requests and by time?
 
-    python -m benchmarks.queues          # a minute; --threads, --seconds, --put-ms, --get-ms, --json
+    python -m benchmarks.queues          # two minutes; --threads, --producers, --seconds, --put-ms, --get-ms, --json
 
-Threads of one process put a message, claim one and acknowledge it, again and again; and update one document. The server
-is `shaped_s3`, whose requests take as long as they are told to, and are counted. At the end each message was worked on
-once, and the document has counted each update.
+Threads of one process put a message, claim one and acknowledge it, again and again; update one document; and append
+200 bytes to a log, without a producer's name and each as a producer of its own. The server is `shaped_s3`, whose
+requests take as long as they are told to, and are counted. At the end each message was worked on once, the document has
+counted each update, and each record is in the log once. One candidate of an election is elected and resigns, again and
+again, and renews a term.
 
 Not to be fooled: many threads are one interpreter. Processes contend for the object, threads do not.
 """
@@ -92,6 +94,47 @@ def updates(site: Site, count: int, seconds: float) -> Row:
     return row
 
 
+def appends(site: Site, count: int, seconds: float, *, named: bool) -> Row:
+    """To one log; the ring is used again and again."""
+    url = f"s3://{site.bucket}/logs/{count}{'named' if named else ''}"
+    told: Counter[int] = Counter()
+    numbers = [0] * count
+    with lockprovider.wal.create(url, storage_options=site.storage_options, slots=64, retain="slots") as log:
+        producers = [log.appender(f"producer-{number}") for number in range(count)] if named else []
+
+        def append(number: int) -> None:
+            numbers[number] += 1
+            data = b"%d" % number + bytes(200)
+            done = producers[number].append(data, seq=numbers[number]) if named else log.append(data)
+            assert done.position is not None
+            told[done.position.offset] += 1
+
+        row = repeated(site, count, seconds, append)
+        assert {*told.values()} == {1}, "two records have one offset"
+        assert log.end().offset == len(told) == sum(numbers), "a record is missing, or there twice"
+    return row
+
+
+def terms(site: Site, seconds: float) -> dict[str, Row]:
+    """Of one candidate, whom nobody else stands against."""
+    url = f"s3://{site.bucket}/elections/one.json"
+    rows: dict[str, Row] = {}
+    epochs: list[int] = []
+    with lockprovider.election.open(url, storage_options=site.storage_options, validity=600.0) as election:
+
+        def lead(_: int) -> None:
+            with election.lead() as term:
+                epochs.append(term.epoch)
+
+        lead(0)
+        rows["election: elected, and resigned"] = repeated(site, 1, seconds, lead)
+        assert epochs == [*range(epochs[0], epochs[0] + len(epochs))], "an epoch was given twice, or none"
+        with election.lead() as term:
+            rows["election: renewed"] = repeated(site, 1, seconds, lambda _: term.renew())
+            term.check()
+    return rows
+
+
 def table(rows: Sequence[tuple[str, Row]]) -> str:
     """Markdown."""
     heads = ("per s", "median ms", "p99 ms", "requests each")
@@ -104,6 +147,7 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 64])
+    parser.add_argument("--producers", type=int, nargs="*", default=[1, 64, 512], help="of the log")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each")
     parser.add_argument("--get-ms", type=float, default=15.0)
     parser.add_argument("--put-ms", type=float, default=30.0)
@@ -114,6 +158,10 @@ def main() -> None:
         for count in given.threads:
             rows.append((f"queue: put, claim and ack, {count} threads", cycles(site, count, given.seconds)))
             rows.append((f"state: update, {count} threads", updates(site, count, given.seconds)))
+        for count in given.producers:
+            rows.append((f"log: append, {count} callers", appends(site, count, given.seconds, named=False)))
+            rows.append((f"log: append, {count} named producers", appends(site, count, given.seconds, named=True)))
+        rows += terms(site, given.seconds).items()
     print(json.dumps(dict(rows)) if given.json else table(rows))
 
 

@@ -26,6 +26,7 @@ from fsspec_cas.send.sender import Sender
 from fsspec_cas.version import ABSENT, Condition, Version
 
 TIMEOUT_S = 60.0
+Entries = list[Entry]  # named here: in the class `list` is a verb
 _BATCH = 1000  # S3's most
 
 
@@ -231,7 +232,7 @@ class AsyncStore:
 
     async def list(
         self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None, timeout: float = TIMEOUT_S
-    ) -> list[Entry]:
+    ) -> Entries:
         """All objects whose path starts with `prefix`, ordered by path; paths relative to the root.
 
         Only those after `start_after` and before `stop_at`; no page beyond `stop_at` is asked for. A listing of several

@@ -38,6 +38,25 @@ class Store:
 
     Thread-safe. `s3`, `gcs` and `azure` run on fsspec's own loop thread; local files and memory in the calling thread.
     The methods are those of `AsyncStore`, with the same promises.
+
+    >>> store = Store.from_url("memory://docs/store")
+    >>> version = store.put_if_absent("state", b"1").unwrap()
+    >>> store.put_if_absent("state", b"mine").unwrap()
+    Traceback (most recent call last):
+    ...
+    fsspec_cas.errors.AlreadyExists: '/docs/store/state' already exists (...); it was not written
+    >>> newer = store.put_if_match("state", b"2", str(version)).unwrap()
+    >>> store.read("state").data, store.read("state").version == newer
+    (b'2', True)
+    >>> store.read_if_changed("state", newer) is None
+    True
+    >>> store.update("state", lambda old: old + b"!") == store.head("state").version
+    True
+    >>> [entry.path for entry in store.list("")]
+    ['state']
+    >>> type(store.delete_if_match("state", newer)).__name__
+    'Lost'
+    >>> store.delete("state")
     """
 
     def __init__(

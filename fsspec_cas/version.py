@@ -41,6 +41,9 @@ class Version:
     def parse(cls, text: str) -> Version:
         """Read the text form back.
 
+        >>> Version.parse("gcs:17")
+        Version(backend='gcs', token='17')
+
         Raises:
             InvalidVersion: the text is not `backend:token`.
         """

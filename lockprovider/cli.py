@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from fsspec_cas.command import BAD_INPUT, REFUSED, UNAVAILABLE, UNKNOWN, add_completion, add_general, complain, run
-from lockprovider.commands import audit, breaking, demo, status, watch
+from lockprovider.commands import audit, breaking, demo, running, status, watch
 from lockprovider.commands import run as run_command
 from lockprovider.commands.place import CODES
 from lockprovider.errors import LeaseLost, LockError, NotAcquired, PublishUnknown
@@ -20,23 +20,28 @@ from lockprovider.recipes.errors import (
     Fenced,
     LogFull,
     NoRevision,
+    NotElected,
     Overloaded,
     QueueFull,
     SequenceGap,
     StateConflict,
     StateLocked,
+    TermLost,
     Trimmed,
 )
 
 # Name, module and help of commands that are loaded only when asked for; each module has `add(commands)`, as the
 # commands above have, and sets `run` to what takes the parsed arguments and returns the exit code.
 LATE: dict[str, tuple[str, str]] = {
+    "elect": ("lockprovider.commands.elect", "run a command while leading an election, again in each term"),
+    "leader": ("lockprovider.commands.leader", "say who leads an election"),
     "table": ("lockprovider.commands.table.cli", "look at a Hudi table, and run its services"),
     "queue": ("lockprovider.commands.queue.cli", "messages that many put and many work on"),
     "state": ("lockprovider.commands.state.cli", "a document that many read, change and edit, with a history"),
     "wal": ("lockprovider.commands.wal.cli", "a log that many append to and many read"),
 }
 
+_RUN_ONE = {"run", "elect"}
 _RUN = (["state", "run"], ["queue", "work"])  # commands of commands that run another
 
 _EXAMPLES = """examples:
@@ -55,17 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = parser(words[:1]).parse_args([*ahead, *words])
     except SystemExit as end:
-        if words[:1] != ["run"] or end.code != BAD_INPUT:
+        if not words or words[0] not in _RUN_ONE or end.code != BAD_INPUT:
             raise
-        complain("lockprovider", run_command.FORM)  # who forgot `--` is told of words that nobody knows
-        return run_command.FAILED  # 2 is the command's, here
+        complain("lockprovider", running.form(words[0]))  # who forgot `--` is told of words that nobody knows
+        return running.FAILED  # 2 is the command's, here
     chosen.words = command
     return run("lockprovider", chosen, chosen.run, _code)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
     """What is ours, and the command behind `--`."""
-    if "--" not in words or (words[:1] != ["run"] and words[:2] not in _RUN):
+    if "--" not in words or (not {*words[:1]} & _RUN_ONE and words[:2] not in _RUN):
         return words, []
     at = words.index("--")
     return words[:at], words[at + 1 :]
@@ -76,7 +81,7 @@ def parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="lockprovider",
         description="Locks and tables on object stores.",
-        epilog=f"{_EXAMPLES}\n\n{CODES}\n\n`lockprovider run --help` has codes of its own.",
+        epilog=f"{_EXAMPLES}\n\n{CODES}\n\n`lockprovider run --help` and `elect --help` have codes of their own.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_general(root)
@@ -110,7 +115,7 @@ def _code(error: Exception) -> int | None:
             return UNKNOWN
         case LeaseLost() | NotAcquired() | Fenced() | StateLocked() | StateConflict() | NoRevision():
             return REFUSED
-        case ClaimLost() | SequenceGap() | Trimmed():
+        case TermLost() | NotElected() | ClaimLost() | SequenceGap() | Trimmed():
             return REFUSED
         case Overloaded() | QueueFull() | LogFull():
             return UNAVAILABLE

@@ -160,14 +160,17 @@ def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 @cache
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    return {"fsspec-cas": cas_cli._parser(), "lockprovider": lock_cli.parser(["table", "state", "queue", "wal"])}
+    return {
+        "fsspec-cas": cas_cli._parser(),
+        "lockprovider": lock_cli.parser(["table", "state", "queue", "wal", "elect", "leader"]),
+    }
 
 
 def unknown(line: str) -> list[str]:
     """The words of a shell line that a command of ours does not know."""
     words = shlex.split(line.partition(" #")[0].replace("$(", " ").replace(")", " "))
     at = next((i for i, word in enumerate(words) if Path(word).name in parsers()), None)
-    if at is None:
+    if at is None or "pdoc" in words[:at]:  # there they are packages
         return []
     parser = parsers()[Path(words[at]).name]
     general = {option for action in parser._actions for option in action.option_strings} | {"-vv"}

@@ -53,14 +53,21 @@ def add_command(
 
 
 def add_object_command(
-    commands: Commands, name: str, run: Callable[[Any], int], text: str, what: str, *, more: str = ""
+    commands: Commands,
+    name: str,
+    run: Callable[[Any], int],
+    text: str,
+    what: str,
+    *,
+    codes: str = CODES,
+    more: str = "",
 ) -> argparse.ArgumentParser:
     """A command about one object that is no lock; `what` says which."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text,
         description=f"{text}\n{more}",
-        epilog=CODES,
+        epilog=codes,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run)

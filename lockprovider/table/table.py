@@ -63,7 +63,28 @@ from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
 class Table(TableContext):
-    """An opened table. Thread-safe: each transaction stands for itself."""
+    """An opened table. Thread-safe: each transaction stands for itself.
+
+    >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"), exist_ok=True)
+    >>> table.append(rows).conflicts
+    0
+    >>> before = table.version
+    >>> with table.transaction() as txn:
+    ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
+    ...     txn.delete("city = 'ulm'")
+    >>> table.to_arrow().to_pylist()
+    [{'id': 2, 'city': 'bonn', 'fare': 0.0}]
+    >>> table.count(), table.count(as_of=before), Table.exists("memory://docs/none")
+    (1, 2, False)
+    >>> [commit.operation for commit in table.history()][-2:]
+    ['INSERT', 'UPSERT']
+    >>> sorted(table.changes(after=before).to_arrow().column("_operation").to_pylist())
+    ['delete', 'update']
+    >>> done = table.overwrite(rows.slice(0, 1))
+    >>> table.to_pandas(["fare"], "city = 'ulm'")["fare"].tolist()
+    [3.5]
+    """
 
     @classmethod
     def create(

@@ -83,11 +83,13 @@ def test_they_run_our_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Tab
     assert begin is not None
     with pytest.raises(HudiError, match="Clustering"):
         hudi.write(table.url, DDL, [(1, "a", "theirs", 99)], OPTIONS)
-    assert same(hudi, table) == START
+    hudi.write(table.url, DDL, [(9, "a", "theirs", 1)], OPTIONS | {"hoodie.datasource.write.operation": "insert"})
+    expected = [*START, (9, "a", "theirs", 1)]
+    assert same(hudi, table) == expected
     call(hudi, table, f"op => 'execute', instants => '{begin}'")
     assert table.timeline().pending(Action.CLUSTERING) == ()
     assert table.timeline().written_at(begin) is not None
-    assert (same(hudi, table), files(table)) == (START, 2)
+    assert (same(hudi, table), files(table)) == (expected, 3)
 
 
 def test_we_run_their_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Table) -> None:
@@ -104,8 +106,8 @@ def test_we_run_their_plan_and_write_nothing_past_it(hudi: HudiSpark, table: Tab
 def test_they_go_on_with_what_we_left_half_done(hudi: HudiSpark, table: Table) -> None:
     begin = table.schedule_clustering(sort_by=["id"])
     assert begin is not None
-    with clustering._executing(table, begin) as (_, planned):
-        assert len(clustering._execute(table, begin, planned)) == 2
+    with clustering._executing(table, begin) as mine:
+        assert len(clustering._execute(table, begin, mine)) == 2
     call(hudi, table, f"op => 'execute', instants => '{begin}'")
     assert (same(hudi, table), files(table)) == (START, 2)
     assert table.timeline().written_at(begin) is not None

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from table.mor_tables import COLUMNS, KINDS, Row, a_table, by_hudi_rs, content, keys, log_files, rows
 
+from jvm.spark import SHARED
 from lockprovider.table.files import write_log
+from lockprovider.table.format.instant import Action
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from servers.seaweedfs import SeaweedFS
 
     from jvm.spark import HudiSpark
     from lockprovider.table import Table
@@ -55,3 +59,22 @@ def test_jvm_hudi_reads_what_we_compacted_and_beside_a_scheduled_one(
     table.upsert(rows((3, "b", "ours", 60), (2, "a", "ours", 60)))
     assert table.schedule_compaction() is not None
     assert theirs(hudi, table) == content(table) == by_hudi_rs(table)
+
+
+def test_they_run_our_plan_of_a_compaction_and_we_theirs(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
+    table = changed(a_table(seaweedfs.new_prefix(), "by event", seaweedfs.storage_options))
+    seen = content(table)
+    begin = table.schedule_compaction()
+    assert begin is not None
+    at_once = {"hoodie.compact.inline.max.delta.commits": "1"}
+    options = ",".join(f"{key}={value}" for key, value in {**SHARED, **at_once}.items())
+    given = f"path => '{table.url}', options => '{options}'"
+    hudi.sql(f"call run_compaction(op => 'run', timestamp => {begin}, {given})")
+    assert table.timeline().pending(Action.COMPACTION) == ()
+    assert theirs(hudi, table) == theirs(hudi, table, **OPTIMIZED) == content(table) == seen
+    table.upsert(rows((3, "b", "ours", 60), (2, "a", "ours", 60)))
+    hudi.sql(f"call run_compaction(op => 'schedule', {given})")
+    (planned,) = table.timeline().pending(Action.COMPACTION)
+    assert table.run_compaction(planned).log_files == 2
+    found = content(table)
+    assert theirs(hudi, table) == theirs(hudi, table, **OPTIMIZED) == found == content(table, read_optimized=True)

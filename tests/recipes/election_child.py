@@ -19,7 +19,7 @@ from recipes.state_child import say
 def main() -> None:
     url, options, name, validity_s, by_itself = json.loads(sys.argv[1])
     election = Election.open(url, storage_options=options, name=name, validity=validity_s, poll=validity_s / 20)
-    effects: State[Any] = State.open(f"{url}.effects", storage_options=options, default=dict, pace_s=0.0)
+    effects: State[Any] = State.open(f"{url}.effects", storage_options=options, default=dict, pace_s=0.0, keep=1000)
 
     def lead(term: Term) -> None:
         say(f"leads {term.epoch}")

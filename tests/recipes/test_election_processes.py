@@ -22,6 +22,7 @@ from fsspec_cas import ObjectNotFound, Store
 from lockprovider.election import Election
 from lockprovider.recipes.election.record import decode_election
 from lockprovider.state import State
+from recipes.freezing import freeze
 
 TESTS = Path(__file__).resolve().parent.parent
 Place = tuple[str, dict[str, Any]]
@@ -102,8 +103,8 @@ def test_what_a_frozen_leader_writes_when_it_wakes_is_refused(place, start) -> N
     epoch = int(until(lambda: frozen.words("leads"))[0])
     frozen.process.stdin.write("\n")
     until(lambda: frozen.words("wrote"))
-    frozen.process.send_signal(signal.SIGSTOP)
     url, options = place
+    freeze(frozen.process, f"{url}/compactor.json")
     other = Election.open(f"{url}/compactor.json", storage_options=options, name="other", poll=0.1)
     with other.lead() as term:
         assert term.epoch == epoch + 1
@@ -168,7 +169,7 @@ def trouble(
             everybody.append(candidates[-1])
             happened["killed"] += 1
         else:
-            leader.process.send_signal(signal.SIGSTOP)
+            freeze(leader.process, f"{place[0]}/compactor.json")
             frozen.append(leader)
             happened["frozen"] += 1
     for one in everybody:

@@ -19,7 +19,6 @@ from patience import until
 
 from lockprovider.queue import Queue
 from lockprovider.state import UNCHANGED, State
-from lockprovider.wal import LogBatch, Position, Wal
 
 TESTS = Path(__file__).resolve().parent.parent
 STORES = ("local", "seaweedfs", "fake_gcs", "azurite")
@@ -124,55 +123,3 @@ def note(url: str, options: dict[str, Any], job: str) -> None:
 def empty(queue: Queue) -> bool:
     stat = queue.stat()
     return stat.ready == stat.claimed == stat.dead == 0
-
-
-def test_of_producers_that_are_killed_and_begin_again_each_record_is_in_the_log_once(place, children, seed) -> None:
-    """In a ring that is used again and again, before a reader that is opened anew for each batch."""
-    url, options = place
-    chance = random.Random(seed)
-    url = f"{url}/folder/orders"
-    log = Wal.create(url, storage_options=options, slots=8)
-    read: list[LogBatch] = []
-    read_on(log, read)
-    told: list[str] = []
-    for last in (False, True):
-        running = [start(children, "recipes.wal_child", url, options, f"p{one}", 24) for one in range(2)]
-        said: list[list[str]] = [[] for _ in running]
-        hearing = [
-            threading.Thread(target=lambda into=into, child=child: into.extend(lines(child)), daemon=True)
-            for into, child in zip(said, running, strict=True)
-        ]
-        for one in hearing:
-            one.start()
-        enough = [99 if last else chance.randrange(2, 12) for _ in running]
-
-        def done(said=said, enough=enough, running=running) -> bool:
-            read_on(log, read)
-            each = zip(said, enough, running, strict=True)
-            return all(len(words) >= n or child.poll() is not None for words, n, child in each)
-
-        until(done)
-        for child in running:
-            child.kill()
-        for child, one in zip(running, hearing, strict=True):
-            child.wait()
-            one.join()
-        told += [word for words in said for word in words if word != "ready"]
-    read_on(log, read)
-    there = [record.decode() for batch in read for record in batch.records]
-    assert {one: count for one, count in Counter(there).items() if count > 1} == {}
-    assert set(told) <= set(there)
-    for name in ("p0", "p1"):
-        assert [one for one in there if one.startswith(name)] == [f"{name}.{n}" for n in range(1, 25)]
-    ends = [Position(0, 0), *(batch.end for batch in read)]
-    assert all(batch.start == end for end, batch in zip(ends, read, strict=False))  # no slot twice, no hole
-    assert ends[-1] == log.end()
-    assert ends[-1].slot > 8
-
-
-def read_on(log: Wal, read: list[LogBatch]) -> None:
-    """What has come since is read, and committed."""
-    reader = log.reader("test")
-    for batch in reader.read():
-        read.append(batch)
-        reader.commit(batch.end)

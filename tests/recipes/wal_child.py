@@ -8,21 +8,39 @@ from __future__ import annotations
 import json
 import sys
 
-from lockprovider.wal import Wal
+from patience import until
+
+from fsspec_cas import OutcomeUnknown, Unavailable
+from lockprovider.wal import Appender, Fenced, LogFull, Wal
 from recipes.state_child import say
+
+AT_ONCE = 3
 
 
 def main() -> None:
     url, options, name, many = json.loads(sys.argv[1])
-    with Wal.open(url, storage_options=options) as log, log.appender(name) as out:
+    log = Wal.open(url, storage_options=options)
+    with log, log.appender(name) as out:
         say("ready")
-        first = out.last_seq + 1
-        for at in range(first, many + 1, 3):
-            numbers = range(at, min(at + 3, many + 1))
-            waiting = [out.append_later(f"{name}.{n}".encode(), seq=n) for n in numbers]
-            for number, answer in zip(numbers, waiting, strict=True):
-                answer.result()
-                say(f"{name}.{number}")
+        for first in range(out.last_seq + 1, many + 1, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, many + 1))
+            records = [f"{name}.{n}".encode() for n in numbers]
+            try:
+                until(lambda records=records, first=first: is_there(out, records, first))
+            except Fenced:
+                say("fenced")
+                return
+            for record in records:
+                say(record.decode())
+
+
+def is_there(out: Appender, records: list[bytes], first: int) -> bool:
+    """Whether they are, once more; the reader may be behind, or this process was stopped for long."""
+    try:
+        out.append_many(records, first=first)
+    except (LogFull, OutcomeUnknown, Unavailable):
+        return False
+    return True
 
 
 if __name__ == "__main__":

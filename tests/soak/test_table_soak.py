@@ -39,6 +39,7 @@ WRITERS = (
     *(do.append_to_lists, do.append_to_lists, do.append_to_lists_by_spark, do.rate, do.rate_by_spark),
     *(do.log, do.come_and_go, do.overwrite, do.vanish),
 )
+JOINERS = (do.cluster,)  # with buckets there is nothing to join
 FOUNDERS = (do.found_lists, do.found_lists)  # without buckets, two that make one list would not be told
 EXPECTED = (
     "list appends",
@@ -68,7 +69,8 @@ def test_the_test_plan_of_the_storage_lock_on_a_table(
 ) -> None:
     seconds = float(request.config.getoption("--soak")) * 60
     plain = market.spec.buckets is None
-    writers, expected = (WRITERS, EXPECTED) if plain else (WRITERS + FOUNDERS, EXPECTED + FOUNDED)
+    joined = (WRITERS + JOINERS, (*EXPECTED, "clusterings"))
+    writers, expected = joined if plain else (WRITERS + FOUNDERS, EXPECTED + FOUNDED)
     everybody = [*writers, do.serve, readers.Reader(), readers.read_by_sql, readers.read_by_hudi_rs]
     market.live(min(WARM_S, seconds / 4), everybody)  # what is opened, and loaded, once is there now
     began_s = time.monotonic()

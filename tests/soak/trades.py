@@ -176,6 +176,17 @@ def vanish(market: Market, table: Table, dice: random.Random) -> None:
 # -- services ----------------------------------------------------------------------------------------------------------
 
 
+def cluster(market: Market, table: Table, dice: random.Random) -> None:
+    """Join small files; now and then only plan it, and writers wait until the next turn runs that."""
+    if dice.random() < 0.2:
+        table.schedule_clustering(["seq"])
+    else:
+        for done in table.cluster(["seq"]):
+            market.note("clusterings")
+            market.happened.update(files_joined=len(done.file_groups))
+    market.over.wait(dice.uniform(0.5, 4))
+
+
 def serve(market: Market, table: Table, dice: random.Random) -> None:
     """Clean, keep and free a savepoint, sweep. What a stream has not seen yet, however slow it is, is kept."""
     seen_ms = market.followers_ms()

@@ -181,6 +181,16 @@ def test_the_rows_of_many_files_wait_on_disk(tmp_path: Path, monkeypatch: pytest
     assert content(table) == by_hudi_rs(table) == seen
 
 
+def test_one_call_makes_as_many_plans_as_it_takes(tmp_path: Path) -> None:
+    table = made(tmp_path / "t", "copy on write")
+    for turn in range(2):
+        insert(table, *((2 * n + turn, f"p{n}", "x", n) for n in range(31)))
+    seen = content(table)
+    first, second = table.cluster()
+    assert (len(first.file_groups), len(second.file_groups), len(table.snapshot().slices)) == (60, 2, 31)
+    assert content(table) == by_hudi_rs(table) == seen
+
+
 def test_nulls_come_first_and_what_has_no_order_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([*COLUMNS, pa.field("tags", pa.list_(pa.string()))])
     table = Table.create(str(tmp_path / "t"), TableSpec("t", schema, ("id",), ("part",)), settings=SETTINGS)

@@ -117,6 +117,16 @@ class AsyncElection:
         """See `Election.stop`."""
         self._election.stop()
 
+    async def close(self) -> None:
+        """See `Election.close`."""
+        await asyncio.to_thread(self._election.close)
+
+    async def __aenter__(self) -> AsyncElection:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def leader(self) -> Leader | None:
         """See `Election.leader`."""
         return await asyncio.to_thread(self._election.leader)

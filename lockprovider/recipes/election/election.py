@@ -11,6 +11,7 @@ among those who wait.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -18,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
-from fsspec_cas import InvalidInput, Machine, OutcomeUnknown, Store, Unavailable, World, check_path
+from fsspec_cas import CasError, InvalidInput, Machine, OutcomeUnknown, Store, Unavailable, World, check_path
 from fsspec_cas.given import seconds
 from lockprovider.errors import NotPicklable
 from lockprovider.recipes.election.candidate import Candidate
@@ -191,6 +192,20 @@ class Election:
         self._stopping.set()
         if self._term is not None:
             self._term.give_up("this candidate was stopped")
+
+    def close(self) -> None:
+        """`stop`, and tell the store that the term is over; if the store fails, it lapses."""
+        self.stop()
+        term = self._term
+        if term is not None:
+            with contextlib.suppress(CasError):
+                term.resign()
+
+    def __enter__(self) -> Election:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def stopping(self) -> bool:

@@ -1,7 +1,8 @@
 """`AsyncWal`: the same log for tasks of an event loop.
 
 It is the very `Wal` of the threads: an append waits for its write without a thread, a read has one while it lasts. So
-every promise is the same. A cancelled append is dropped, if no write has taken it yet; else it goes on.
+every promise is the same. A cancelled append is dropped, if no write has taken it yet; else it goes on. That of a
+producer always goes on: its numbers have an order.
 """
 
 from __future__ import annotations

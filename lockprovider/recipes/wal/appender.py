@@ -74,7 +74,7 @@ class Appender:
         return told
 
     def append_later(self, data: Bytes, *, seq: int | None = None) -> Future[Appended]:
-        """The same, without waiting for the write that takes it.
+        """The same, without waiting for the write that takes it. Of a producer it cannot be cancelled any more.
 
         Raises:
             TooLarge, Overloaded, NotBytes, InvalidInput: it was not taken.
@@ -90,6 +90,8 @@ class Appender:
             answer: Future[Appended] = self._batcher.submit(
                 Append(given, self._name, number, self._client, known=known, epoch=self.epoch)
             )
+            if self.producer is not None:
+                answer = _not_cancelled(answer)
             self._highest = max(self._highest, number)
             self._waiting.add(answer)
         answer.add_done_callback(lambda done: self._done(number, done))
@@ -138,6 +140,22 @@ class Appender:
                 self._told[number] = None
                 if len(self._told) > _TOLD:
                     self._told.popitem(last=False)
+
+
+def _not_cancelled(answer: Future[Appended]) -> Future[Appended]:
+    """The same answer, for one who may go away: dropped, it would be a hole below the numbers that come after it."""
+    kept: Future[Appended] = Future()
+    kept.set_running_or_notify_cancel()
+
+    def hand_on(done: Future[Appended]) -> None:
+        error = done.exception()
+        if error is None:
+            kept.set_result(done.result())
+        else:
+            kept.set_exception(error)
+
+    answer.add_done_callback(hand_on)
+    return kept
 
 
 class Leader(Appender):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from lockprovider.recipes.wal.reading import follow_from, read_from
 from lockprovider.recipes.wal.reports import LogBatch, Position
 
 _FORMAT = 1
+_NEW: Mapping[str, Any] = {"slot": 0, "offset": 0, "epoch": 0, "rev": 0}
 _SPARE = 8  # part of a ring that is freed at once, where nobody's reading is waited for
 
 
@@ -35,17 +36,20 @@ class LogReader:
         epoch: rises with each process that opens it.
     """
 
-    def __init__(self, objects: LogObjects, name: str, start: Position) -> None:
+    def __init__(self, objects: LogObjects, name: str, start: Callable[[], Position]) -> None:
         self.name = name
         self._objects = objects
         self._path = objects.reader_path(name)
         self.epoch = 0
-        self.position = start
-        if name not in objects.manifest(fresh=True).readers:
-            objects.change(lambda old: replace(old, readers={name: max(start.slot, old.floor), **old.readers}))
-            self._write(start, opens=True)
-        else:
+        self.position = Position(0, 0)
+        if name in objects.manifest(fresh=True).readers:
             self._write(None, opens=True)
+            return
+        begins = start()
+        made = objects.change(lambda old: replace(old, readers={name: max(begins.slot, old.floor), **old.readers}))
+        if begins.slot < made.floor:  # it was raised meanwhile, and now waits for this one
+            begins = start()
+        self._write(begins, opens=True)
 
     def read(self) -> Iterator[LogBatch]:
         """What is there from its position to the end of the log.
@@ -77,12 +81,12 @@ class LogReader:
         made: dict[str, Any] = {}
 
         def write(data: bytes | None) -> bytes:
-            old = _decoded(data, self._path) if data is not None else {"epoch": 0, "rev": 0}
+            old = _decoded(data, self._path) if data is not None else dict(_NEW)
             if not opens and old["epoch"] != self.epoch:
                 raise Fenced(
                     f"the reader {self.name!r} was opened elsewhere since: stop, or open it again", old["epoch"]
                 )
-            there = position or Position(int(old["slot"]), int(old["offset"]))
+            there = position or _kept(old, self._objects.manifest().readers[self.name])
             made.update(format=_FORMAT, log=self._objects.manifest().id, slot=there.slot, offset=there.offset)
             made.update(epoch=old["epoch"] + opens, rev=old["rev"] + 1)
             return json.dumps(made).encode()
@@ -98,9 +102,13 @@ def positions(objects: LogObjects, manifest: LogManifest) -> dict[str, Position]
     for name, start in manifest.readers.items():
         path = objects.reader_path(name)
         content = objects.store.read_or_none(path, timeout=objects.timeout_s)
-        kept = {"slot": start, "offset": 0} if content is None else _decoded(content.data, path)
-        found[name] = Position(int(kept["slot"]), int(kept["offset"]))
+        found[name] = _kept(_NEW if content is None else _decoded(content.data, path), start)
     return found
+
+
+def _kept(found: Mapping[str, Any], began: int) -> Position:
+    """What is kept may be of a reader of this name that was dropped before this one `began`."""
+    return max(Position(int(found["slot"]), int(found["offset"])), Position(began, 0))
 
 
 class _OtherReaders(Exception):

@@ -35,11 +35,10 @@ from lockprovider.recipes.wal.objects import LogObjects, behind
 from lockprovider.recipes.wal.readers import LogReader, positions, trim
 from lockprovider.recipes.wal.reading import follow_from, read_from
 from lockprovider.recipes.wal.reports import Appended, LogBatch, LogInfo, Position
-from lockprovider.recipes.wal.slot import NOT_YET
 from lockprovider.recipes.wal.writer import LogWriter
 
 _TIMEOUT_S = 60.0
-Start = Position | Literal["oldest", "end"]
+Start = Position | int | Literal["oldest", "end"]
 
 
 class Wal:
@@ -192,7 +191,7 @@ class Wal:
 
         Whoever has it open is fenced. Where the log waits for its readers, what it has not committed is kept.
         """
-        return LogReader(self._objects, name, self.position(start))
+        return LogReader(self._objects, name, lambda: self.position(start))
 
     def drop_reader(self, name: str) -> bool:
         """Wait for a reader no more; whether there was one. One that is opened again under the name begins anew."""
@@ -225,21 +224,31 @@ class Wal:
         return behind(self._objects.last().head)
 
     def position(self, start: Start) -> Position:
-        """Where this is: `oldest` is what is kept, `end` where the next record goes."""
+        """Where this is: the first record of a slot; `oldest` is what is kept, `end` where the next record goes.
+
+        Raises:
+            Trimmed: the slot is not there any more.
+            InvalidInput: it is none of these, or the slot is behind the end.
+        """
         if isinstance(start, Position):
             return start
         if start == "end":
             return self.end()
-        if start != "oldest":
-            raise InvalidInput(f"start={start!r} must be a position, 'oldest' or 'end'")
-        floor = self._objects.manifest(fresh=True).floor
-        place = self._objects.look(floor)
-        there = NOT_YET if place is None else place.slot.head.slot
-        if place is None or there < floor:
-            return Position(floor, self.end().offset if floor else 0)
-        if there > floor:
-            raise self._objects.trimmed(floor)
-        return Position(floor, place.slot.head.first)
+        if start != "oldest" and (isinstance(start, bool) or not isinstance(start, int) or start < 0):
+            raise InvalidInput(f"start={start!r} must be a position, a slot, 'oldest' or 'end'")
+        slot = self._objects.manifest(fresh=True).floor if start == "oldest" else start
+        place = self._objects.look(slot)
+        if place is not None and place.slot.head.slot >= slot:
+            if place.slot.head.slot == slot:
+                return Position(slot, place.slot.head.first)
+            gone = self._objects.trimmed(slot)
+            if start == "oldest" and gone.first > slot:  # the floor was raised since it was read
+                return self.position(start)
+            raise gone
+        end = self.end()
+        if slot > end.slot:
+            raise InvalidInput(f"start={start!r} is behind the end, which is {end}")
+        return end if slot == end.slot else self.position(slot)  # it was written meanwhile
 
     def info(self) -> LogInfo:
         """The log as it is."""

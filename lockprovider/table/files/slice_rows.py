@@ -26,13 +26,20 @@ def merged_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, rule: Mer
         HistoryGone: a file was cleaned.
         Corrupt, UnsupportedTable: a file cannot be understood; the message names it.
     """
+    if not one.logs:
+        yield from _base_rows(place, one, columns)
+        return
     merge = LogMerge(read_logs(place, [log.path for log in one.logs], columns, rule), rule)
-    if one.path:
-        opened = place.open(one.path, one.size)
-        there = [name for name in columns.names if name in opened.schema_arrow.names]
-        for batch in in_batches(opened, there, _BATCH_ROWS):
-            yield merge.merged(conform(batch, columns))
+    for batch in _base_rows(place, one, columns) if one.path else ():
+        yield merge.merged(batch)
     yield merge.rest()
+
+
+def _base_rows(place: TablePlace, one: FileSlice, columns: pa.Schema) -> Iterator[pa.Table]:
+    opened = place.open(one.path, one.size)
+    there = [name for name in columns.names if name in opened.schema_arrow.names]
+    for batch in in_batches(opened, there, _BATCH_ROWS):
+        yield conform(batch, columns)
 
 
 def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array) -> pa.Table:

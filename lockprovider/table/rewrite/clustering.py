@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 from pyarrow import types
 
-from fsspec_cas import InvalidInput
+from fsspec_cas import Entry, InvalidInput
 from lockprovider import Lease
 from lockprovider.table.errors import ARCHIVED, UnsupportedTable, WriteConflict
 from lockprovider.table.files.bucket_groups import look_like_buckets
@@ -46,12 +46,11 @@ from lockprovider.table.format.plan.clustering import (
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
-from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
-from lockprovider.table.timeline.clustering_plan import ClusteringRule, bytes_of, clustering_plan
+from lockprovider.table.timeline.clustering_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import FileSlice
+from lockprovider.table.timeline.view import FileSlice, Snapshot
 from lockprovider.table.transaction.in_flight import pending_writes
 
 if TYPE_CHECKING:
@@ -98,7 +97,8 @@ def cluster_table(table: TableContext, rule: ClusteringRule) -> tuple[Clustering
     first = mine = schedule_clustering(table, rule)
     while mine is not None:
         done.append(run_clustering(table, mine))
-        mine = schedule_clustering(table, rule, until=first or "")
+        more = is_full(decode_clustering_plan(*plans.read_requested(table, mine, Action.CLUSTERING)))
+        mine = schedule_clustering(table, rule, until=first or "") if more else None
     return tuple(done)
 
 
@@ -143,12 +143,13 @@ def run_clustering(table: TableContext, begin: str) -> ClusteringResult:
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    with _executing(table, begin) as (heartbeat, planned):
-        stats = _execute(table, begin, planned)
+    with _executing(table, begin) as mine:
+        planned = mine.planned
+        stats = _execute(table, begin, mine)
         with table.lock.acquire() as lease:
             now = table.timeline()
-            executor.refuse_unless_mine(begin, Action.CLUSTERING, heartbeat, now)
-            _give_way(table, lease, begin, now, planned)
+            executor.refuse_unless_mine(begin, Action.CLUSTERING, mine.heartbeat, now)
+            _give_way(table, lease, begin, table.snapshot_of(now), planned)
             data = executor.committed(table, now, CLUSTER, stats, sorted(planned.file_groups))
             completion = plans.complete(table, lease, begin, Action.CLUSTERING, data)
     plans.remove_files(table, begin, ())
@@ -206,7 +207,10 @@ def _preferred(table: TableContext, now: Timeline, groups: frozenset[FileGroup])
     """Which of these groups a clustering would lose to pending writes."""
     pending, found = pending_writes(table, now, ""), set[FileGroup]()
     while overlap := table.settings.resolution(_operation("", groups - found), pending):
-        found |= {*overlap.file_groups}
+        more = (groups - found).intersection(overlap.file_groups)
+        if not more:  # it looks at more than file groups: that is told at the end
+            break
+        found |= more
     return found
 
 
@@ -214,13 +218,13 @@ def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
     return ConcurrentOperation(Instant(begin, Action.CLUSTERING, InstantState.INFLIGHT), CLUSTER, groups)
 
 
-def _plan_of(table: TableContext, begin: str, lease: Lease) -> ClusteringPlan:
+def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) -> ClusteringPlan:
     planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
-    _give_way(table, lease, begin, table.timeline(), planned)
+    _give_way(table, lease, begin, table.snapshot_of(table.timeline(), files), planned)
     return planned
 
 
-def _executing(table: TableContext, begin: str) -> AbstractContextManager[tuple[WriterHeartbeat, ClusteringPlan]]:
+def _executing(table: TableContext, begin: str) -> AbstractContextManager[executor.Execution[ClusteringPlan]]:
     return executor.executing(
         table, begin, Action.CLUSTERING, partial(_plan_of, table, begin), partial(_is_ours, begin)
     )
@@ -240,12 +244,11 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
             yield _Output(slices, ids)
 
 
-def _execute(table: TableContext, begin: str, planned: ClusteringPlan) -> list[WriteStat]:
-    schema = table.schema()
+def _execute(table: TableContext, begin: str, mine: executor.Execution[ClusteringPlan]) -> list[WriteStat]:
+    schema, planned = table.schema(), mine.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
     writer = GroupWriter(table.place, begin, table.config(), schema)
-    files = executor.PlannedFiles(table, Action.CLUSTERING)
 
     def write(slices: list[FileSlice], file_ids: tuple[str, ...]) -> list[WriteStat]:
         stats = write_clustered(writer, slices, planned.sort_by, file_ids, executor.TOKEN)
@@ -254,7 +257,7 @@ def _execute(table: TableContext, begin: str, planned: ClusteringPlan) -> list[W
         return stats
 
     jobs = [
-        ([files.slice_of(one.group, "", one.base_file, one.logs) for one in output.slices], output.file_ids)
+        ([mine.files.slice_of(one.group, "", one.base_file, one.logs) for one in output.slices], output.file_ids)
         for output in _outputs(begin, planned)
     ]
     largest = max((sum(map(bytes_of, slices)) for slices, _ in jobs), default=0)
@@ -262,15 +265,14 @@ def _execute(table: TableContext, begin: str, planned: ClusteringPlan) -> list[W
     return [stat for stats in in_order((partial(write, *job) for job in jobs), at_once) for stat in stats]
 
 
-def _give_way(table: TableContext, lease: Lease, begin: str, now: Timeline, planned: ClusteringPlan) -> None:
+def _give_way(table: TableContext, lease: Lease, begin: str, seen: Snapshot, planned: ClusteringPlan) -> None:
     """Under the lock: take the plan back if a write has touched its file groups, or is preferred.
 
     Raises:
         WriteConflict: it has.
     """
-    there = {
-        one.group: frozenset(path.rpartition("/")[2] for path in one.paths) for one in table.snapshot_of(now).slices
-    }
+    now = seen.timeline
+    there = {one.group: frozenset(path.rpartition("/")[2] for path in one.paths) for one in seen.slices}
     lost_to, touched = "", {one.group for one in planned.slices if there.get(one.group) != one.names}
     if touched:  # by what is completed: the rows that were read are not all there are now
         later = (i for i in reversed(now.writes) if table.metadata_of(i).file_groups & touched)

@@ -6,7 +6,7 @@
 
 A log that is completed after the compaction began belongs to the new slice, whenever it was begun: so writers and
 compactions never conflict. What an executor that died has left, the next one goes on with: its files have the same
-names and rows. What JVM Hudi has scheduled is run here; that it runs what is scheduled here was not tried.
+names and rows. What JVM Hudi has scheduled is run here, and it runs what is scheduled here.
 
 NOT promised: that a delete is remembered: a row that comes later with a lower ordering value is there again.
 
@@ -35,7 +35,6 @@ from lockprovider.table.format.plan.compaction import (
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
-from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.compaction_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
@@ -108,16 +107,16 @@ def run_compaction(table: TableContext, begin: str) -> CompactionResult:
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    with _executing(table, begin) as (heartbeat, planned):
-        stats = _execute(table, begin, planned)
+    with _executing(table, begin) as mine:
+        stats = _execute(table, begin, mine)
         with table.lock.acquire() as lease:
             now = table.timeline()
-            executor.refuse_unless_mine(begin, Action.COMPACTION, heartbeat, now)
+            executor.refuse_unless_mine(begin, Action.COMPACTION, mine.heartbeat, now)
             data = executor.committed(table, now, COMPACT, stats)
             completion = plans.complete(table, lease, begin, Action.COMPACTION, data)
     plans.remove_files(table, begin, ())
-    table.tell("compacted", begin, file_groups=len(planned))
-    return _result(begin, completion, planned)
+    table.tell("compacted", begin, file_groups=len(mine.planned))
+    return _result(begin, completion, mine.planned)
 
 
 def unschedule_compaction(table: TableContext, begin: str) -> None:
@@ -151,8 +150,8 @@ def _plan_of(table: TableContext, begin: str) -> tuple[CompactionOperation, ...]
 
 def _executing(
     table: TableContext, begin: str
-) -> AbstractContextManager[tuple[WriterHeartbeat, tuple[CompactionOperation, ...]]]:
-    return executor.executing(table, begin, Action.COMPACTION, lambda _: _plan_of(table, begin), _is_ours)
+) -> AbstractContextManager[executor.Execution[tuple[CompactionOperation, ...]]]:
+    return executor.executing(table, begin, Action.COMPACTION, lambda *_: _plan_of(table, begin), _is_ours)
 
 
 def _is_ours(planned: tuple[CompactionOperation, ...], path: str) -> bool:
@@ -160,16 +159,17 @@ def _is_ours(planned: tuple[CompactionOperation, ...], path: str) -> bool:
     return f"_{executor.TOKEN}_" in path
 
 
-def _execute(table: TableContext, begin: str, planned: Iterable[CompactionOperation]) -> list[WriteStat]:
+def _execute(
+    table: TableContext, begin: str, mine: executor.Execution[tuple[CompactionOperation, ...]]
+) -> list[WriteStat]:
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
-    files = executor.PlannedFiles(table, Action.COMPACTION)
 
     def write(one: FileSlice) -> WriteStat:
         stat = write_compacted(writer, one, executor.TOKEN)
         writer.withdraw_if_rolled_back(stat.path)
         return stat
 
-    slices = [files.slice_of(one.group, one.base_instant, one.base_file, one.logs) for one in planned]
+    slices = [mine.files.slice_of(one.group, one.base_instant, one.base_file, one.logs) for one in mine.planned]
     return list(in_order([partial(write, one) for one in slices], _AT_ONCE))
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fsspec_cas import CasError
+from fsspec_cas import CasError, Entry
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, HistoryGone
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.data_files import parse_log_file
+from lockprovider.table.format.data_files import data_file_at, parse_log_file
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, FileGroup, heartbeat_path, join
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
@@ -66,15 +67,51 @@ def left(table: TableContext, action: Action) -> tuple[str, ...]:
     return tuple(begin for begin in table.timeline().pending(action) if not _is_run(table, begin))
 
 
+class PlannedFiles:
+    """The files that plans name, among those that there are."""
+
+    def __init__(self, files: Iterable[Entry], action: Action) -> None:
+        self._sizes = {entry.path: entry.size for entry in files}
+        self._action = action
+
+    def slice_of(self, group: FileGroup, begin: str, base_file: str, logs: Iterable[str]) -> FileSlice:
+        """A slice of these files.
+
+        Raises:
+            HistoryGone: one is gone.
+        """
+        partition, file_id = group
+        named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *logs)]
+        gone = [path for _, path in named if path not in self._sizes]
+        if gone:
+            word = self._action.value
+            raise HistoryGone(f"the {word} needs {gone[0]!r}, which is not there; unschedule it, and schedule another")
+        found = ((parse_log_file(name), path) for name, path in named)
+        ordered = in_merge_order(
+            SliceLog(file, path, self._sizes[path], "") for file, path in found if file is not None
+        )
+        path = join(partition, base_file) if base_file else ""
+        return FileSlice(partition, file_id, begin, path, self._sizes.get(path, 0), ordered)
+
+
+@dataclass(frozen=True)
+class Execution(Generic[_Planned]):
+    """What its executor has."""
+
+    heartbeat: WriterHeartbeat
+    planned: _Planned
+    files: PlannedFiles
+
+
 @contextlib.contextmanager
 def executing(
     table: TableContext,
     begin: str,
     action: Action,
-    read: Callable[[Lease], _Planned],
+    read: Callable[[Lease, list[Entry]], _Planned],
     is_ours: Callable[[_Planned, str], bool],
-) -> Iterator[tuple[WriterHeartbeat, _Planned]]:
-    """Be its only executor.
+) -> Iterator[Execution[_Planned]]:
+    """Be its only executor; `read` makes its plan, under the lock, given the files that there are.
 
     Files of that instant that are not `ours`, as a JVM executor's, are removed first: both would be read.
 
@@ -85,9 +122,10 @@ def executing(
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     with table.lock.acquire() as lease:
         _refuse_unless_free(table, begin, action)
-        planned = read(lease)
-        for path in plans.files_by_begin(table).get(begin, ()):
-            if not is_ours(planned, path):
+        files = table.data_files()
+        planned = read(lease, files)
+        for path, file in ((entry.path, data_file_at(entry.path)) for entry in files):
+            if file is not None and file[1].begin == begin and not is_ours(planned, path):
                 table.store.delete(path)
         lease.check()
         table.store.delete(heartbeat_path(begin))  # of one that died
@@ -95,7 +133,7 @@ def executing(
             raise _at_work(begin, action)
         table.store.put_if_absent(_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
     try:
-        yield heartbeat, planned
+        yield Execution(heartbeat, planned, PlannedFiles(files, action))
     finally:
         with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
             heartbeat.stop()
@@ -148,33 +186,6 @@ def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> 
     plans.remove_files(table, begin, plans.files_by_begin(table).get(begin, ()))
     table.store.delete(_path(begin, action, InstantState.REQUESTED))
     table.store.delete(heartbeat_path(begin))
-
-
-class PlannedFiles:
-    """The files that plans name, as they are there now."""
-
-    def __init__(self, table: TableContext, action: Action) -> None:
-        self._sizes = {entry.path: entry.size for entry in table.data_files()}
-        self._action = action
-
-    def slice_of(self, group: FileGroup, begin: str, base_file: str, logs: Iterable[str]) -> FileSlice:
-        """A slice of these files.
-
-        Raises:
-            HistoryGone: one is gone.
-        """
-        partition, file_id = group
-        named = [(name, join(partition, name)) for name in (*([base_file] if base_file else []), *logs)]
-        gone = [path for _, path in named if path not in self._sizes]
-        if gone:
-            word = self._action.value
-            raise HistoryGone(f"the {word} needs {gone[0]!r}, which is not there; unschedule it, and schedule another")
-        found = ((parse_log_file(name), path) for name, path in named)
-        ordered = in_merge_order(
-            SliceLog(file, path, self._sizes[path], "") for file, path in found if file is not None
-        )
-        path = join(partition, base_file) if base_file else ""
-        return FileSlice(partition, file_id, begin, path, self._sizes.get(path, 0), ordered)
 
 
 def _is_run(table: TableContext, begin: str) -> bool:

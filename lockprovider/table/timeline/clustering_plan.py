@@ -101,6 +101,11 @@ def clustering_plan(
     return ClusteringPlan(tuple(_group(group, rule) for group in found[:_MOST_GROUPS]), rule.sort_by)
 
 
+def is_full(plan: ClusteringPlan) -> bool:
+    """Whether there may be more to join than it has."""
+    return len(plan.groups) >= _MOST_GROUPS
+
+
 def bytes_of(one: FileSlice) -> int:
     """How large all files of a slice are."""
     return one.size + sum(log.size for log in one.logs)

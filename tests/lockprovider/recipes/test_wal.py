@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import pickle
+import threading
 import uuid
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise, product
 
 import fsspec
@@ -37,6 +39,7 @@ from lockprovider.recipes.wal.seek import last_slot
 from lockprovider.recipes.wal.slot import Head, Producer, decode_slot, encode_slot
 from lockprovider.wal import (
     Appended,
+    AsyncAppender,
     AsyncWal,
     CoordinationError,
     Fenced,
@@ -208,6 +211,29 @@ def test_a_number_that_came_to_nothing_holds_up_the_later_ones_until_it_comes_ag
     waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
     assert [one.result().again for one in waiting] == [False, False]
     assert records(log) == [b"1", b"2", b"3"]
+
+
+async def test_a_cancelled_append_of_a_producer_goes_on_and_leaves_no_hole(store) -> None:
+    """Dropped, it would be missing below a number that is there, and its repeat be taken for one that is there, too."""
+    log = made(store)
+    begun, go = threading.Event(), threading.Event()
+    commit = log._batcher._write
+    log._batcher._write = lambda operations: (begun.set(), go.wait(), commit(operations))[2]
+    out = log.appender("p")
+    waiting = [out.append_later(b"1", seq=1)]
+    begun.wait()
+    waiting += [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
+    task = asyncio.create_task(AsyncAppender(out).append(b"4", seq=4))
+    await asyncio.sleep(0)
+    dropped = log.append_later(b"of nobody")
+    assert not waiting[1].cancel()
+    assert task.cancel()
+    assert dropped.cancel()
+    waiting.append(out.append_later(b"5", seq=5))
+    go.set()
+    await asyncio.to_thread(out.flush)
+    assert [one.result().again for one in waiting] == [False] * 4
+    assert records(log) == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_who_takes_a_name_fences_who_had_it(store) -> None:
@@ -416,6 +442,47 @@ def test_a_reader_goes_on_where_it_committed_in_another_process_too_and_fences_w
     for bad in ("", "a/b", "../x", ".", 7):
         with pytest.raises(InvalidInput, match="letters"):
             log.reader(bad)
+
+
+def test_a_reader_that_died_while_it_was_made_begins_where_it_was_to(store) -> None:
+    log = made(store, 8, retain="readers")
+    for n in range(3):
+        log.append(b"%d" % n)
+    reader = log.reader("r")
+    reader.commit(Position(2, 2))
+    log.drop_reader("r")
+    log.trim(before=Position(3, 3))
+    log.append(b"3")
+    log._objects.change(lambda old: replace(old, readers={"r": 3, "s": 3}))  # and dies; `r` has been there before
+    assert log.info().readers == {"r": Position(3, 0), "s": Position(3, 0)}
+    assert log.trim(before=Position(4, 4)) == 3
+    for name in "rs":
+        assert [batch.records for batch in Wal(store, PATH).reader(name).read()] == [[b"3"]]
+
+
+def test_the_oldest_is_found_also_while_the_floor_rises(store) -> None:
+    made(store, 2)
+    other = Wal(store, PATH)
+
+    class Meanwhile(Faulty):
+        async def get(self, path, unless, *, timeout_s):
+            answer = await super().get(path, unless, timeout_s=timeout_s)
+            if path.endswith("log.json") and self.left:
+                self._plan.clear()
+                for n in range(9):
+                    other.append(b"%d" % n)
+            return answer
+
+    way = Meanwhile(store.backend, {"head": [Pass()]})
+    log = Wal(Store(way, store.root), PATH)
+    assert log.position("oldest").slot >= 7
+    with pytest.raises(Trimmed):
+        log.position(0)
+    assert log.position(8) == Position(8, 8)
+    assert log.position(9) == log.end()
+    for bad in (10, -1, True, None):
+        with pytest.raises(InvalidInput, match="start"):
+            log.position(bad)
 
 
 def test_follow_gives_what_comes_and_passes_over_empty_slots(store) -> None:

@@ -21,17 +21,22 @@ from lockprovider.table.errors import (
     UnsupportedSchema,
     UnsupportedTable,
 )
+from lockprovider.wal import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
 
 _TYPES: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__name__}": kind
     for kind in (
         Aborted,
         Corrupt,
+        Fenced,
         HistoryGone,
         InvalidInput,
         InvalidRecords,
         InvalidSettings,
+        MalformedObject,
+        NoLog,
         TableNotFound,
+        Trimmed,
         UnsupportedSchema,
         UnsupportedTable,
     )
@@ -63,6 +68,6 @@ def in_one_sentence() -> Iterator[None]:
     """
     try:
         yield
-    except (CasError, LockError, TableError):
+    except (CasError, CoordinationError, LockError, TableError):
         os.environ[_NO_TRACEBACK] = "1"
         raise

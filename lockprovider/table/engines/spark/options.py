@@ -76,7 +76,7 @@ class SparkOptions:
             raise InvalidInput("begin and end tell what changed, as_of what was there: give one or the other")
         found = cls(
             url=known["path"],
-            storage_options=_json(known.get("storage_options")),
+            storage_options=json_option(known.get("storage_options")),
             columns=_names(known.get("columns")),
             filter=known.get("filter"),
             partitions=_names(known.get("partitions")),
@@ -87,7 +87,7 @@ class SparkOptions:
             read_optimized=_flag("read_optimized", known.get("read_optimized", _is_optimized(known))),
             stream_id=known.get("stream_id"),
             starting=known.get("starting", "earliest"),
-            max_commits=_count(known.get("max_commits")),
+            max_commits=count_option("max_commits", known.get("max_commits")),
             hudi={key: value for key, value in known.items() if key.startswith(_HUDI)},
         )
         if found.read_optimized:
@@ -132,15 +132,25 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def _count(text: str | None) -> int | None:
+def count_option(name: str, text: str | None) -> int | None:
+    """A count from 1 on; None: it was not given.
+
+    Raises:
+        InvalidInput: it is none.
+    """
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise InvalidInput(f"max_commits={text} is no count: give a number from 1 on")
+        raise InvalidInput(f"{name}={text} is no count: give a number from 1 on")
     return int(text)
 
 
-def _json(text: str | None) -> dict[str, Any] | None:
+def json_option(text: str | None) -> dict[str, Any] | None:
+    """Storage options, as JSON; None: they were not given.
+
+    Raises:
+        InvalidInput: they are none.
+    """
     if text is None:
         return None
     try:

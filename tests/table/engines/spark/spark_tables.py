@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from table.tables import SETTINGS, upsert
 
 from lockprovider.table import Table, TableSpec
 
+RUN_S = 300
 TRIPLE = "id long, part string, value long"
 
 
@@ -22,3 +24,23 @@ def filled(folder: Path, spec: TableSpec) -> Table:
     made = Table.create(str(folder), spec, settings=SETTINGS)
     upsert(made, (1, "a", 1), (2, "a", 2), (3, "b", 3), (4, "c", 4))
     return made
+
+
+def forget_last_batch(checkpoint: Path) -> None:
+    """What kill -9 between our commit and Spark's leaves: the batch is in the table, and Spark does not know."""
+    last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink()
+
+
+def to_its_end(start: Callable[[], Any]) -> bool:
+    """Spark gives a Python worker ten seconds to start, not to be set; a busy machine may need more, and then again."""
+    from pyspark.errors import StreamingQueryException
+
+    for _ in range(20):
+        try:
+            return start().awaitTermination(RUN_S)
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+    return False

@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from table.engines.spark.spark_tables import RUN_S, forget_last_batch, to_its_end
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from lockprovider.table import Table
@@ -21,7 +21,6 @@ from lockprovider.table.engines.spark.data_source import register
 from lockprovider.table.engines.spark.stream import batches
 from lockprovider.table.format.streams import SINK_KEY
 
-RUN_S = 300
 SCRIPT = Path(__file__).with_name("streaming_child.py")
 
 
@@ -32,26 +31,6 @@ def made(folder: Path) -> Table:
 def batches_in(table: Table) -> list[int]:
     notes = [json.loads(commit.extra.get(SINK_KEY, "{}")) for commit in table.history()]
     return [int(number) for note in notes for number in note.values()]
-
-
-def forget_last_batch(checkpoint: Path) -> None:
-    """What kill -9 between our commit and Spark's leaves: the batch is in the table, and Spark does not know."""
-    last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
-    last.unlink()
-    last.with_name(f".{last.name}.crc").unlink()
-
-
-def to_its_end(start: Callable[[], Any]) -> bool:
-    """Spark gives a Python worker ten seconds to start, not to be set; a busy machine may need more, and then again."""
-    from pyspark.errors import StreamingQueryException
-
-    for _ in range(20):
-        try:
-            return start().awaitTermination(RUN_S)
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
-                raise
-    return False
 
 
 def test_a_stream_follows_a_table_and_takes_each_change_once(spark: Any, tmp_path: Path) -> None:

@@ -1,0 +1,260 @@
+"""The Spark data source `lockprovider_wal`: a log (`lockprovider.wal`) as a stream, or what is in it.
+
+    register_log(spark)                                         # once a session
+    log = spark.readStream.format("lockprovider_wal").option("reader", "to-hudi").load("s3://bucket/orders")
+    rows = log.select(from_json(log.record.cast("string"), schema).alias("row")).select("row.*")
+    rows.writeStream.format("hudi_cas").option("checkpointLocation", folder).start("s3://bucket/table")
+
+The columns are those of `COLUMNS`. A stream's offset is a position in the log, which is kept by Spark's checkpoint; a
+batch that Spark runs again has the same records. With `reader` the log keeps what Spark has not committed.
+
+Options: `path`, `storage_options` (JSON), `starting` (`earliest`, `latest` or `slot:offset`; of a query that has no
+checkpoint), `max_slots` (at once), `reader`. Not promised: that the log waits for a query without a `reader`; a query
+that was overtaken fails with `Trimmed`. Needs PySpark 4.2.
+
+Source: Spark's `pyspark.sql.datasource`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark.errors import in_one_sentence
+from lockprovider.table.engines.spark.options import count_option, json_option
+from lockprovider.wal import LogBatch, LogReader, MalformedObject, Position, Wal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG_NAME = "lockprovider_wal"
+COLUMNS = pa.schema(
+    [
+        ("slot", pa.int64()),
+        ("offset", pa.int64()),
+        ("record", pa.binary()),
+        ("epoch", pa.int64()),
+        ("at", pa.timestamp("us", tz="UTC")),  # by the writer's clock
+    ]
+)
+_SLOTS_PER_TASK = 64
+_KNOWN = frozenset({"path", "storage_options", "starting", "max_slots", "reader"})
+
+
+def register_log(spark: SparkSession) -> None:
+    """Make `format("lockprovider_wal")` known to a session."""
+    spark.dataSource.register(LogSource)
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """The options of one read; see the module."""
+
+    url: str
+    storage_options: dict[str, Any] | None = None
+    starting: str = "earliest"
+    max_slots: int | None = None
+    reader: str | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> LogOptions:
+        """Read them.
+
+        Raises:
+            InvalidInput: an option is unknown, missing, or has a value that it cannot have.
+        """
+        known = {key.lower(): value for key, value in given.items()}
+        if strange := sorted(known.keys() - _KNOWN):
+            raise InvalidInput(f"options {strange} are not known; there are {sorted(_KNOWN)}")
+        if not known.get("path"):
+            raise InvalidInput("no path: say load(url), or the option path")
+        starting = known.get("starting", "earliest")
+        if starting not in {"earliest", "latest"}:
+            Position.parse(starting)
+        options, slots = json_option(known.get("storage_options")), count_option("max_slots", known.get("max_slots"))
+        return cls(known["path"], options, starting, slots, known.get("reader"))
+
+    def open(self) -> Wal:
+        """Open the log."""
+        return Wal.open(self.url, storage_options=self.storage_options)
+
+    def begins(self, log: Wal) -> Position:
+        """Where a query without a checkpoint begins."""
+        match self.starting:
+            case "earliest":
+                return log.position("oldest")
+            case "latest":
+                return log.end()
+            case text:
+                return Position.parse(text)
+
+
+@dataclass
+class LogPart(InputPartition):
+    """What one task reads: the records from `start` to `end`."""
+
+    options: LogOptions
+    start: Position
+    end: Position
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records, slot by slot.
+
+        Raises:
+            Trimmed: they are not kept any more.
+            MalformedObject: some are missing.
+        """
+        with in_one_sentence():
+            reached = self.start.offset
+            for batch in self.options.open().read(self.start):
+                if batch.start.slot >= self.end.slot:
+                    break
+                yield _rows(batch)
+                reached = batch.end.offset
+            if reached != self.end.offset:
+                said = f"the records {reached} to {self.end.offset} of {self.options.url!r} are missing"
+                raise MalformedObject(f"{said}: somebody removes its objects")
+
+
+def log_parts(options: LogOptions, log: Wal, start: Position, end: Position) -> list[LogPart]:
+    """What is between two positions, cut into tasks."""
+    if end.offset == start.offset:
+        return []
+    cuts = [log.position(slot) for slot in range(start.slot + _SLOTS_PER_TASK, end.slot, _SLOTS_PER_TASK)]
+    return [LogPart(options, first, last) for first, last in pairwise([start, *cuts, end])]
+
+
+def _rows(batch: LogBatch) -> pa.RecordBatch:
+    count = len(batch.records)
+    at = pa.array([batch.at_ms * 1000] * count, pa.timestamp("us", tz="UTC"))
+    offsets = range(batch.start.offset, batch.start.offset + count)
+    columns = [[batch.start.slot] * count, offsets, batch.records, [batch.epoch] * count]
+    arrays = [pa.array(one, field.type) for one, field in zip(columns, COLUMNS, strict=False)]
+    return pa.record_batch([*arrays, at], schema=COLUMNS)
+
+
+class LogSource(DataSource):
+    """The data source; made by Spark, in a process of its own for each thing it asks."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format`."""
+        return LOG_NAME
+
+    @in_one_sentence()
+    def schema(self) -> StructType:
+        """The columns."""
+        LogOptions.of(self.options)
+        return from_arrow_schema(COLUMNS)
+
+    @in_one_sentence()
+    def reader(self, schema: StructType) -> LogBatchReader:  # noqa: ARG002 - Spark's signature
+        """Batch reads."""
+        options = LogOptions.of(self.options)
+        if options.reader is not None or options.max_slots is not None:
+            raise InvalidInput("options reader and max_slots mean nothing for a batch read; leave them out")
+        return LogBatchReader(options)
+
+    @in_one_sentence()
+    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: ARG002, N802 - Spark's
+        """Streaming reads."""
+        return LogStreamReader(LogOptions.of(self.options))
+
+
+class LogBatchReader(DataSourceReader):
+    """Reads what is in a log, to the end that it has when the query begins."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+
+    @in_one_sentence()
+    def partitions(self) -> list[LogPart]:
+        """Some slots each."""
+        log = self._options.open()
+        return log_parts(self._options, log, self._options.begins(log), log.end())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of some slots."""
+        # Of no partitions at all Spark makes one without a value.
+        return partition.batches() if isinstance(partition, LogPart) else iter(())
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a log."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+        self._log: Wal | None = None
+        self._reader: LogReader | None = None
+        self._target: Position | None = None
+
+    @in_one_sentence()
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where a new query starts: its checkpoint knows better from then on."""
+        begins = self._options.begins(self._opened())
+        if self._options.reader is not None:
+            self._reader = self._opened().reader(self._options.reader, start=begins)
+        return _offset(begins)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Slots count as files here: Spark knows no other limits."""
+        limit = self._options.max_slots
+        return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
+
+    @in_one_sentence()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Go no further than to what is there now."""
+        self._target = self._opened().end()
+
+    @in_one_sentence()
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The position up to which the next batch reads."""
+        begins, end = _position(start), self._target or self._opened().end()
+        if isinstance(limit, ReadMaxFiles) and end.slot - begins.slot > limit.max_files:
+            end = self._opened().position(begins.slot + limit.max_files)
+        return _offset(max(begins, end))
+
+    @in_one_sentence()
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LogPart]:
+        """Some slots each; the same for the same offsets, as long as they are kept."""
+        return log_parts(self._options, self._opened(), _position(start), _position(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of some slots."""
+        return partition.batches() if isinstance(partition, LogPart) else iter(())
+
+    @in_one_sentence()
+    def commit(self, end: dict[str, int]) -> None:
+        """What is before this Spark does not ask for any more."""
+        if self._options.reader is not None:
+            self._reader = self._reader or self._opened().reader(self._options.reader)
+            if _position(end) > self._reader.position:
+                self._reader.commit(_position(end))
+
+    def __getstate__(self) -> LogOptions:
+        return self._options
+
+    def __setstate__(self, state: LogOptions) -> None:
+        self.__init__(state)  # type: ignore[misc]
+
+    def _opened(self) -> Wal:
+        if self._log is None:
+            self._log = self._options.open()
+        return self._log
+
+
+def _offset(position: Position) -> dict[str, int]:
+    return {"slot": position.slot, "offset": position.offset}
+
+
+def _position(offset: dict[str, int]) -> Position:
+    return Position(offset["slot"], offset["offset"])

@@ -1,0 +1,174 @@
+"""Logs between real processes on real stores: kill -9, SIGSTOP, and what a frozen producer appends when it wakes."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import until
+
+from lockprovider.wal import LogBatch, Position, Wal
+
+TESTS = Path(__file__).resolve().parent.parent
+SLOTS = 8
+Place = tuple[str, dict[str, Any]]
+Start = Callable[[str], "Producer"]
+
+
+@pytest.fixture(params=["local", "seaweedfs", "fake_gcs", "azurite"])
+def place(request, tmp_path) -> Place:
+    if request.param == "local":
+        return f"file://{tmp_path}/folder/orders", {"auto_mkdir": True}
+    server = request.getfixturevalue(request.param)
+    return f"{server.new_prefix()}/folder/orders", server.storage_options
+
+
+class Producer:
+    """One process, and what it has said."""
+
+    def __init__(self, place: Place, name: str, many: int) -> None:
+        words = json.dumps([*place, name, many])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "recipes.wal_child", words], cwd=TESTS, stdout=subprocess.PIPE, text=True
+        )
+        self.name = name
+        self.said: list[str] = []
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        self.said += (line.strip() for line in self.process.stdout)
+
+    @property
+    def told(self) -> list[str]:
+        return [word for word in self.said if word.startswith(self.name)]
+
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reading.join()
+
+
+class Reading:
+    """One who reads on and commits, opened anew each time; without it the ring is full."""
+
+    def __init__(self, log: Wal) -> None:
+        self.log = log
+        self.batches: list[LogBatch] = []
+        log.reader("test")
+
+    def on(self) -> None:
+        reader = self.log.reader("test")
+        for batch in reader.read():
+            self.batches.append(batch)
+            reader.commit(batch.end)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        until(lambda: self.on() or condition())
+
+    def audit(self, told: list[str]) -> list[str]:
+        """What is in the log: each record once and in order, no slot twice, none left out."""
+        self.on()
+        records = [record.decode() for batch in self.batches for record in batch.records]
+        assert {one: count for one, count in Counter(records).items() if count > 1} == {}
+        assert {*told} <= {*records}, "what was told to be there is not"
+        for name in {one.partition(".")[0] for one in records}:
+            mine = [one for one in records if one.startswith(f"{name}.")]
+            assert mine == [f"{name}.{n}" for n in range(1, len(mine) + 1)]
+        end = Position(0, 0)
+        for batch in self.batches:
+            assert batch.start == end, "a slot is read twice, or left out"
+            end = batch.end
+        assert end == self.log.end()
+        return records
+
+
+@pytest.fixture
+def start(place) -> Iterator[Callable[[str, int], Producer]]:
+    with ExitStack() as started:
+
+        def begin(name: str, many: int) -> Producer:
+            producer = Producer(place, name, many)
+            started.callback(producer.close)
+            return producer
+
+        yield begin
+
+
+def test_of_producers_that_are_killed_and_begin_again_each_record_is_there_once(place, start, seed) -> None:
+    chance = random.Random(seed)
+    reading = Reading(Wal.create(place[0], storage_options=place[1], slots=SLOTS))
+    killed = [start(name, 24) for name in ("p0", "p1")]
+    enough = [chance.randrange(2, 12) for _ in killed]
+    reading.until(lambda: all(len(one.told) >= n or one.is_over() for one, n in zip(killed, enough, strict=True)))
+    for one in killed:
+        one.close()
+    again = [start(name, 24) for name in ("p0", "p1")]
+    reading.until(lambda: all(one.is_over() for one in again))
+    for one in again:
+        one.close()
+        assert one.process.returncode == 0
+    records = reading.audit([word for one in (*killed, *again) for word in one.told])
+    assert len(records) == 48
+    assert reading.log.end().slot > SLOTS
+
+
+@pytest.mark.soak
+def test_producers_that_are_killed_and_frozen_for_minutes(place, start, seed, request, capsys) -> None:
+    """Whoever is frozen is followed by another of its name, and is fenced when it wakes."""
+    seconds, chance = float(request.config.getoption("--soak")) * 60 / 4, random.Random(seed)
+    reading = Reading(Wal.create(place[0], storage_options=place[1], slots=SLOTS))
+    running = {name: start(name, 10**9) for name in ("p0", "p1", "p2", "p3")}
+    everybody, frozen = [*running.values()], []
+    happened: Counter[str] = Counter()
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        name = chance.choice([*running])
+        one, enough = running[name], chance.randrange(1, 30)
+        reading.until(lambda one=one, enough=enough: len(one.told) >= enough or one.is_over())
+        if not one.is_over():
+            freezes = chance.random() < 0.5
+            one.process.send_signal(signal.SIGSTOP if freezes else signal.SIGKILL)
+            happened["frozen" if freezes else "killed"] += 1
+            frozen += [one] if freezes else []
+        running[name] = start(name, 10**9)
+        everybody.append(running[name])
+        if place[0].startswith("file:"):  # there, who is frozen in the middle of a write holds everybody up
+            reading.until(lambda now=running[name]: now.said or now.is_over())
+            wake(frozen)
+        if chance.random() < 0.5:
+            reading.until(lambda now=running[name]: now.told or now.is_over())  # as a rule, it has the name
+        if chance.random() < 0.5:
+            wake(frozen)
+    wake(frozen)
+    reading.until(lambda: len(alive := [one.name for one in everybody if not one.is_over()]) == len({*alive}))
+    for one in everybody:
+        one.close()
+    records = reading.audit([word for one in everybody for word in one.told])
+    happened["fenced"] = sum("fenced" in one.said for one in everybody)
+    happened |= Counter(records=len(records), slots=reading.log.end().slot)
+    said = f"\nlog on {place[0].partition(':')[0]}, {seconds:.0f} s: {dict(happened)}"
+    with capsys.disabled():
+        print(said)  # noqa: T201 - it is a report
+    assert happened["fenced"] > 0
+    assert all(one.process.returncode in (0, -signal.SIGKILL) for one in everybody)
+
+
+def wake(frozen: list[Producer]) -> None:
+    for one in frozen:
+        one.process.send_signal(signal.SIGCONT)
+    frozen.clear()

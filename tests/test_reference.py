@@ -1,0 +1,47 @@
+"""The API reference is built by the command in CONTRIBUTING, and the examples in docstrings are what they say."""
+
+from __future__ import annotations
+
+import doctest
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from test_documents import ROOT, blocks
+
+import fsspec_cas
+import lockprovider
+import lockprovider.table
+
+EXAMPLES = ("fsspec_cas.store", "fsspec_cas.version", "lockprovider", "lockprovider.table.table")
+
+
+def test_the_reference_is_built_without_a_warning(tmp_path: Path) -> None:
+    lines = [
+        line for body in blocks(".github/CONTRIBUTING.md", "sh") for line in body.splitlines() if "-m pdoc" in line
+    ]
+    assert len(lines) == 1
+    words = shlex.split(lines[0].replace("build/api", str(tmp_path)))[1:]
+    command = [sys.executable, "-W", "error::UserWarning", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for module, page in (
+        (fsspec_cas, "fsspec_cas"),
+        (lockprovider, "lockprovider"),
+        (lockprovider.table, "lockprovider/table"),
+    ):
+        text = (tmp_path / f"{page}.html").read_text(encoding="utf-8")
+        offered = {name for name in module.__all__ if not hasattr(getattr(module, name), "__path__")}
+        assert {name for name in offered if f'id="{name}"' not in text and f">{name}<" not in text} == set()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_in_docstrings_are_so(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = import_module(name)
+    found = doctest.testmod(module, extraglobs={"lockprovider": lockprovider}, optionflags=doctest.ELLIPSIS)
+    assert found.attempted > 0
+    assert found.failed == 0

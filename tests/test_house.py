@@ -63,7 +63,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("election", "queue", "state", "wal"),
     ],
     "lockprovider.table": [
-        ("errors",),
+        ("errors", "extras"),
         ("format",),
         ("timeline",),
         ("files", "settings"),

@@ -6,6 +6,7 @@
 Engines (`lockprovider.table.engines`) read and write rows; `Table.transact` runs them as transactions.
 """
 
+from lockprovider.table import extras as extras
 from lockprovider.table.errors import (
     Aborted,
     Corrupt,

@@ -113,3 +113,11 @@ def test_verbose_says_on_stderr_what_is_done(tmp_path: Path) -> None:
     assert said.stdout == "done\n"
     assert "lockprovider: acquired" in said.stderr
     assert "fsspec_cas: write of" in said.stderr
+
+
+def test_who_lacks_the_extra_is_told_what_to_install() -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; import lockprovider.table"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    said = "lockprovider.table needs pyarrow, which is not installed: pip install 'fsspec-cas[table]'"
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"

@@ -96,6 +96,11 @@ class Election:
             f"the candidate for {self.path!r} belongs to this process: open the election where it is needed"
         )
 
+    def __repr__(self) -> str:
+        term = self._term
+        state = "does not lead" if term is None or term.lost.is_set() else f"leads in term {term.epoch}"
+        return f"<Election {self.path!r}, {self.name!r} {state}>"
+
     def lead(self, timeout: float | None = None) -> Term:
         """Wait until this candidate is elected (None: for ever); `with election.lead() as term:` resigns at the end.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from lockprovider.recipes.election.candidate import Candidate
 from lockprovider.recipes.election.decide import Leading
 from lockprovider.recipes.errors import TermLost
 from lockprovider.recipes.values import json_copy
+
+_LOG = logging.getLogger("lockprovider")
 
 
 class LostEvent(threading.Event):
@@ -58,6 +61,10 @@ class Term:
         self._pid = os.getpid()
         self._heartbeat = Heartbeat(self, renew_s)
         self._heartbeat.start()
+        _LOG.debug("%r was elected", self)
+
+    def __repr__(self) -> str:
+        return f"<Term {self.epoch} of {self.name!r}, {'over' if self.lost.is_set() else 'goes on'}>"
 
     def __getstate__(self) -> NoReturn:
         raise NotPicklable(
@@ -179,5 +186,6 @@ class Term:
             self._why = why
             self.lost.set()
             told, self._told = self._told, []
+            _LOG.log(logging.DEBUG if why.reason is LossReason.RELEASED else logging.INFO, "%s", why)
         for call in told:
             call()

@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import uuid
 from dataclasses import replace
@@ -88,6 +90,8 @@ def test_one_leads_and_resigns_and_the_next_one_does(store) -> None:
     assert second.leader() is None
     with first.lead() as term:
         term.check()
+        assert repr(first) == f"<Election 'compactor.json', 'vm-7' leads in term {term.epoch}>"
+        assert repr(term) == f"<Term {term.epoch} of 'vm-7', goes on>"
         assert second.leader() == Leader("vm-7", {"url": "http://vm-7"}, term.epoch, record_in(store).since_ms)
         with pytest.raises(NotElected, match="'vm-7', in term") as refused:
             second.lead(timeout=0)
@@ -250,7 +254,7 @@ def test_a_wall_clock_that_is_hours_wrong_changes_nothing(store) -> None:
     assert other.stand(other.look(), None).record.epoch == leading.record.epoch + 1
 
 
-def test_what_is_fenced_refuses_a_leader_that_another_has_followed(store) -> None:
+def test_what_is_fenced_refuses_a_leader_that_another_has_followed(store, caplog) -> None:
     state, queue = State(store, "state.json", default=dict), Queue.create(f"memory://{store.root}/q.json")
     old = Election(store, PATH, **SOON).lead()
     state.update(lambda _: {"by": "old"}, fence=old)
@@ -266,7 +270,9 @@ def test_what_is_fenced_refuses_a_leader_that_another_has_followed(store) -> Non
     with pytest.raises(Fenced):
         queue.put("by old again", fence=old)
     assert state.read().value == {"by": "new"}
+    caplog.set_level("INFO", "lockprovider")
     assert old.renew()
+    assert "leads, in term" in caplog.text or "has led, in term" in caplog.text
     with pytest.raises(TermLost, match="leads, in term") as lost:
         old.check()
     assert lost.value.reason is LossReason.TAKEN_OVER
@@ -311,6 +317,30 @@ def test_work_that_watches_its_term_is_not_interrupted_and_begins_again(store) -
         return len(seen)
 
     assert election.run(main, on_deposed="event") == 2
+
+
+EXITS = """
+import json, time
+from lockprovider.election import Election
+election = Election.open("memory://jobs/e.json", validity=600, renew=0.01, poll=0.01)
+
+def main(term):
+    store = election._store
+    while True:  # another leads
+        content = store.read("e.json")
+        fields = json.loads(content.data) | {"epoch": term.epoch + 1, "owner": "x", "write": "y"}
+        if type(store.put_if_match("e.json", json.dumps(fields).encode(), content.version)).__name__ == "Won":
+            break
+    time.sleep(10_000)  # in C, where no interrupt comes
+
+election.run(main, on_deposed="exit", grace=0.05)
+"""
+
+
+def test_a_process_whose_work_cannot_be_interrupted_ends_if_it_shall() -> None:
+    done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 123, done
+    assert "is lost, and its work goes on: this process ends" in done.stderr
 
 
 def test_an_error_of_the_work_is_the_callers_and_the_term_is_resigned(store) -> None:

@@ -108,6 +108,7 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.election.decide": {"fsspec_cas"},
     "lockprovider.recipes.election.reports": set(),
     "lockprovider.recipes.batching.line": set(),
+    "lockprovider.recipes.batching.numbers": set(),
     "lockprovider.recipes.state.document": set(),
     "lockprovider.recipes.state.turn": set(),
     "lockprovider.recipes.state.changes": set(),

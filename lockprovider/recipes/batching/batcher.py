@@ -158,6 +158,22 @@ class Batcher(Generic[Op, T]):
         return batch
 
 
+def not_cancelled(answer: Future[T]) -> Future[T]:
+    """The same answer, for one who may go away: dropped, it would be a hole below the numbers that come after it."""
+    kept: Future[T] = Future()
+    kept.set_running_or_notify_cancel()
+
+    def hand_on(done: Future[T]) -> None:
+        error = done.exception()
+        if error is None:
+            kept.set_result(done.result())
+        else:
+            kept.set_exception(error)
+
+    answer.add_done_callback(hand_on)
+    return kept
+
+
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
 
 

@@ -156,11 +156,17 @@ def carry_out_all(
 ) -> list[Any]:
     """The operations of one write, on a copy of what is there; each has its result, or its error."""
     results: list[Any] = []
+    failed: dict[str, int] = {}  # a number that came to nothing is passed by no later one
     for operation in operations:
+        put = operation if isinstance(operation, Put) and not operation.producer.startswith(UNNAMED) else None
         try:
+            if put is not None and put.seq > failed.get(put.producer, put.seq):
+                raise SequenceGap(f"{failed[put.producer]} came to nothing: give that again before {put.seq}")  # noqa: TRY301
             results.append(carry_out(contents, operation, now_ms, sent=sent))
         except Exception as error:  # noqa: BLE001 - it is raised where it was called
             results.append(error)
+            if put is not None and not isinstance(error, SequenceGap):
+                failed.setdefault(put.producer, put.seq)
     if contents.changed:
         contents.rev += 1
         contents.recent = (*contents.recent, batch)[-RECENT:]

@@ -25,7 +25,8 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Machine, Store, World, check_path
 from fsspec_cas.given import seconds, whole
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.batching import Batcher, Numbers, not_cancelled
+from lockprovider.recipes.batching.numbers import Numbered
 from lockprovider.recipes.errors import CoordinationError, TooLarge
 from lockprovider.recipes.place import me, store_and_path
 from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Contents, Message, QueueSettings
@@ -87,6 +88,7 @@ class Queue:
     def _be_new(self) -> None:
         """A client of its own, who has put and claimed nothing."""
         self._client = self.world.new_id()
+        self._order = Numbers()
         self._unnamed = 0  # how many this client has put without a producer's name
         self._numbers = threading.Lock()  # a number and its place in the line are given together
         self._stopping = threading.Event()
@@ -152,7 +154,8 @@ class Queue:
         time puts as it. `dedupe` says it for one message, while the queue remembers the name (the last 1,000 such).
 
         Raises:
-            SequenceGap: a higher number of this producer is there, and this one was not put before.
+            SequenceGap: a higher number of this producer is there, and this one was not put before; or one before it
+                came to nothing, and has to be put again first.
             QueueFull, TooLarge: it has no room.
             Fenced: `fence` is over.
             OutcomeUnknown: nobody can tell; with a producer or `dedupe`, put it again.
@@ -291,7 +294,19 @@ class Queue:
         self.close()
 
     def _commit(self, operations: Any) -> Any:
-        return self._writer.commit(operations)
+        named = [_numbered(one) for one in operations]
+        gaps = self._order.held_up(named)
+        taken = [one for place, one in enumerate(operations) if place not in gaps]
+        try:
+            done = iter(self._writer.commit(taken) if taken else [])
+        except BaseException as error:
+            for one in named:
+                self._order.note(one, error)
+            raise
+        results = [gaps[place] if place in gaps else next(done) for place in range(len(operations))]
+        for one, result in zip(named, results, strict=True):
+            self._order.note(one, result)
+        return results
 
     def _visible_s(self) -> float:
         return self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
@@ -327,13 +342,19 @@ class Queue:
             number = self._unnamed if seq is None else whole(seq, "seq", least=1)
             was_told = (name, number) in self._acknowledged
             put = Put(new, name, number, self._client, number if was_told else self._known.get(name, 0), epoch)
-            return put, self._batcher.submit(put)
+            answer: Future[Any] = self._batcher.submit(put)
+            return put, answer if producer is None else not_cancelled(answer)
 
     def _receipt(self, waiting: tuple[Put, Future[Any]]) -> Receipt:
         put, answer = waiting
         result = self._batcher.wait(answer)
         self._acknowledged.append((put.producer, put.seq))
         return Receipt(result.n, again=True) if isinstance(result, Was) else Receipt(result)
+
+
+def _numbered(operation: QueueOperation) -> Numbered | None:
+    named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
+    return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
 
 
 _ALL: weakref.WeakSet[Queue] = weakref.WeakSet()

@@ -12,7 +12,7 @@ from typing import Any
 
 from fsspec_cas import Bytes, CasError, InvalidInput, check_bytes
 from fsspec_cas.given import whole
-from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.batching import Batcher, not_cancelled
 from lockprovider.recipes.errors import CoordinationError, TooLarge
 from lockprovider.recipes.wal.appending import UNNAMED, Append, LogOperation, Resign
 from lockprovider.recipes.wal.objects import LogObjects
@@ -91,7 +91,7 @@ class Appender:
                 Append(given, self._name, number, self._client, known=known, epoch=self.epoch)
             )
             if self.producer is not None:
-                answer = _not_cancelled(answer)
+                answer = not_cancelled(answer)
             self._highest = max(self._highest, number)
             self._waiting.add(answer)
         answer.add_done_callback(lambda done: self._done(number, done))
@@ -140,22 +140,6 @@ class Appender:
                 self._told[number] = None
                 if len(self._told) > _TOLD:
                     self._told.popitem(last=False)
-
-
-def _not_cancelled(answer: Future[Appended]) -> Future[Appended]:
-    """The same answer, for one who may go away: dropped, it would be a hole below the numbers that come after it."""
-    kept: Future[Appended] = Future()
-    kept.set_running_or_notify_cancel()
-
-    def hand_on(done: Future[Appended]) -> None:
-        error = done.exception()
-        if error is None:
-            kept.set_result(done.result())
-        else:
-            kept.set_exception(error)
-
-    answer.add_done_callback(hand_on)
-    return kept
 
 
 class Leader(Appender):

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from fsspec_cas import CasError, OutcomeUnknown, Unavailable, Won
 from fsspec_cas.send.retry import delay_s
-from lockprovider.recipes.errors import CoordinationError, LogFull, SequenceGap
+from lockprovider.recipes.batching import Numbers
+from lockprovider.recipes.batching.numbers import Numbered
+from lockprovider.recipes.errors import CoordinationError, LogFull
 from lockprovider.recipes.wal.appending import (
     UNNAMED,
     Append,
@@ -36,25 +38,26 @@ class LogWriter:
         self._end: Head | None = None
         self._since: int | None = None
         self._took: dict[str, int] = {}  # by client: the epoch of the name that it has, or may have
-        self._failed: dict[str, int] = {}  # by client: the number that came to nothing; no later one may pass it
+        self._numbers = Numbers()
 
     def commit(self, operations: Sequence[LogOperation]) -> list[Result]:
         """What each operation came to, in their order; more than a slot takes go to several."""
         results: list[Result] = []
         for batch in _slots_of(operations):
-            gaps = self._gaps(batch)
+            named = [_numbered(one) for one in batch]
+            gaps = self._numbers.held_up(named)
             taken = [self._now(one) for n, one in enumerate(batch) if n not in gaps]
             done = iter(self._append(tuple(taken)) if taken else [])
             answers = [gaps[n] if n in gaps else next(done) for n in range(len(batch))]
-            for one, answer in zip(batch, answers, strict=True):
-                self._note(one, answer)
+            for one, answer in zip(named, answers, strict=True):
+                self._numbers.note(one, answer)
             results += answers
         return results
 
     def forget(self, client: str) -> None:
         """A client that appends no more."""
         self._took.pop(client, None)
-        self._failed.pop(client, None)
+        self._numbers.forget(client)
 
     def _append(self, operations: tuple[LogOperation, ...]) -> Sequence[Result]:
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
@@ -128,37 +131,19 @@ class LogWriter:
             whose = whose if slowest else "no reader has a name here: trim(before=), or make it with retain='slots'"
             raise LogFull(f"all {manifest.slots} slots of {objects.path!r} are kept; {whose}", slowest)
 
-    def _gaps(self, batch: Sequence[LogOperation]) -> dict[int, SequenceGap]:
-        """Those that must wait, as a number before theirs came to nothing, and does not come again with them."""
-        gaps, again = {}, set()
-        for n, one in enumerate(batch):
-            failed = self._failed.get(one.client) if isinstance(one, Append) else None
-            if not isinstance(one, Append) or failed is None or one.client in again:
-                continue
-            if one.seq <= failed:
-                again.add(one.client)
-            else:
-                said = f"{failed} of {one.producer!r} came to nothing: append that again before {one.seq}"
-                gaps[n] = SequenceGap(said)
-        return gaps
-
     def _now(self, operation: LogOperation) -> LogOperation:
         if not isinstance(operation, Append):
             return operation
         return replace(operation, took=self._took.get(operation.client, 0))
 
-    def _note(self, operation: LogOperation, result: Result) -> None:
-        if not isinstance(operation, Append) or operation.producer.startswith(UNNAMED):
-            return
-        failed = self._failed.get(operation.client)
-        if isinstance(result, Exception) and not isinstance(result, SequenceGap):
-            self._failed[operation.client] = min(operation.seq, failed or operation.seq)
-        elif failed == operation.seq and not isinstance(result, Exception):
-            del self._failed[operation.client]
-
     def _unknown(self, why: str) -> OutcomeUnknown:
         said = f"it is not known whether this was appended to the log {self._objects.path!r}: {why}"
         return OutcomeUnknown(f"{said}; with a producer's number, append it again", path=self._objects.path)
+
+
+def _numbered(operation: LogOperation) -> Numbered | None:
+    named = isinstance(operation, Append) and not operation.producer.startswith(UNNAMED)
+    return (operation.client, operation.seq) if named and isinstance(operation, Append) else None
 
 
 def _slots_of(operations: Sequence[LogOperation]) -> Iterator[list[LogOperation]]:

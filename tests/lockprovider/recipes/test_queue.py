@@ -381,6 +381,30 @@ def test_follow_ups_come_with_the_ack_or_not_at_all(store) -> None:
     assert "never" not in [one.body for one in queue.peek()]
 
 
+@pytest.mark.parametrize("refusals", [6, 7, 40])
+def test_what_came_to_nothing_is_passed_by_no_later_number_so_its_repeat_puts_it(store, refusals) -> None:
+    """Else the repeat would be told that it is there, and it is nowhere."""
+    made(store)
+    queue, faulty = again(store, {"put": [Refuse()] * refusals})
+    queue._writer._timeout_s = queue._writer._object._timeout_s = 3
+    with pytest.raises(Unavailable):
+        queue.put_many(range(20), producer="p")
+    queue.close()
+    assert faulty.fired
+    Queue(store, PATH).put_many(range(20), producer="p")
+    assert [one.body for one in Queue(store, PATH).peek(50)] == [*range(20)]
+
+
+def test_a_message_without_room_is_passed_by_no_later_one_of_its_producer(store) -> None:
+    queue = made(store, max_bytes=4096)
+    bodies = ["x" * 3000, "y" * 3000, "z"]
+    with pytest.raises(QueueFull):
+        queue.put_many(bodies, producer="p")
+    assert drained(queue) == bodies[:1]
+    assert [one.again for one in Queue(store, PATH).put_many(bodies, producer="p")] == [True, False, False]
+    assert drained(queue) == bodies[1:]
+
+
 def test_a_full_queue_says_so_and_puts_nothing(store) -> None:
     queue = made(store, max_bytes=4096)
     with pytest.raises(QueueFull, match="takes 4096"):

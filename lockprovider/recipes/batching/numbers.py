@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from lockprovider.recipes.errors import SequenceGap
 
-Numbered = tuple[Hashable, int]  # who, and the number
+NumberOf = tuple[Hashable, int]  # who, and the number
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class Numbers:
 
     failed: dict[Hashable, int] = field(default_factory=dict)
 
-    def held_up(self, batch: Sequence[Numbered | None]) -> dict[int, SequenceGap]:
+    def held_up(self, batch: Sequence[NumberOf | None]) -> dict[int, SequenceGap]:
         """The places of those that have to wait, and what they are told; None is for what has no number."""
         gaps: dict[int, SequenceGap] = {}
         again: set[Hashable] = set()
@@ -34,7 +34,7 @@ class Numbers:
                 gaps[place] = SequenceGap(f"{failed} came to nothing: give that again before {one[1]}")
         return gaps
 
-    def note(self, one: Numbered | None, result: object) -> None:
+    def note(self, one: NumberOf | None, result: object) -> None:
         """What it came to."""
         if one is None:
             return

@@ -26,7 +26,7 @@ from typing import Any
 from fsspec_cas import InvalidInput, Machine, Store, World, check_path
 from fsspec_cas.given import seconds, whole
 from lockprovider.recipes.batching import Batcher, Numbers, not_cancelled
-from lockprovider.recipes.batching.numbers import Numbered
+from lockprovider.recipes.batching.numbers import NumberOf
 from lockprovider.recipes.errors import CoordinationError, TooLarge
 from lockprovider.recipes.place import me, store_and_path
 from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Contents, Message, QueueSettings
@@ -352,7 +352,7 @@ class Queue:
         return Receipt(result.n, again=True) if isinstance(result, Was) else Receipt(result)
 
 
-def _numbered(operation: QueueOperation) -> Numbered | None:
+def _numbered(operation: QueueOperation) -> NumberOf | None:
     named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
     return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fsspec_cas import CasError, OutcomeUnknown, Unavailable, Won
 from fsspec_cas.send.retry import delay_s
 from lockprovider.recipes.batching import Numbers
-from lockprovider.recipes.batching.numbers import Numbered
+from lockprovider.recipes.batching.numbers import NumberOf
 from lockprovider.recipes.errors import CoordinationError, LogFull
 from lockprovider.recipes.wal.appending import (
     UNNAMED,
@@ -141,7 +141,7 @@ class LogWriter:
         return OutcomeUnknown(f"{said}; with a producer's number, append it again", path=self._objects.path)
 
 
-def _numbered(operation: LogOperation) -> Numbered | None:
+def _numbered(operation: LogOperation) -> NumberOf | None:
     named = isinstance(operation, Append) and not operation.producer.startswith(UNNAMED)
     return (operation.client, operation.seq) if named and isinstance(operation, Append) else None
 

@@ -353,6 +353,7 @@ def test_a_folder_says_what_it_is_for(package: str) -> None:
 SAME_WORDS = {
     **dict.fromkeys(("append", "delete", "insert", "merge", "overwrite", "upsert", "write"), "a verb of every engine"),
     "delete_where": "likewise, in a transaction",
+    "register": "makes a view of a session, or the data source known to it",
     "read": "a verb of every engine, and the command that shows rows",
     "savepoints": "what the table has, and the command that lists it",
     "add": "registers a command, in each module of them",

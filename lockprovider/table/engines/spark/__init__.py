@@ -20,6 +20,7 @@ from lockprovider.table.engines.spark.functions import (
     merge_into,
     overwrite,
     read,
+    register,
     upsert,
     write,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "merge_into",
     "overwrite",
     "read",
+    "register",
     "upsert",
     "write",
 ]

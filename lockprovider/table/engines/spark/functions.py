@@ -22,8 +22,10 @@ Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMerge
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -65,6 +67,7 @@ __all__ = [
     "merge_into",
     "overwrite",
     "read",
+    "register",
     "upsert",
     "write",
 ]
@@ -188,6 +191,29 @@ def read(
     scan = plan_scan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
     rows = jobs.run_over(spark, scan.slices, tasks.scanner(table.place, scan), scan.schema)
     return rows if sql is None else rows.where(sql).select(*names)
+
+
+def register(
+    spark: SparkSession,
+    source: TableContext | str | os.PathLike[str],
+    name: str,
+    columns: Sequence[str] | None = None,
+    *,
+    filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
+    as_of: str | datetime | AsOf | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> None:
+    """Make a temporary view of the session, for SELECT: `register(spark, "s3://bucket/trips", "trips")`.
+
+    It is the table as of now, or of a moment: register it again to see later commits. `columns` and `filter` narrow
+    what is read; what a query itself asks for does not. The rest is as of `read`.
+
+    Raises:
+        TableNotFound: there is none at this URL.
+        InvalidInput, HistoryGone: as `read`.
+    """
+    table = source if isinstance(source, TableContext) else TableContext.open(source, storage_options=storage_options)
+    read(spark, table, columns, filter=filter, as_of=as_of).createOrReplaceTempView(name)
 
 
 def _seen(source: TableContext | Transaction, as_of: str | datetime | AsOf | None) -> tuple[TableContext, Snapshot]:

@@ -10,7 +10,7 @@ import pytest
 from table.engines.spark.spark_tables import filled, frame
 from table.tables import SCHEMA, SPEC, by_hudi_rs, content, data_files
 
-from lockprovider.table import InvalidRecords, Table
+from lockprovider.table import InvalidRecords, Table, TableNotFound
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark import jobs
 from lockprovider.table.engines.spark.merge_into import MatchedDelete, MatchedUpdate, NotMatchedInsert, merge
@@ -147,3 +147,13 @@ def test_threads_write_one_table_and_lose_nothing(spark: Any, table: Table) -> N
     assert content(table) == found
     assert {(id_, part, value) for id_, part, value in found if id_ == 1} == {(1, "a", 4)}, "an update was lost"
     assert {part for id_, part, _ in found if id_ >= 100} == {"x", "y", "z"}
+
+
+def test_a_view_is_registered_by_the_tables_url(spark: Any, table: Table) -> None:
+    engine.register(spark, Path(table.url), "trips", ["id", "value"], filter="part = 'a'")
+    table.delete("id = 1")
+    assert [tuple(row) for row in spark.sql("select sum(value), count(*) from trips").collect()] == [(3, 2)]
+    engine.register(spark, table, "trips", ["id", "value"], filter="part = 'a'")
+    assert spark.sql("select value from trips where id > 0").collect()[0].value == 2
+    with pytest.raises(TableNotFound):
+        engine.register(spark, f"{table.url}/none", "trips")

@@ -99,7 +99,7 @@ class Committing:
             if wanted is None or hold or tried >= _LOGS:
                 came = self._held(staged, again.unknown)
             else:
-                came = self._grouped(wanted, seen=self._mine.view if tried == 0 else None)
+                came = self._grouped(wanted, seen=None if self._mine.is_asked_for else self._mine.view)
             if isinstance(came, str):
                 return came
             again, hold = replace(came, unknown=came.unknown or again.unknown), hold or came.hold
@@ -114,6 +114,7 @@ class Committing:
     def _grouped(self, wanted: Wanted, seen: TableView | None) -> str | _Again:
         """The completion time, if it came to that."""
         table, begin = self._table, self._proposal.begin
+        self._mine.is_asked_for = True
         seen = seen or self._look()
         if not seen.listed and seen.timeline.written_at(begin) is not None:
             seen = table.now(listed=True)  # decided; whether that still stands in the log is not for sure

@@ -221,3 +221,28 @@ def test_an_intent_that_no_writer_of_ours_has_posted_keeps_nobody_else_from_bein
     fine = replace(intent, log=log.name, place=0)
     batch = choose(log, (), [Intent(log.name, 0, stem, body), fine], decider, 0)
     assert [pending.path.partition("_")[0] + "_" for pending in batch] == [fine.stem]
+
+
+def test_one_that_was_not_decided_in_time_asks_again_under_another_name(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The intent that was withdrawn has used up the first."""
+    asked: list[str] = []
+    commit = Lock.commit
+
+    def late_at_first(lock: Lock, intent: Intent, *args: Any) -> Any:
+        asked.append(intent.name)
+        if len(asked) == 1:
+            raise NotAcquired("it took too long", owner="another")
+        return commit(lock, intent, *args)
+
+    monkeypatch.setattr(Lock, "commit", late_at_first)
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((1, "a", 100)))
+    with pytest.raises(NotAcquired):
+        txn.commit()
+    upsert(table, (2, "b", 2))
+    txn.commit()
+    assert content(table) == {(1, "a", 100), (2, "b", 2)}
+    assert asked[0] != asked[-1]
+    assert asked[0].partition(".")[2] == asked[-1].partition(".")[2], "of the same commit"

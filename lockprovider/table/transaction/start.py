@@ -54,8 +54,8 @@ class Started:
     """An instant of this writer, from its start until it is committed, rolled back, or left to another process.
 
     `view` is the table as it was seen after it was taken.
-    `looks_for_dead`: it was listed to find dead writers, too. `is_asked_for`: its commit was tried by this view; another
-    try looks again, for an intent that was withdrawn has used up its name.
+    `looks_for_dead`: it was listed to find dead writers, too.
+    `is_asked_for`: its commit was tried by this view. Another try looks again: a withdrawn intent has used up its name.
     """
 
     begin: str

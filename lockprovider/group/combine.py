@@ -27,7 +27,7 @@ from lockprovider.group.intent import Intent
 from lockprovider.lease.machine import decided, hand_over_s, late_ms, not_there
 from lockprovider.lease.states import Me, Moment
 from lockprovider.record.commit_log import Entry, Log, tells
-from lockprovider.record.line import LONGEST_S, guest_ms, left_alone_ms, lies_free_s, rests_s
+from lockprovider.record.line import LONGEST_S, goes_first_s, guest_ms, left_alone_ms, lies_free_s, rests_s
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import Holder, LockRecord
 
@@ -138,7 +138,7 @@ def combine(
         epoch=max(seen.epoch + 1, epoch + 1, at.now_ms),
         nonce=at.nonce,
         holder=Holder(me.host, me.pid, at.now_ms),
-        line=() if lies_free_s(seen, at.now_ms) > LONGEST_S else seen.line,
+        line=() if lies_free_s(seen, at.now_ms) > goes_first_s(seen) else seen.line,
         turn_ms=seen.turn_ms,
         freed_ms=at.now_ms,
         late_ms=late_ms(seen, at.now_ms),
@@ -213,13 +213,14 @@ class Standing:
     """Of one who is not on duty. `posted`: all is posted that it wants to be decided.
 
     `refused`: writes in a row that others were faster than. `age_s`: for how long it knows the record as it is.
-    `waits_s`: for how long it wants something.
+    `waits_s`: for how long it wants something. `name`: that of its process in the line, unless one there wants to hold.
     """
 
     posted: bool = False
     refused: int = 0
     age_s: float = 0.0
     waits_s: float = 0.0
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,8 @@ def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) ->
     duty_s = min(record.duty_ms / 1000, LONGEST_S)
     if mine.age_s < duty_s:
         return LookAgain(min(duty_s / _LOOKS, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
-    if record.line and max(lies_free_s(record, now_ms), mine.waits_s) <= LONGEST_S:
+    others = any(name != mine.name for name in record.line)
+    if others and max(lies_free_s(record, now_ms), mine.waits_s) <= goes_first_s(record):
         return LookAgain(_pause_s(mine, poll_s))  # whoever wants to hold it goes first
     return WriteRecord(duty=mine.posted or mine.refused > 0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from fsspec_cas import Store, World
@@ -33,10 +34,21 @@ _AT_EXIT_S = 5.0  # at most, for what is under way
 
 
 class Committer:
-    """Thread-safe: what several threads want at once goes into one write."""
+    """Thread-safe: what several threads want at once goes into one write.
+
+    `asked_for`: whether somebody in this process wants to hold the lock.
+    """
 
     def __init__(
-        self, store: Store, records: Store, path: str, me: Me, world: World, *, audit: AuditLog | None
+        self,
+        store: Store,
+        records: Store,
+        path: str,
+        me: Me,
+        world: World,
+        *,
+        asked_for: Callable[[], bool],
+        audit: AuditLog | None,
     ) -> None:
         self._store = store
         self._path = path
@@ -51,7 +63,9 @@ class Committer:
         applying = Applying(store, world, self._wake.set)
         self._requests = CommitRequests(store, self._intents, world)
         writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
-        self._member = Member(store, me, world, requests=self._requests, writer=writer, applying=applying)
+        self._member = Member(
+            store, me, world, requests=self._requests, writer=writer, applying=applying, asked_for=asked_for
+        )
 
     def commit(self, intent: Intent, decider: Decider, known: Known | None, timeout_s: float) -> CommitAnswer:
         """Wait until it is decided and applied, or never will be by this intent.

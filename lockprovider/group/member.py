@@ -38,10 +38,18 @@ class _Duty:
 
 
 class Member:
-    """Of one thread."""
+    """Of one thread. `asked_for`: whether somebody in this process wants to hold the lock."""
 
     def __init__(
-        self, store: Store, me: Me, world: World, *, requests: CommitRequests, writer: RecordWriter, applying: Applying
+        self,
+        store: Store,
+        me: Me,
+        world: World,
+        *,
+        requests: CommitRequests,
+        writer: RecordWriter,
+        applying: Applying,
+        asked_for: Callable[[], bool],
     ) -> None:
         self._store = store
         self._me = me
@@ -49,6 +57,7 @@ class Member:
         self._requests = requests
         self._writer = writer
         self._applying = applying
+        self._asked_for = asked_for
         self._decider: Decider | None = None
         self._duty: _Duty | None = None
 
@@ -137,7 +146,9 @@ class Member:
     def _standing(self, known: Known, undecided: list[CommitRequest]) -> Standing:
         now_s = self._world.monotonic_s()
         posted = all(request.is_there for request in undecided)
-        return Standing(posted, self._writer.refused, now_s - known.seen_s, now_s - self._requests.since_s)
+        age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
+        name = "" if self._asked_for() else self._me.line_name
+        return Standing(posted, self._writer.refused, age_s, waits_s, name)
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 

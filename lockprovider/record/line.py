@@ -13,6 +13,8 @@ from lockprovider.record.record import LockRecord
 
 # No turn counts for longer in what others wait for, and nobody's turn is waited for longer at a lock that lies free.
 LONGEST_S = 4.5
+# So long, or two turns, one waits at a lock that lies free for those in the line who need not hold it oneself.
+_GOES_FIRST_S = 0.25
 
 
 def ahead_of(name: str, line: tuple[str, ...]) -> int:
@@ -28,6 +30,11 @@ def joined(record: LockRecord, name: str) -> LockRecord:
 def lies_free_s(record: LockRecord, now_ms: int) -> float:
     """For how long a lock that is free was there for the taking, as far as the record says; clocks may differ."""
     return (now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
+
+
+def goes_first_s(record: LockRecord) -> float:
+    """For how long a lock that lies free is left to those in the line by one that need not hold it, in seconds."""
+    return min(LONGEST_S, max(_GOES_FIRST_S, 2 * record.turn_ms / 1000))
 
 
 def rests_s(record: LockRecord, now_ms: int) -> float:

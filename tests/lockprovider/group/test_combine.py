@@ -239,7 +239,7 @@ def test_whom_others_must_not_meet_is_told_the_entries_since_its_place_alone() -
 
 FREE = record_of("a")
 ON_DUTY = replace(record_of("a"), duty_ms=600)
-WAITED_FOR = replace(FREE, line=("somebody",))
+WAITED_FOR = replace(FREE, line=("somebody",), freed_ms=NOW_MS)
 HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
 
 
@@ -279,14 +279,11 @@ def test_a_lock_that_is_held_is_looked_at_more_and_more_seldom_and_when_it_lapse
 
 def test_whoever_waits_to_hold_the_lock_goes_first_for_as_long_as_that_takes() -> None:
     assert isinstance(next_step(WAITED_FOR, Standing(), NOW_MS, 1.0), LookAgain)
-    assert next_step(WAITED_FOR, Standing(name=WAITED_FOR.line[0]), NOW_MS, 1.0) == WriteRecord(), (
-        "that is this process"
-    )
+    assert next_step(WAITED_FOR, Standing(name="somebody"), NOW_MS, 1.0) == WriteRecord(), "that is this process"
     for turn_ms, waited_for_s in ((0, 0.25), (1000, 2.0), (1_000_000, LONGEST_S)):
         seen = replace(WAITED_FOR, turn_ms=turn_ms)
         just, past = (replace(seen, freed_ms=NOW_MS - round(waited_for_s * 1000) - more) for more in (0, 1))
         assert isinstance(next_step(just, Standing(), NOW_MS, 1.0), LookAgain)
         assert next_step(past, Standing(), NOW_MS, 1.0) == WriteRecord()
-        assert combine(ME, past, [], AT, there=None).line == ()
-        assert combine(ME, just, [], AT, there=None).line == WAITED_FOR.line
+        assert (combined(past).line, combined(just).line) == ((), ("somebody",))
     assert next_step(WAITED_FOR, Standing(waits_s=LONGEST_S + 0.1), NOW_MS, 1.0) == WriteRecord()

@@ -15,7 +15,8 @@ from model.twins import CLOCKS, PUBLISHING
 from fsspec_cas import OutcomeUnknown
 from lockprovider import Intent, Lease, Lock, LockRecord, Log, LossReason, PublishUnknown
 from lockprovider.group import combine
-from lockprovider.group.committer import Committer
+from lockprovider.group.member import Member
+from lockprovider.group.record_writer import RecordWriter
 from lockprovider.lease import machine
 from lockprovider.lease.states import Ended
 from simulate.histories import START_S, History
@@ -148,7 +149,7 @@ WRONG: dict[str, tuple[str, Callable[[], Wrong]]] = {
         "fence|truth",
         lambda: mock.patch.object(combine, "combine", _forgets_what_is_not_there),
     ),
-    "what is decided is there": ("truth", lambda: mock.patch.object(Committer, "_unapplied", return_value=())),
-    "what is given up never was": ("truth", lambda: mock.patch.object(Committer, "_withdraw", return_value=False)),
+    "what is decided is there": ("truth", lambda: mock.patch.object(RecordWriter, "unapplied", return_value=())),
+    "what is given up never was": ("truth", lambda: mock.patch.object(Member, "_withdraw", return_value=False)),
     "an intent holds for any log": ("fence|truth", lambda: mock.patch.object(combine, "verdict", _whatever_the_log)),
 }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from table.mor_tables import KINDS, SETTINGS, Row, a_table, by_hudi_rs, content, keys, log_files, rows
 from table.mor_written import FOLDER
 from table.tables import SPEC, data_files
-from table.test_crash_at_every_step import Died, DiesAtStep, let_time_pass
+from table.test_crash_at_every_step import Died, DiesAtStep, end_of, let_time_pass
 from table.test_jvm_tables import unpacked
 
 from fsspec_cas import CasError, Store
@@ -385,8 +385,9 @@ def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
         try:
             dying.compact() if verb == "compact" else dying.upsert(rows(*more))
         except (Died, CasError, NotAcquired, PublishUnknown):
-            pass  # threads of a dead process get no answer
+            end_of(dying)  # threads of a dead process get no answer
         else:
+            end_of(dying)
             break
         table, after = Table.open(str(folder), settings=SETTINGS), backend.asked[-1]
         now = by_hudi_rs(table)

@@ -84,9 +84,16 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
         assert backend.dead
         if txn is not None and txn._instant is not None:
             txn._instant.heartbeat._stop.set()
+        end_of(table)
         return False
     until(lambda: backend.dead or is_at_rest(Path(url)))  # nobody waits for what comes after the commit
+    end_of(table)
     return not backend.dead
+
+
+def end_of(table: Table) -> None:
+    """The end of its process: whatever becomes of the thread that decides does so in this test."""
+    table.lock._client.committer._at_exit()
 
 
 def is_at_rest(folder: Path) -> bool:

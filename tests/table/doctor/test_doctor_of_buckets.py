@@ -38,7 +38,8 @@ def test_two_file_groups_of_one_bucket_are_found_and_no_writer_makes_it_worse(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr("lockprovider.table.transaction.proposal.by_bucket", lambda resolution: resolution)
+        for module in ("proposal", "decider"):
+            broken.setattr(f"lockprovider.table.transaction.{module}.by_bucket", lambda resolution: resolution)
         writers = [table.transaction(), table.transaction()]
         for number, txn in enumerate(writers):
             engine.write(txn, upserts=rows((1, "z", number)))

@@ -16,7 +16,7 @@ from fsspec_cas.answer import NoAnswer
 from fsspec_cas.testing import ManualClock
 from lockprovider import Decided, Hold, Lock, LockSettings
 
-PATIENT = LockSettings(timeout=PATIENCE_S, poll_s=0.05)
+PATIENT = LockSettings(timeout=PATIENCE_S, poll=0.05)
 
 
 class LosesPosts(Noting):

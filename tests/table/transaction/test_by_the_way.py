@@ -73,7 +73,7 @@ def table(tmp_path: Path) -> Table:
 
 def over(table: Table, backend: LocalBackend) -> Table:
     world = backend.world if isinstance(backend, Down) else None
-    settings = replace(table.settings, lock=LockSettings(timeout_s=10)) if world else table.settings
+    settings = replace(table.settings, lock=LockSettings(timeout=10)) if world else table.settings
     return Table(Store(backend, table.url), table.url, settings=settings, world=world)
 
 

@@ -91,8 +91,9 @@ class Client:
         self._observer = ClientObserver(self.me, world, self.metrics, audit, applier)
         self._driver = Driver(self.me, self._file, self._observer)
         self.publisher = Publisher(store, path, self.me, self.queue, self._driver, applier=applier)
+        threads = self.queue.fifo  # not the queue, which goes with its clients
         self.committer = Committer(
-            store, self.records, path, self.me, world, asked_for=lambda: self.queue.fifo.taken, audit=audit
+            store, self.records, path, self.me, world, asked_for=lambda: threads.taken, audit=audit
         )
         self._keeps_log = False
         self._took_s = 0.0

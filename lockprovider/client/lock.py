@@ -36,6 +36,8 @@ from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, check_functions, checked, wait_s
 
+_FREED_S = 0.25  # for so long an acquisition waits for the end of what was committed here just before
+
 
 class Lock:
     """One client of one lock; its threads exclude each other, a thread that holds it may acquire it again.
@@ -156,6 +158,8 @@ class Lock:
             try:
                 client.wants(keeps_log=keeps_log)
                 self.require_safe_store()
+                # Who takes the lock before it is freed, as it is after a commit, has to wait for late writers of that.
+                client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
                 acquire(client, client.queue, self._world, deadline_s)
                 client.got()
                 return self._begin(client)

@@ -141,7 +141,7 @@ def combine(
         line=() if lies_free_s(seen, at.now_ms) > goes_first_s(seen) else seen.line,
         turn_ms=seen.turn_ms,
         freed_ms=at.now_ms,
-        late_ms=late_ms(seen, at.now_ms),
+        late_ms=late_ms(seen, at.now_ms, me.owner),
         log=seen.log,
         guest_ms=guest_ms(seen, at.now_ms),
         rest_ms=rest_ms or left_alone_ms(seen, at.now_ms, lies_free=not unapplied and not duty_ms),

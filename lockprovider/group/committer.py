@@ -56,6 +56,8 @@ class Committer:
         self._intents = Intents(store, path.rpartition("/")[0])
         self._wake = threading.Event()
         self._guard = threading.Lock()
+        self._rest = threading.Event()
+        self._rest.set()
         self._new: list[tuple[CommitRequest, Known | None]] = []
         self._thread: threading.Thread | None = None
         self._exiting = False
@@ -92,6 +94,7 @@ class Committer:
                 thread.start()  # if that fails nothing is wanted, and the next tries again
                 self._thread = thread
                 atexit.register(self._at_exit)
+            self._rest.clear()
             self._new.append((request, known))
         self._wake.set()
         try:
@@ -105,6 +108,10 @@ class Committer:
             raise request.error
         assert request.came is not None  # noqa: S101 - it is done
         return request.came
+
+    def rest(self, timeout_s: float) -> None:
+        """Return when all that was asked here is done, with what nobody waits for; at the latest after so long."""
+        self._rest.wait(timeout_s)
 
     def sweep(self) -> int:
         """Remove the intents of those who died; how many.
@@ -130,6 +137,7 @@ class Committer:
         except BaseException as error:
             with self._guard:
                 self._thread, new, self._new = None, self._new, []
+                self._rest.set()
                 self._member.take(new)
                 for request in self._requests:
                     said = f"the publish of {request.intent.stem!r} may have been decided: {error!r}"
@@ -144,6 +152,10 @@ class Committer:
 
     def _ends(self) -> bool:
         """Nothing is left to do: wait a little for more."""
+        with self._guard:
+            if self._new:
+                return False
+            self._rest.set()
         if not self._exiting:
             self._wake.wait(_IDLE_S)
             self._wake.clear()

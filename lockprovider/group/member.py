@@ -19,6 +19,7 @@ from lockprovider.lease.states import Me
 from lockprovider.record.commit_log import tells
 from lockprovider.record.line import rest_due_ms
 from lockprovider.record.pending import Pending
+from lockprovider.record.record import LockRecord
 
 _RETRY_S = 0.2
 _EMPTY_ROUNDS = 2  # in a row, and the duty is over
@@ -147,8 +148,16 @@ class Member:
         now_s = self._world.monotonic_s()
         posted = all(request.is_there for request in undecided)
         age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
-        name = "" if self._asked_for() else self._me.line_name
-        return Standing(posted, self._writer.refused, age_s, waits_s, name)
+        return Standing(posted, self._writer.refused, age_s, waits_s, self._name())
+
+    def _name(self) -> str:
+        """Of this process in the line, if nobody here wants to hold the lock."""
+        return "" if self._asked_for() else self._me.line_name
+
+    def _is_waited_for(self, record: LockRecord) -> bool:
+        """Whether somebody in the line wants to hold the lock."""
+        name = self._name()
+        return any(other != name for other in record.line)
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 
@@ -215,7 +224,7 @@ class Member:
         writer, record = self._writer, known.record
         unapplied = writer.unapplied(record)
         assert record.log is not None  # noqa: S101 - else nobody would be on duty
-        if record.line or (unapplied and self._applying.failed is not None):
+        if self._is_waited_for(record) or (unapplied and self._applying.failed is not None):
             return self._off_duty(known, unapplied)
         batch: tuple[Pending, ...] = ()
         rest_ms = rest_due_ms(record, self._world.now_ms())
@@ -239,7 +248,7 @@ class Member:
 
     def _off_duty(self, known: Known, unapplied: tuple[Pending, ...], *, rest_ms: int = 0) -> float:
         self._duty = None
-        if rest_ms or not (unapplied or known.record.line):
+        if rest_ms or not (unapplied or self._is_waited_for(known.record)):
             self._writer.put(known, (), duty_s=0.0, rest_ms=rest_ms)
         return 0.0
 
@@ -248,7 +257,7 @@ class Member:
         if self._applying.busy:
             return _RETRY_S
         record = known.record
-        mine = record.owner == self._me.owner and record.handed and not record.line
+        mine = record.owner == self._me.owner and record.handed and not self._is_waited_for(record)
         if mine and not self._writer.stale and not self._writer.unapplied(record):
             self._writer.put(known, (), duty_s=0.0)
         return None

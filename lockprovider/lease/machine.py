@@ -257,9 +257,13 @@ def _log(seen: LockRecord | None, at: Moment) -> Log:
     return log
 
 
-def late_ms(seen: LockRecord, now_ms: int) -> int:
-    """When the lock was handed over last; forgotten when that is past for all clocks that a lease allows, and more."""
-    late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed else 0)
+def late_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:
+    """When the lock was handed over last; forgotten when that is past for all clocks that a lease allows, and more.
+
+    Not if its next writer (`by`) did so: nobody else applies what that record names, and what is still to be applied
+    stands in the next one.
+    """
+    late_ms = max(seen.late_ms, seen.valid_until_ms if seen.handed and seen.owner != by else 0)
     return late_ms if now_ms <= late_ms + _PAST_MS else 0
 
 

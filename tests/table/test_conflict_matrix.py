@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE_S
 from table import bucket_tables
 from table.bucket_tables import bucket, groups, in_their_buckets
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
@@ -190,6 +191,7 @@ class Template(NamedTuple):
         oldest = [upsert(table, *some).instant for some in ([[row] for row in written] if apart else [written])][-1]
         for wanted in ("a", "b"):
             upsert(table, *(row for row in START if row[1] == wanted))
+        table.lock._client.committer.rest(PATIENCE_S)
         shutil.rmtree(folder / ".hoodie" / ".locks")  # the lock's line is of whoever made the template
         return cls(folder, oldest)
 

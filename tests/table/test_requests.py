@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from table.asked_for import Asked, at_rest, counted
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
@@ -62,6 +63,7 @@ def test_an_append_into_many_partitions_is_two_writes_a_file_and_no_larger_than_
     table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
     many = [(20 * part + n, f"p{part:02d}", n) for part in range(30) for n in range(20)]
     table.append(rows(*many))
+    table.lock._client.committer.rest(PATIENCE_S)  # the freeing, which nobody waits for
     assert {name: asked.names.count(name) for name in ("put marker", "put metafile", "put data")} == {
         "put marker": 2,
         "put metafile": 30,

@@ -12,7 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from table.tables import SCHEMA, SPEC, by_hudi_rs, content, rows
+from table.tables import SCHEMA, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import InvalidInput
 from lockprovider.table import (
@@ -248,6 +248,20 @@ def test_a_table_that_is_there_is_opened_if_it_is_the_same(table: Table, tmp_pat
         Table.create(table.url, TableSpec("t", SCHEMA, "value", "part"), exist_ok=True)
     with pytest.raises(TableExists, match="exist_ok"):
         Table.create(table.url, SPEC)
+
+
+def test_a_table_of_a_relative_path_is_the_same_in_a_process_that_stands_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = Table.create("here/t", SPEC)
+    upsert(table, (1, "a", 1))
+    sent = pickle.dumps((table, table.place))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again, place = pickle.loads(sent)
+    assert content(again) == {(1, "a", 1)}
+    assert place.store.list(".hoodie/hoodie.properties")
 
 
 def test_a_table_says_where_it_is_and_goes_through_a_pickle(table: Table) -> None:

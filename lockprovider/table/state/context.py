@@ -51,6 +51,8 @@ class TableContext:
     ) -> None:
         if not callable(watcher):
             raise InvalidSettings(f"watcher={watcher!r} must be a function of a TableEvent")
+        if store.kind == "local" and "://" not in url and not url.startswith("/"):
+            url = store.root  # where it is sent to another process, that may stand in another folder
         self.place = TablePlace.of(store, url, storage_options)
         self.store = store
         self.url = url

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from patience import until
+from table.asked_for import at_rest
 from table.overwriting import overwrite, timeline_names
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
@@ -41,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
     late.rollback()
     overwrite(table, ["b"], (3, "b", 3))
     table.transact(lambda txn: (txn.extra.update(writer="nightly"), engine.write(txn, upserts=rows((4, "c", 4)))))
+    at_rest(table)
     return tmp_path / "t"
 
 

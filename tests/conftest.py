@@ -48,7 +48,8 @@ STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
 # What takes longest begins first: with two workers, one of them would wait for it at the end.
 LONGEST = (
     *("lockprovider/demo/test_the_whole_demo.py", "model/test_promises.py", "table/services", "table/engines/spark"),
-    *("lock/test_processes.py", "table/state/test_stale.py", "table/test_conflict_matrix.py"),
+    *("simulate/test_random_histories.py", "lock/test_processes.py", "table/state/test_stale.py"),
+    "table/test_conflict_matrix.py",
 )
 _HERE = Path(__file__).parent
 _ONLY_IF_ASKED = ("soak", "floors")

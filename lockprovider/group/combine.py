@@ -27,7 +27,15 @@ from lockprovider.group.intent import Intent
 from lockprovider.lease.machine import decided, hand_over_s, late_ms, not_there
 from lockprovider.lease.states import Me, Moment
 from lockprovider.record.commit_log import Entry, Log, tells
-from lockprovider.record.line import LONGEST_S, goes_first_s, guest_ms, left_alone_ms, lies_free_s, rests_s
+from lockprovider.record.line import (
+    LONGEST_S,
+    goes_first_s,
+    guest_ms,
+    left_alone_ms,
+    lies_free_s,
+    others_wait,
+    rests_s,
+)
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import Holder, LockRecord
 
@@ -265,8 +273,7 @@ def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) ->
     duty_s = min(record.duty_ms / 1000, LONGEST_S)
     if mine.age_s < duty_s:
         return LookAgain(min(duty_s / _LOOKS, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
-    others = any(name != mine.name for name in record.line)
-    if others and max(lies_free_s(record, now_ms), mine.waits_s) <= goes_first_s(record):
+    if others_wait(record, mine.name) and max(lies_free_s(record, now_ms), mine.waits_s) <= goes_first_s(record):
         return LookAgain(_pause_s(mine, poll_s))  # whoever wants to hold it goes first
     return WriteRecord(duty=mine.posted or mine.refused > 0)
 

@@ -17,7 +17,7 @@ from lockprovider.group.record_writer import RecordWriter
 from lockprovider.lease.record_file import Known
 from lockprovider.lease.states import Me
 from lockprovider.record.commit_log import tells
-from lockprovider.record.line import rest_due_ms
+from lockprovider.record.line import others_wait, rest_due_ms
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
 
@@ -156,8 +156,7 @@ class Member:
 
     def _is_waited_for(self, record: LockRecord) -> bool:
         """Whether somebody in the line wants to hold the lock."""
-        name = self._name()
-        return any(other != name for other in record.line)
+        return others_wait(record, self._name())
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,11 @@ def lies_free_s(record: LockRecord, now_ms: int) -> float:
     return (now_ms - max(record.rest_ms, record.freed_ms or record.valid_until_ms)) / 1000
 
 
+def others_wait(record: LockRecord, name: str) -> bool:
+    """Whether somebody else than that one stands in the line."""
+    return any(other != name for other in record.line)
+
+
 def goes_first_s(record: LockRecord) -> float:
     """For how long a lock that lies free is left to those in the line by one that need not hold it, in seconds."""
     return min(LONGEST_S, max(_GOES_FIRST_S, 2 * record.turn_ms / 1000))

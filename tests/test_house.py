@@ -10,6 +10,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -148,9 +149,15 @@ SERVICES = {
 }
 
 
-def imported(module: str, *, at_run_time_only: bool = False) -> set[str]:
+@cache
+def parsed(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text())
+
+
+@cache
+def imported(module: str, *, at_run_time_only: bool = False) -> frozenset[str]:
     """The absolute names of what a module imports."""
-    tree = ast.parse(MODULES[module].read_text())
+    tree = parsed(module)
     skipped = {id(node) for block in ast.walk(tree) if _types_only(block) for node in ast.walk(block)}
     nodes = [node for node in ast.walk(tree) if not (at_run_time_only and id(node) in skipped)]
     found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -158,7 +165,7 @@ def imported(module: str, *, at_run_time_only: bool = False) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}: relative import"
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
-    return found
+    return frozenset(found)
 
 
 def _types_only(node: ast.AST) -> bool:
@@ -331,7 +338,7 @@ def test_only_the_face_has_verbs() -> None:
 
 
 def test_our_own_modules_are_imported_by_name_in_two_places_only() -> None:
-    found = {m for m, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text())) if _imports_own(node)}
+    found = {m for m in MODULES for node in ast.walk(parsed(m)) if _imports_own(node)}
     assert found <= {"lockprovider.cli", "fsspec_cas.backends"}
 
 
@@ -346,7 +353,7 @@ def _imports_own(node: ast.AST) -> bool:
 
 @pytest.mark.parametrize("package", [m for m in MODULES if _is_package(m)])
 def test_a_folder_says_what_it_is_for(package: str) -> None:
-    assert ast.get_docstring(ast.parse(MODULES[package].read_text()))
+    assert ast.get_docstring(parsed(package))
 
 
 # What two modules may call alike, and why. Engines, commands and type variables have their words once for all of them.

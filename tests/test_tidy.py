@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -70,14 +71,19 @@ def test_what_a_package_offers_is_listed_and_there(package: str) -> None:
     assert [name for name in names if not hasattr(module, name)] == []
 
 
+@cache
+def nodes_of(test: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(TESTS[test].read_text())))
+
+
 def test_no_property_has_a_deadline() -> None:
     """A pause of the machine is no failure: the profile in tests/conftest.py rules for all of them."""
     assert hypothesis.settings.default.deadline is None
     assert hypothesis.HealthCheck.too_slow in hypothesis.settings.default.suppress_health_check
     own = [
         f"{name}:{node.lineno}"
-        for name, path in TESTS.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for name in TESTS
+        for node in nodes_of(name)
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "settings"
         if any(keyword.arg == "deadline" for keyword in node.keywords)
     ]
@@ -87,8 +93,8 @@ def test_no_property_has_a_deadline() -> None:
 def test_no_test_sleeps_where_it_could_wait_for_what_is_to_happen() -> None:
     sleeping = {
         name
-        for name, path in TESTS.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for name in TESTS
+        for node in nodes_of(name)
         if isinstance(node, ast.Attribute) and (getattr(node.value, "id", ""), node.attr) == ("time", "sleep")
     }
     assert sleeping == set(SLEEPS), "wait with `patience.until`; or say here why not"

@@ -185,8 +185,9 @@ def _lock(table: TableContext) -> tuple[str, str]:
         record = LockRecord.decode(data)
     except MalformedRecord as error:
         return str(error), ""
-    if record.pending is not None:
-        return "", f"a commit was decided and is not applied yet ({record.pending.path}): the next holder does it"
+    missing = [pending.path for pending in record.unapplied if _read(table, pending.path) is None]
+    if missing:
+        return "", f"a commit was decided and is not applied yet ({missing[0]}): the next holder does it"
     if record.given:
         return "", ""
     held = f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"

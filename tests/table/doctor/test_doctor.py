@@ -15,6 +15,8 @@ from table.overwriting import overwrite
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import Store
+from lockprovider import LockRecord
+from lockprovider.record.pending import Pending
 from lockprovider.table import KeepActive, KeepCommits, KeepVersions, Table, TableNotFound
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
@@ -281,6 +283,18 @@ def test_good_to_know_things_are_notes(folder: Path) -> None:
     assert set(notes) == {"R3", "leftovers", "lock"}
     assert "it is held by" in notes["lock"]
     lease.release()
+
+
+def test_a_commit_that_was_decided_is_spoken_of_until_it_is_there(folder: Path) -> None:
+    file = last_commit(folder)
+    decided = Pending.of_bytes(str(file.relative_to(folder)), file.read_bytes())
+    record = LockRecord("another", to_ms("20990101000000000"), expired=False, handed=True, pending=decided)
+    (folder / ".hoodie" / ".locks" / "table_lock.json").write_bytes(record.encode())
+    assert findings(folder, "note") == []
+    file.unlink()
+    ((rule, what),) = findings(folder, "note")
+    assert rule == "lock"
+    assert f"was decided and is not applied yet ({decided.path})" in what
 
 
 def archived_table(tmp_path: Path) -> Path:

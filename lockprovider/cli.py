@@ -42,7 +42,7 @@ LATE: dict[str, tuple[str, str]] = {
 }
 
 _RUN_ONE = {"run", "elect"}
-_RUN = (["state", "run"], ["queue", "work"])  # commands of commands that run another
+_RUN = (["state", "run"], ["state", "lock"], ["queue", "work"])  # commands of commands that run another
 
 _EXAMPLES = """examples:
   lockprovider status s3://bucket/table

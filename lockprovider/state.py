@@ -3,25 +3,24 @@
 state = lockprovider.state.open("s3://bucket/pipelines/orders.json", default=dict)
 """
 
-from lockprovider.recipes.state import (
-    UNCHANGED,
-    AsyncState,
-    Codec,
+from lockprovider.recipes.errors import (
     CoordinationError,
-    Difference,
-    Edit,
-    Editor,
     Fenced,
     MalformedObject,
     NoRevision,
-    NotChanged,
     Overloaded,
-    Revision,
-    State,
     StateConflict,
     StateLocked,
-    open,  # noqa: A004 - it reads as lockprovider.state.open
 )
+from lockprovider.recipes.state.aio import AsyncState
+from lockprovider.recipes.state.changes import UNCHANGED, NotChanged
+from lockprovider.recipes.state.codecs import Codec
+from lockprovider.recipes.state.difference import Difference
+from lockprovider.recipes.state.revision import Edit, Editor, Revision
+from lockprovider.recipes.state.state import State
+from lockprovider.recipes.state.tflock import TfLock, TfLockFile
+
+open = State.open  # noqa: A001 - it reads as lockprovider.state.open
 
 __all__ = [
     "UNCHANGED",
@@ -40,5 +39,7 @@ __all__ = [
     "State",
     "StateConflict",
     "StateLocked",
+    "TfLock",
+    "TfLockFile",
     "open",
 ]

@@ -21,7 +21,7 @@ from lockprovider.commands.running import (
     passed_signals,
     reported,
 )
-from lockprovider.recipes.election import Election, NotElected
+from lockprovider.election import Election, NotElected
 from lockprovider.recipes.election.election import VALIDITY_S
 
 _CODES = codes(

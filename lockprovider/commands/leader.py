@@ -6,7 +6,7 @@ from typing import Any
 
 from fsspec_cas.command import DONE, REFUSED, storage_options
 from lockprovider.commands.place import Commands, add_object_command, say
-from lockprovider.recipes.election import Election, Leader
+from lockprovider.election import Election, Leader
 from lockprovider.words import moment
 
 _MORE = """Exit code 1: nobody leads. It only reads. Lapsed or not goes by the store's own clock, where it has one;

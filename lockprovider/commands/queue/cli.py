@@ -13,7 +13,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, storage_options
 from lockprovider.commands.place import CODES, Commands, add_object_command, say
 from lockprovider.commands.queue import work
-from lockprovider.recipes.queue import Letter, Queue
+from lockprovider.queue import Letter, Queue
 from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S
 
 _EXAMPLES = """examples:

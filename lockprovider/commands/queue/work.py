@@ -14,8 +14,8 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, complain, storage_options
 from lockprovider.commands.place import Commands, add_object_command, say
+from lockprovider.queue import Job, Queue
 from lockprovider.recipes.errors import ClaimLost
-from lockprovider.recipes.queue import Job, Queue
 
 LATER = 75  # sysexits' EX_TEMPFAIL
 _FORM = "write -- between the options and the command: lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lockprovider.commands.place import CODES, Commands
-from lockprovider.commands.state import documents, terraform
+from lockprovider.commands.state import documents, terraform, tflock
 
 _EXAMPLES = """examples:
   lockprovider state get s3://bucket/pipelines/orders.json
@@ -13,7 +13,8 @@ _EXAMPLES = """examples:
   lockprovider state edit s3://bucket/pipelines/orders.json --reason 'migration 12'
   lockprovider state history s3://bucket/pipelines/orders.json
   lockprovider state diff s3://bucket/pipelines/orders.json 41 43
-  lockprovider state run s3://bucket/infra/network.json -- terraform apply"""
+  lockprovider state run s3://bucket/infra/network.json -- terraform apply
+  lockprovider state lock s3://bucket/infra/network.tfstate --style tflock -- ./migrate.sh"""
 
 
 def add(commands: Commands) -> None:
@@ -29,3 +30,4 @@ def add(commands: Commands) -> None:
     state = parent.add_subparsers(required=True, metavar="COMMAND")
     documents.add(state)
     terraform.add(state)
+    tflock.add(state)

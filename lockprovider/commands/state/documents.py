@@ -15,9 +15,10 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, REFUSED, complain, storage_options
 from lockprovider.commands.place import Commands, add_object_command, say
-from lockprovider.recipes.state import Revision, State
+from lockprovider.commands.state import tflock
 from lockprovider.recipes.state.codecs import Json, Raw
 from lockprovider.recipes.state.difference import NOT_THERE
+from lockprovider.state import Revision, State
 from lockprovider.words import moment
 
 
@@ -55,9 +56,12 @@ def add(commands: Commands) -> None:
     rollback = _command(commands, "rollback", _rollback, "Write an earlier revision again, as the next one.")
     rollback.add_argument("serial", type=int, metavar="SERIAL")
     rollback.add_argument("--reason", default="", help="kept in the history")
-    _command(commands, "who", _who, "Say who edits the state, and since when.")
+    who = _command(commands, "who", _who, "Say who edits the state, and since when.")
+    tflock.add_style(who)
     unlock = _command(commands, "unlock", _unlock, "Break the lock of an edit; what its holder edits is refused then.")
     unlock.add_argument("--yes", action="store_true", help="do not ask")
+    unlock.add_argument("--id", metavar="ID", help="with --style tflock: only if it is this one; does not ask")
+    tflock.add_style(unlock)
 
 
 def _command(commands: Commands, name: str, run: Callable[[Any], int], text: str) -> Any:
@@ -138,6 +142,8 @@ def _rollback(arguments: Any) -> int:
 
 
 def _who(arguments: Any) -> int:
+    if arguments.style == tflock.STYLE:
+        return tflock.say_holder(arguments)
     who = _opened(arguments).who()
     fields = {"state": who.state, "by": who.by, "since_ms": who.since_ms, "reason": who.reason}
     words = "nobody edits it" if who.state != "held" else f"{who.by} since {moment(who.since_ms)}{_behind(who.reason)}"
@@ -146,22 +152,34 @@ def _who(arguments: Any) -> int:
 
 
 def _unlock(arguments: Any) -> int:
+    if arguments.style == tflock.STYLE:
+        return tflock.unlock(arguments, lambda words: _refused(arguments, words))
+    if arguments.id is not None:
+        raise InvalidInput(f"--id {arguments.id} is of a lock file: add --style {tflock.STYLE}")
     state = _opened(arguments)
     shown = state.who()
     if shown.state != "held":
         say(arguments, {"outcome": "not_held"}, "nobody edits it: nothing was broken")
         return DONE
     words = f"{shown.by} since {moment(shown.since_ms)}{_behind(shown.reason)}"
-    if not arguments.yes:
-        if not sys.stdin.isatty():
-            raise InvalidInput("nobody is there to be asked; look with `lockprovider state who` and add --yes")
-        print(f"{words}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip() != "yes":
-            complain("lockprovider", "not confirmed; nothing was broken")
-            return REFUSED
+    if (refused := _refused(arguments, words)) is not None:
+        return refused
     state.unlock(shown)
     say(arguments, {"outcome": "broken", "by": shown.by, "reason": shown.reason}, f"broken: it was edited by {words}")
     return DONE
+
+
+def _refused(arguments: Any, words: str) -> int | None:
+    """None: to break it was confirmed."""
+    if arguments.yes:
+        return None
+    if not sys.stdin.isatty():
+        raise InvalidInput("nobody is there to be asked; look with `lockprovider state who` and add --yes")
+    print(f"{words}\nBreak it? Type yes: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() == "yes":
+        return None
+    complain("lockprovider", "not confirmed; nothing was broken")
+    return REFUSED
 
 
 def _parsed(data: bytes) -> Any:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import threading
-from types import FrameType
 from typing import Any
 
 from fsspec_cas import InvalidInput, Machine
 from fsspec_cas.command import DONE, storage_options
 from lockprovider.commands.place import Commands, add_object_command, say
-from lockprovider.recipes.state import State
+from lockprovider.commands.state.child import run_child
 from lockprovider.recipes.state.terraform import TerraformServer
+from lockprovider.state import State
 
 _FORM = "write -- between the options and the command: lockprovider state run URL [options] -- terraform apply"
 _MORE = """The configuration has `terraform { backend "http" {} }`, and nothing more: address and password are in the
@@ -48,32 +46,10 @@ def _run(arguments: Any) -> int:
     serving = threading.Thread(target=server.serve, name="state", daemon=True)
     serving.start()
     try:
-        return _child(words, server.environment)
+        return run_child(words, server.environment)
     finally:
         server.shutdown()
         serving.join()
-
-
-def _child(words: list[str], environment: dict[str, str]) -> int:
-    """The command's own exit code. What the terminal sends it gets itself; TERM is passed on."""
-    child: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        del frame
-        for one in child:
-            one.send_signal(number)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        child.append(subprocess.Popen(words, env={**os.environ, **environment}))  # noqa: S603 - its purpose
-        status = child[0].wait()
-    except OSError as error:
-        raise InvalidInput(f"{words[0]}: {error.strerror}") from error
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return 128 - status if status < 0 else status
 
 
 def _serve(arguments: Any) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.command import DONE, storage_options
 from lockprovider.commands.place import CODES, Commands, add_object_command, say
-from lockprovider.recipes.wal import LogBatch, LogReader, Position, Wal
 from lockprovider.recipes.wal.manifest import RETAIN, SLOTS
+from lockprovider.wal import LogBatch, LogReader, Position, Wal
 
 _EXAMPLES = """examples:
   lockprovider wal create s3://bucket/orders --slots 65536

@@ -107,3 +107,27 @@ def test_run_passes_the_environment_and_the_exit_code_on(url) -> None:
     assert done.stdout.endswith(b" lockprovider\n")
     assert b"no command" in state("run", url, code=2).stderr
     assert b"no-such-command" in state("run", url, "--", "no-such-command", code=2).stderr
+
+
+def test_terraforms_own_lock_is_held_while_a_command_runs(url) -> None:
+    style = ("--style", "tflock")
+    said = state(
+        "lock", url, *style, "--", "sh", "-c", f'echo "$LOCKPROVIDER_LOCK_ID"; cat {url[7:]}.tflock; exit 7', code=7
+    )
+    identity, held = said.stdout.decode().splitlines()
+    assert (json.loads(held)["ID"], json.loads(held)["Operation"]) == (identity, "sh")
+    assert json.loads(state("who", url, *style, "--json").stdout) == {"state": "absent"}
+    left = state("lock", url, *style, "--reason", "by hand").stdout.decode().strip()
+    shown = json.loads(state("who", url, *style, "--json").stdout)
+    assert (shown["state"], shown["id"], shown["info"]) == ("held", left, "by hand")
+    assert b"by hand" in state("lock", url, *style, "--", "true", code=122).stderr
+    assert b"held by" in state("lock", url, *style, code=1).stderr
+    assert b"nothing was unlocked" in state("unlock", url, *style, "--id", identity, code=1).stderr
+    assert b"add --yes" in state("unlock", url, *style, code=2).stderr
+    assert b"add --style" in state("unlock", url, "--id", left, code=2).stderr
+    state("unlock", url, *style, "--id", left)
+    assert b"nobody holds it" in state("unlock", url, *style, "--yes").stdout
+    assert b"somebody unlocked it" in state("lock", url, *style, "--", "rm", f"{url[7:]}.tflock", code=123).stderr
+    assert b"no-such-command" in state("lock", url, *style, "--", "no-such-command", code=125).stderr
+    assert b"nobody holds it" in state("who", url, *style).stdout
+    assert b"--style" in state("lock", url, code=2).stderr

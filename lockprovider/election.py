@@ -3,23 +3,14 @@
 election = lockprovider.election.open("s3://bucket/jobs/compactor.json")
 """
 
-from lockprovider.recipes.election import (
-    AsyncElection,
-    AsyncTerm,
-    CoordinationError,
-    Deposed,
-    Elected,
-    Election,
-    Lapsed,
-    Leader,
-    LeaderChange,
-    MalformedObject,
-    NotElected,
-    Resigned,
-    Term,
-    TermLost,
-    open,  # noqa: A004 - it reads as lockprovider.election.open
-)
+from lockprovider.recipes.election.aio import AsyncElection, AsyncTerm
+from lockprovider.recipes.election.election import Election
+from lockprovider.recipes.election.reports import Elected, Lapsed, Leader, LeaderChange, Resigned
+from lockprovider.recipes.election.term import Term
+from lockprovider.recipes.election.work import Deposed
+from lockprovider.recipes.errors import CoordinationError, MalformedObject, NotElected, TermLost
+
+open = Election.open  # noqa: A001 - it reads as lockprovider.election.open
 
 __all__ = [
     "AsyncElection",

@@ -3,29 +3,26 @@
 queue = lockprovider.queue.create("s3://bucket/backfill.json")
 """
 
-from lockprovider.recipes.queue import (
-    AsyncJob,
-    AsyncQueue,
+from lockprovider.recipes.errors import (
     ClaimLost,
     CoordinationError,
     Fenced,
-    Job,
-    Letter,
     MalformedObject,
     NoQueue,
     Overloaded,
-    Queue,
     QueueFull,
-    QueueSettings,
-    QueueStat,
-    Receipt,
     SequenceGap,
     StateConflict,
     TooLarge,
-    Worked,
-    create,
-    open,  # noqa: A004 - it reads as lockprovider.queue.open
 )
+from lockprovider.recipes.queue.aio import AsyncJob, AsyncQueue
+from lockprovider.recipes.queue.contents import QueueSettings
+from lockprovider.recipes.queue.job import Job
+from lockprovider.recipes.queue.queue import Queue
+from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
+
+create = Queue.create
+open = Queue.open  # noqa: A001 - it reads as lockprovider.queue.open
 
 __all__ = [
     "AsyncJob",

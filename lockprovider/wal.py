@@ -3,30 +3,25 @@
 log = lockprovider.wal.create("s3://bucket/orders")
 """
 
-from lockprovider.recipes.wal import (
-    Appended,
-    Appender,
-    AsyncAppender,
-    AsyncLogReader,
-    AsyncWal,
+from lockprovider.recipes.errors import (
     CoordinationError,
     Fenced,
-    Leader,
-    LogBatch,
     LogFull,
-    LogInfo,
-    LogReader,
     MalformedObject,
     NoLog,
     Overloaded,
-    Position,
     SequenceGap,
     TooLarge,
     Trimmed,
-    Wal,
-    create,
-    open,  # noqa: A004 - it reads as lockprovider.wal.open
 )
+from lockprovider.recipes.wal.aio import AsyncAppender, AsyncLogReader, AsyncWal
+from lockprovider.recipes.wal.appender import Appender, Leader
+from lockprovider.recipes.wal.readers import LogReader
+from lockprovider.recipes.wal.reports import Appended, LogBatch, LogInfo, Position
+from lockprovider.recipes.wal.wal import Wal
+
+create = Wal.create
+open = Wal.open  # noqa: A001 - it reads as lockprovider.wal.open
 
 __all__ = [
     "Appended",

@@ -126,6 +126,8 @@ class TableSettings:
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
+        read_from_metadata: whether reads of a table that has a metadata table take its word for which files there are,
+            as JVM Hudi does, and list no folders. Worth having from some 50,000 files on.
 
     Raises:
         InvalidSettings: EAGER together with several writers, or nothing to be kept by an archival.
@@ -143,6 +145,7 @@ class TableSettings:
     clustering: ClusterEvery | None = None
     index: IndexSettings | None = None
     check_keys: bool = False
+    read_from_metadata: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _mode(self.mode))
@@ -264,6 +267,7 @@ _KINDS: Mapping[str, type] = {
     "archival": KeepActive,
     "archive_automatically": bool,
     "check_keys": bool,
+    "read_from_metadata": bool,
 }
 
 

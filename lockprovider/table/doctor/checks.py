@@ -143,6 +143,7 @@ def _leftovers(facts: Facts) -> Iterator[TableFinding]:
 _CHECKS: tuple[tuple[str, str, _Check], ...] = (
     ("R1", "failed writes are announced and rolled back", rules.failed_writes),
     ("R2", "no metadata table hides commits", rules.metadata_table),
+    ("metadata", "the metadata table lists what is there", rules.listing),
     ("R3", "all times are UTC", rules.zones),
     ("R4", "version and properties are shared by all writers", rules.properties),
     ("R5", "one file of a file group and instant", rules.twins),

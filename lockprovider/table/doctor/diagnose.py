@@ -9,7 +9,7 @@ from fsspec_cas import CasError, Entry
 from lockprovider import JVM_HOLDS, LockRecord, MalformedRecord
 from lockprovider.table.doctor.checks import examine
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
-from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
+from lockprovider.table.errors import Corrupt, HistoryGone, TableError, TableNotFound
 from lockprovider.table.files.bucket_groups import misplaced
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.instant import Action, Instant, format_ms
@@ -28,7 +28,9 @@ from lockprovider.table.format.metadata import CommitMetadata, decode_rollback
 from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.format.service_metadata import decode_restore
 from lockprovider.table.state import archive_index
+from lockprovider.table.state.metadata_table import LISTING, listed_files
 from lockprovider.table.timeline.liveness import dead
+from lockprovider.table.timeline.metadata_listing import ListingDifferences, differences
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 
@@ -87,6 +89,7 @@ def gather(table: TableContext) -> Facts:
         archive_fault=broken,
         archive_left=left,
         archive_hidden=hidden,
+        listing=None if isinstance(properties, str) else _listing(table, properties, timeline, files),
         misplaced={} if isinstance(properties, str) else _misplaced(table, properties, slices),
     )
 
@@ -95,6 +98,18 @@ def _slices(table: TableContext, timeline: Timeline, files: tuple[Entry, ...]) -
     with contextlib.suppress(Corrupt, CasError, HistoryGone):  # other checks say so
         return table.snapshot_of(timeline, files).slices
     return ()
+
+
+def _listing(
+    table: TableContext, config: TableConfig, timeline: Timeline, files: tuple[Entry, ...]
+) -> ListingDifferences | str | None:
+    if LISTING not in config.metadata_partitions:
+        return None
+    try:
+        found = listed_files(table.store, timeline)
+    except TableError as error:
+        return str(error)
+    return differences(found, files, table.data_files(), timeline)
 
 
 def _misplaced(table: TableContext, config: TableConfig, slices: tuple[FileSlice, ...]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.timeline.metadata_listing import ListingDifferences
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 
@@ -48,6 +49,8 @@ class Facts:
         archive_fault: what is wrong with the archive's own files.
         archive_left: instants that are in the archive, and on the timeline still.
         archive_hidden: archived writes that are younger than one of those, and so count as never committed.
+        listing: where the metadata table differs from what is there, or the sentence that says why it cannot be read;
+            None if readers use none.
         misplaced: in how many rows of a file the key is of another bucket, if there are buckets; not the files without.
     """
 
@@ -70,6 +73,7 @@ class Facts:
     archive_fault: str = ""
     archive_left: tuple[str, ...] = ()
     archive_hidden: tuple[str, ...] = ()
+    listing: ListingDifferences | str | None = None
     misplaced: Mapping[str, int] = field(default_factory=dict)
     data: tuple[tuple[str, BaseFile | LogFile, Entry], ...] = field(init=False)
 

@@ -56,13 +56,34 @@ def failed_writes(facts: Facts) -> Iterator[TableFinding]:
 def metadata_table(facts: Facts) -> Iterator[TableFinding]:
     """R2; what the properties say of it is found with them."""
     if facts.metadata_table:
-        listed = facts.config is not None and bool(facts.config.metadata_partitions)
+        listed = facts.config is not None and bool(facts.config.named_metadata)
         yield TableFinding(
             "R2",
             "wrong" if listed else "note",
             "there is a metadata table below .hoodie/metadata" + ("" if listed else ", which no reader uses"),
             "`lockprovider table retire-metadata URL`; Flink, Java: set hoodie.metadata.enable=false there before",
         )
+
+
+def listing(facts: Facts) -> Iterator[TableFinding]:
+    """What the metadata table lists, for those readers that list no folders: JVM Hudi's, hudi-rs."""
+    mend = "`lockprovider table retire-metadata URL`: then all readers list the folders"
+    if isinstance(facts.listing, str):
+        what = f"the metadata table cannot be read: {facts.listing}"
+        yield TableFinding("metadata", "wrong", what, mend)
+    elif facts.listing is not None:
+        found = facts.listing
+        sentences = {
+            "have rows that its readers miss: it does not list them": found.hidden,
+            "are listed by it and gone: its readers fail": found.gone,
+            "have another size than it says: its readers may fail": found.resized,
+            "have no bytes, it says: its readers and writers fail": found.empty,
+        }
+        for sentence, paths in sentences.items():
+            if paths:
+                yield TableFinding(
+                    "metadata", "wrong", f"the metadata table: {len(paths)} files {sentence}: {some(paths)}", mend
+                )
 
 
 def zones(facts: Facts) -> Iterator[TableFinding]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from fsspec_cas import ObjectNotFound
-from lockprovider.table.errors import Corrupt, HistoryGone
+from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
 from lockprovider.table.files.base_file import array_of, conform, read_base_file
 from lockprovider.table.files.merge_log import IS_DELETED, LogEventKind, LogEvents, LogSide, MergeRule, fold
 from lockprovider.table.files.merge_partial import fold_fields
@@ -125,6 +125,8 @@ class _Gathered:
 def _rows(block: LogBlock, path: str) -> pa.Table:
     if block.kind is BlockKind.AVRO:
         return decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
+    if block.kind is BlockKind.HFILE:
+        raise UnsupportedTable(f"log file {path!r} has HFile blocks, which are no rows; compact it with its engine")
     try:
         return read_base_file(block.content)
     except Corrupt as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lockprovider.table.format.layout import META
 
 _BASE_FILE = re.compile(r"([a-zA-Z0-9-]+)_([a-zA-Z0-9-]+)_([0-9]+)\.parquet", re.ASCII)
+_HFILE = re.compile(r"([a-zA-Z0-9-]+)_([a-zA-Z0-9-]+)_([0-9]+)\.hfile", re.ASCII)
 _LOG_FILE = re.compile(r"\.([^._]+)_([0-9]+)\.log\.([0-9]+)_([0-9]+-[0-9]+-[0-9]+)(\.cdc)?", re.ASCII)
 
 
@@ -27,7 +28,7 @@ class BaseFile:
 
     @property
     def name(self) -> str:
-        """The file name, without the partition."""
+        """The file name, without the partition, of a data table."""
         return f"{self.file_id}_{self.write_token}_{self.begin}.parquet"
 
 
@@ -72,6 +73,14 @@ def parse_log_file(name: str) -> LogFile | None:
 def data_file(name: str) -> BaseFile | LogFile | None:
     """Read the name of a file with rows, or with how they changed; None for any other file."""
     return parse_base_file(name) or parse_log_file(name)
+
+
+def hfile_at(path: str) -> tuple[str, BaseFile | LogFile] | None:
+    """The partition of a base or log file of the metadata table, and what its name says; None for any other."""
+    partition, _, name = path.rpartition("/")
+    found = _HFILE.fullmatch(name)
+    file = BaseFile(found[1], found[2], found[3]) if found else parse_log_file(name)
+    return None if file is None else (partition, file)
 
 
 def base_file_at(path: str) -> tuple[str, BaseFile] | None:

@@ -8,7 +8,9 @@ Source: the documentation of `java.util.Properties.load` and `store`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+from lockprovider.table.errors import Corrupt
 
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", **{mark: f"\\{mark}" for mark in "\\=:#!"}}
 _UNESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -74,3 +76,31 @@ def _escape_one(char: str) -> str:
         return char
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{int.from_bytes(unit, 'big'):04X}" for unit in _UTF16_UNIT.findall(units))
+
+
+def list_at(raw: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """The values of a property that has several, with commas between; none if it is not there."""
+    return tuple(part.strip() for part in raw.get(key, "").split(",") if part.strip())
+
+
+def flag_at(raw: Mapping[str, str], key: str, *, default: bool) -> bool:
+    """Whether a property is true; `default` if it is not there, or empty."""
+    value = raw.get(key, "").strip().lower()
+    return value == "true" if value else default
+
+
+def number_at(raw: Mapping[str, str], key: str, file_name: str) -> int:
+    """A property that is a whole number.
+
+    Raises:
+        Corrupt: it is not there, or none; the message names the file.
+    """
+    try:
+        return int(raw[key])
+    except (KeyError, ValueError) as error:
+        raise Corrupt(f"{file_name} has {key}={raw.get(key)!r}; it must be a number, restore the file") from error
+
+
+def flag_text(value: bool) -> str:  # noqa: FBT001 - it is the value written
+    """A flag as Java writes it."""
+    return "true" if value else "false"

@@ -177,10 +177,8 @@ def effective(blocks: Iterable[LogBlock]) -> tuple[LogBlock, ...]:
             if block.header.get(Header.COMMAND_BLOCK_TYPE) != _ROLLBACK:
                 raise UnsupportedTable(f"a log file has the command {dict(block.header)}; compact it with its engine")
             by_instant.pop(block.header.get(Header.TARGET_INSTANT_TIME, ""), None)
-        elif block.kind in (BlockKind.AVRO, BlockKind.PARQUET, BlockKind.DELETE):
+        elif block.kind in (BlockKind.AVRO, BlockKind.PARQUET, BlockKind.HFILE, BlockKind.DELETE):
             by_instant.setdefault(block.instant, []).append(block)
-        elif block.kind is BlockKind.HFILE:
-            raise UnsupportedTable("a log file has HFile blocks, which cannot be read; compact it with its engine")
     return _log_compacted(by_instant)
 
 

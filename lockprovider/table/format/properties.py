@@ -16,7 +16,15 @@ from zlib import crc32
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
 from lockprovider.table.format.bucket import MOST_BUCKETS, BucketIndex
-from lockprovider.table.format.java_properties import escape_key, escape_value, pairs
+from lockprovider.table.format.java_properties import (
+    escape_key,
+    escape_value,
+    flag_at,
+    flag_text,
+    list_at,
+    number_at,
+    pairs,
+)
 from lockprovider.table.format.layout import PartitionStyle
 from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE
 
@@ -67,7 +75,8 @@ class TableConfig:
 
     `timezone` is the zone of instant times as recorded; empty when the file does not say (then every writer's
     own default counts, which for the JVM is its local zone). `ordering_fields` has more than one entry only in tables
-    of version 9 that another engine made. `bucket_index` is None when keys have to be looked up.
+    of version 9 that another engine made. `bucket_index` is None when keys have to be looked up. Readers use
+    the partitions `metadata_partitions` of a metadata table; `metadata_inflight` are being built.
     """
 
     name: str
@@ -83,6 +92,7 @@ class TableConfig:
     layout_version: int = 2
     merge_mode: str | None = None
     metadata_partitions: tuple[str, ...] = ()
+    metadata_inflight: tuple[str, ...] = ()
     timezone: str = "UTC"
     populate_meta_fields: bool = True
     drop_partition_columns: bool = False
@@ -95,6 +105,11 @@ class TableConfig:
     def is_merge_on_read(self) -> bool:
         """Whether changes go into log files, which readers merge with the base files."""
         return self.table_type == MERGE_ON_READ
+
+    @property
+    def named_metadata(self) -> tuple[str, ...]:
+        """All partitions of a metadata table that are named, those that are being built too."""
+        return tuple(dict.fromkeys((*self.metadata_partitions, *self.metadata_inflight)))
 
     @property
     def ordering_field(self) -> str | None:
@@ -171,6 +186,7 @@ def _stated(config: TableConfig) -> dict[str, str]:
         _PARTITIONS: ",".join(config.partition_fields),
         ordering: ",".join(config.ordering_fields),
         _MDT: ",".join(config.metadata_partitions),
+        _MDT_INFLIGHT: ",".join(config.metadata_inflight),
         _SCHEMA: config.schema_json or "",
         _ZONE: config.timezone,
     }
@@ -182,10 +198,10 @@ def _stated(config: TableConfig) -> dict[str, str]:
         _LAYOUT: str(config.layout_version),
         _KEYS: ",".join(config.record_keys),
         _KEYGEN: config.keygenerator_type,
-        _HIVE: _bool(config.hive_style),
-        _ENCODE: _bool(config.url_encode),
-        _DROP: _bool(config.drop_partition_columns),
-        _META: _bool(config.populate_meta_fields),
+        _HIVE: flag_text(config.hive_style),
+        _ENCODE: flag_text(config.url_encode),
+        _DROP: flag_text(config.drop_partition_columns),
+        _META: flag_text(config.populate_meta_fields),
         _FORMAT: config.base_file_format,
         _MODE: config.effective_merge_mode,
         _CHECKSUM: str(checksum(config.name, config.database)),
@@ -228,20 +244,21 @@ def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
     return TableConfig(
         name=raw[_NAME],
         database=raw.get(_DATABASE, ""),
-        record_keys=_list(raw, _KEYS),
-        partition_fields=_list(raw, _PARTITIONS),
-        ordering_fields=_list(raw, _ORDERING_V9) or _list(raw, _ORDERING_V8),
-        hive_style=_flag(raw, _HIVE, default=False),
-        url_encode=_flag(raw, _ENCODE, default=False),
-        version=_int(raw, _VERSION, file_name),
+        record_keys=list_at(raw, _KEYS),
+        partition_fields=list_at(raw, _PARTITIONS),
+        ordering_fields=list_at(raw, _ORDERING_V9) or list_at(raw, _ORDERING_V8),
+        hive_style=flag_at(raw, _HIVE, default=False),
+        url_encode=flag_at(raw, _ENCODE, default=False),
+        version=number_at(raw, _VERSION, file_name),
         schema_json=raw.get(_SCHEMA) or None,
         table_type=raw.get(_TYPE, COPY_ON_WRITE).strip().upper(),
-        layout_version=_int(raw, _LAYOUT, file_name),
+        layout_version=number_at(raw, _LAYOUT, file_name),
         merge_mode=raw.get(_MODE) or None,
-        metadata_partitions=tuple(dict.fromkeys(_list(raw, _MDT) + _list(raw, _MDT_INFLIGHT))),
+        metadata_partitions=list_at(raw, _MDT),
+        metadata_inflight=list_at(raw, _MDT_INFLIGHT),
         timezone=raw.get(_ZONE, "").strip().upper(),
-        populate_meta_fields=_flag(raw, _META, default=True),
-        drop_partition_columns=_flag(raw, _DROP, default=False),
+        populate_meta_fields=flag_at(raw, _META, default=True),
+        drop_partition_columns=flag_at(raw, _DROP, default=False),
         base_file_format=raw.get(_FORMAT, "PARQUET").strip().upper(),
         keygenerator=raw.get(_KEYGEN, "").strip().upper(),
         bucket_index=_bucket_index(raw, file_name),
@@ -252,10 +269,10 @@ def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
 def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
     if raw.get(INDEX, "").strip().upper() != BUCKET:
         return None
-    buckets = _int(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS
+    buckets = number_at(raw, BUCKETS, file_name) if BUCKETS in raw else DEFAULT_BUCKETS
     if not 1 <= buckets <= MOST_BUCKETS:
         raise Corrupt(f"{file_name} has {BUCKETS}={buckets}; it must be 1 to {MOST_BUCKETS}, restore the file")
-    return BucketIndex(buckets, _list(raw, HASH_FIELD) or _list(raw, _KEYS))
+    return BucketIndex(buckets, list_at(raw, HASH_FIELD) or list_at(raw, _KEYS))
 
 
 def check_readable(config: TableConfig) -> None:
@@ -327,9 +344,9 @@ def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
     odd = unknown_merge(config) if config.is_merge_on_read else ""
     yield bool(odd), f"{odd} merges rows of log files in a way unknown here; write it with the engine that made it"
     yield (
-        bool(config.metadata_partitions),
+        bool(config.named_metadata),
         (
-            f"{_MDT}={','.join(config.metadata_partitions)} would hide these commits from JVM readers; "
+            f"{_MDT}={','.join(config.named_metadata)} would hide these commits from JVM readers; "
             "Table.retire_metadata_table() removes it"
         ),
     )
@@ -376,23 +393,3 @@ def _index_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
     yield bool(rules), f"{_BY_PARTITION}={rules} cannot be written; use the engine that made the table"
     strange = sorted(set(index.fields) - set(config.record_keys))
     yield bool(strange), f"{HASH_FIELD} has {strange}, which are not in {_KEYS}; name columns of the record key"
-
-
-def _list(raw: Mapping[str, str], key: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in raw.get(key, "").split(",") if part.strip())
-
-
-def _flag(raw: Mapping[str, str], key: str, *, default: bool) -> bool:
-    value = raw.get(key, "").strip().lower()
-    return value == "true" if value else default
-
-
-def _int(raw: Mapping[str, str], key: str, file_name: str) -> int:
-    try:
-        return int(raw[key])
-    except (KeyError, ValueError) as error:
-        raise Corrupt(f"{file_name} has {key}={raw.get(key)!r}; it must be a number, restore the file") from error
-
-
-def _bool(value: bool) -> str:  # noqa: FBT001 - it is the value written
-    return "true" if value else "false"

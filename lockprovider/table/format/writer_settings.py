@@ -50,7 +50,8 @@ def shared(config: TableConfig) -> TableConfig:
 
 def without_metadata_table(config: TableConfig) -> TableConfig:
     """The same table, which names no metadata table, and tells Spark's writers to make none."""
-    return replace(config, metadata_partitions=(), raw=MappingProxyType({**config.raw, METADATA_KEY: "false"}))
+    raw = MappingProxyType({**config.raw, METADATA_KEY: "false"})
+    return replace(config, metadata_partitions=(), metadata_inflight=(), raw=raw)
 
 
 def unshared(config: TableConfig) -> tuple[SettingChange, ...]:

@@ -33,7 +33,7 @@ def retire_metadata_table(table: TableContext) -> int:
     """
     with table.lock.acquire() as lease:
         entries = table.store.list(f"{METADATA_TABLE}/")
-        if entries or table.config().metadata_partitions:
+        if entries or table.config().named_metadata:
             _check_no_write(table)
         plans.change_properties(table, lease, without_metadata_table)
         for entry in entries:

@@ -64,7 +64,8 @@ class TableContext:
         self._lock = Lock(store, settings=self.settings.lock, world=self.world, audit=audit)
         self.memory = Memory()
         self.archived = Archive(self.place)
-        self.current = CurrentState(store, url, self._lock, self.memory, self.archived)
+        by_metadata = self.settings.read_from_metadata
+        self.current = CurrentState(store, url, self._lock, self.memory, self.archived, by_metadata=by_metadata)
 
     def __getstate__(self) -> dict[str, Any]:
         """For a pickle or a copy, which is another client of the same table, and remembers nothing."""

@@ -3,7 +3,8 @@
     properties  the file; while it has not changed, no body is moved
     timeline    listed; or gone by the log in the lock record, which tells what was committed since (see `now`)
     commits     their files, each read once: they never change
-    files       listed; or known without, as long as the log tells all that has happened to them
+    files       listed, or as the metadata table lists them; or known without, as long as the log tells all that has
+                happened to them
 
 Nothing is written here. NOT promised: that an answer still holds when it is there, or that two answers are of one
 moment. Who reads by them looks again afterwards (`read.consistent`), who commits by them looks under the lock
@@ -13,6 +14,7 @@ moment. Who reads by them looks again afterwards (`read.consistent`), who commit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -29,6 +31,7 @@ from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.state.archive_index import Archive, completions
 from lockprovider.table.state.cache import Memory
+from lockprovider.table.state.metadata_table import LISTING, listed_files
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, archived_logs, replaced_groups, snapshot_of
@@ -57,7 +60,10 @@ class TableView:
 class CurrentState:
     """Of one open table, whose memory it goes by and adds to. Thread-safe."""
 
-    def __init__(self, store: Store, url: str, lock: Lock, memory: Memory, archive: Archive) -> None:
+    def __init__(
+        self, store: Store, url: str, lock: Lock, memory: Memory, archive: Archive, *, by_metadata: bool = False
+    ) -> None:
+        self._by_metadata = by_metadata
         self._archive = archive
         self._store = store
         self._url = url
@@ -188,11 +194,21 @@ class CurrentState:
         return before + self._store.list("", start_after=_AFTER_META)
 
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
-        """The completed rows of `timeline`, by these files; None: listed now."""
-        files = self.data_files() if files is None else list(files)
+        """The completed rows of `timeline`, by these files; None: those that are there now."""
+        files = self._files_of(timeline) if files is None else list(files)
         retired = frozenset[FileGroup]().union(*replaced_groups(timeline, self.metadata_of).values())
         times = self.completions_of(timeline, [entry.path for entry in files])
         return snapshot_of(timeline, files, retired, lambda begin: times.get(begin, begin))
+
+    def _files_of(self, timeline: Timeline) -> list[Entry]:
+        """All that `timeline` needs, by the metadata table if it is kept all the while, else listed."""
+        config = self.config() if self._by_metadata else None
+        if config is not None and LISTING in config.metadata_partitions:
+            with suppress(HistoryGone):
+                sizes = listed_files(self._store, timeline).sizes
+                if self.config() is config:  # unchanged, so that nobody has begun to remove it
+                    return [Entry(path, size, None) for path, size in sizes.items()]
+        return self.data_files()
 
     def completions_of(self, timeline: Timeline, paths: Iterable[str]) -> Mapping[str, str]:
         """The completion times, by begin time, of archived writes that wrote log files which are among these."""

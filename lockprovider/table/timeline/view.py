@@ -207,18 +207,19 @@ def snapshot_of(
     files: Iterable[Entry],
     replaced: Container[FileGroup] = frozenset(),
     archived: Callable[[str], str] = str,
+    file_at: Callable[[str], tuple[str, BaseFile | LogFile] | None] = data_file_at,
 ) -> Snapshot:
     """The latest slices among `files`, as of `timeline`.
 
     `replaced` are the file groups that completed replacecommits retired; `archived` tells the completion time of a
-    write that began then and was archived, or if nobody knows it, that time itself.
+    write that began then and was archived, or if nobody knows it, that time itself; `file_at` understands a path.
     """
     visible, completions = timeline.visible, timeline.completions
     bases: dict[FileGroup, FileSlice] = {}
     logs: dict[FileGroup, list[SliceLog]] = {}
-    for entry, (partition, file) in ((entry, at) for entry in files if (at := _data_file(entry)) is not None):
+    for entry, (partition, file) in ((entry, at) for entry in files if (at := file_at(entry.path)) is not None):
         group = (partition, file.file_id)
-        if group in replaced or not visible(file.begin):
+        if group in replaced or not visible(file.begin) or (isinstance(file, LogFile) and file.is_cdc):
             continue
         if isinstance(file, LogFile):
             completion = completions.get(file.begin) or archived(file.begin)
@@ -283,9 +284,3 @@ def _without_logs(
             if stat.group not in there or (instant.completion or "") >= there[stat.group].base:
                 gone.add(stat.group)
     return gone
-
-
-def _data_file(entry: Entry) -> tuple[str, BaseFile | LogFile] | None:
-    """The partition of a file with rows, and what its name says; None for any other."""
-    at = data_file_at(entry.path)
-    return None if at is None or (isinstance(at[1], LogFile) and at[1].is_cdc) else at

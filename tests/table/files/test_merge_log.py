@@ -126,6 +126,12 @@ def test_text_is_ordered_by_code_points_as_hudi_does() -> None:
     assert side.rows["ts"].to_pylist() == [beyond]
 
 
+def test_hfile_blocks_are_no_rows() -> None:
+    data = encode_blocks([LogBlock(BlockKind.HFILE, {Header.INSTANT_TIME: "1"})])
+    with pytest.raises(UnsupportedTable, match="'p/log' has HFile blocks"):
+        events_of([("p/log", data)], COLUMNS, BY_EVENT)
+
+
 def test_rows_marked_as_deleted_are_deletes_with_their_value() -> None:
     columns = pa.schema([*COLUMNS, ("_hoodie_is_deleted", pa.bool_())])
     given_rows = [{**a_row(key, value, 0), "_hoodie_is_deleted": ends} for key, value, ends in

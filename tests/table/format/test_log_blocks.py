@@ -173,10 +173,8 @@ def test_a_log_compaction_stands_where_the_newest_of_its_instants_was() -> None:
     assert effective([one, two, three, compacted, twice]) == (twice,)
 
 
-def test_change_feed_blocks_have_no_rows_and_hfile_blocks_are_refused() -> None:
+def test_change_feed_blocks_have_no_rows() -> None:
     assert effective([a_block(kind=BlockKind.CDC), a_block(kind=BlockKind.CORRUPT)]) == ()
-    with pytest.raises(UnsupportedTable, match="HFile"):
-        effective([a_block(kind=BlockKind.HFILE)])
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

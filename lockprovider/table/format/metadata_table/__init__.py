@@ -1,0 +1,1 @@
+"""The bytes of Hudi's metadata table: its HFiles, and the records in them. Pure."""

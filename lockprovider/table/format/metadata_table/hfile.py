@@ -1,0 +1,170 @@
+"""HFiles as the metadata table has them, of version 3: sorted keys with their values, in blocks.
+
+    block     magic (8) | int32 size on disk | int32 size | int64 offset of the block before | byte kind of checksum
+              | int32 16384 | int32 33 + size on disk without checksums | payload | checksums
+    DATABLK*  entries: int32 key length + 12 | int32 value length | int16 key length | key | 10 bytes | value | 00
+    FILEINF2  "PBUF" | varint length | 1: {1: name, 2: value}, ...
+    trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | 00 00 00 03
+
+All numbers are big-endian. After the data come indexes and the file info; all are read here as one whole, by their
+order, so that no index is needed.
+
+Promised: the entries in their order, all of them. NOT promised: to look for one key without the others.
+
+Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lockprovider.table.errors import Corrupt, UnsupportedTable
+
+_TRAILER_BYTES = 4096
+_VERSION = b"\x00\x00\x00\x03"
+_TRAILER, _DATA, _INFO = b'TRABLK"$', b"DATABLK*", b"FILEINF2"
+_HEAD = struct.Struct(">8siiqBii")
+_ENTRY = struct.Struct(">iih")
+_AROUND_KEY = 12  # of the length of a key: its own length, no column family, a time, a kind
+_AFTER_KEY = 10
+_PROTOBUF = b"PBUF"
+_WITH_TIMES = "KEY_VALUE_VERSION"
+_GZIP, _PLAIN = 1, 2
+_GZIP_WINDOW = 31
+_VARINT, _LONG, _BYTES, _INT = 0, 1, 2, 5  # kinds of protobuf fields
+_MOST_SHIFT = 63
+
+
+class _Trailer(IntEnum):
+    """The numbers of the trailer's fields that are read."""
+
+    INFO_AT = 1
+    INDEX_AT = 2
+    ENTRIES = 7
+    FIRST_DATA = 9
+    CODEC = 12
+
+
+@dataclass(frozen=True, slots=True)
+class HFile:
+    """The entries, in the order of their keys, and what the file says of itself."""
+
+    entries: tuple[tuple[bytes, bytes], ...]
+    info: Mapping[str, bytes]
+
+
+def decode_hfile(data: bytes, file_name: str) -> HFile:
+    """The content of an HFile.
+
+    Raises:
+        Corrupt: it is not a whole one; the message names the file.
+        UnsupportedTable: it is of a version or a compression that is not known here.
+    """
+    try:
+        return _decode(data, file_name)
+    except (struct.error, zlib.error, IndexError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"HFile {file_name!r} cannot be understood ({error!r}); restore it") from error
+
+
+def _decode(data: bytes, file_name: str) -> HFile:
+    end = len(data) - _TRAILER_BYTES
+    if end < 0 or not data.startswith(_TRAILER, end):
+        raise Corrupt(f"HFile {file_name!r} does not end as one; restore it")
+    if not data.endswith(_VERSION):
+        raise UnsupportedTable(f"HFile {file_name!r} is of version {data[-4:].hex()}, only 3 is known; use JVM Hudi")
+    length, at = _varint(data, end + len(_TRAILER))
+    said = {number: value for number, value in _fields(data[at : at + length]) if isinstance(value, int)}
+    codec = said.get(_Trailer.CODEC, _PLAIN)
+    if codec not in (_GZIP, _PLAIN):
+        raise UnsupportedTable(f"HFile {file_name!r} has compression {codec}, only GZIP and none are known")
+    _, info_block, _ = _block(data, said[_Trailer.INFO_AT], codec)
+    info = _info(info_block)
+    if said.get(_Trailer.ENTRIES, 0) and info.get(_WITH_TIMES) != b"\x00\x00\x00\x01":
+        raise UnsupportedTable(f"HFile {file_name!r} has entries of another form; compact it with JVM Hudi")
+    entries = tuple(_entries(data, said.get(_Trailer.FIRST_DATA, 0), said[_Trailer.INDEX_AT], codec))
+    if len(entries) != said.get(_Trailer.ENTRIES, 0):
+        raise Corrupt(f"HFile {file_name!r} has {len(entries)} entries, not {said.get(_Trailer.ENTRIES, 0)}")
+    return HFile(entries, info)
+
+
+def _block(data: bytes, at: int, codec: int) -> tuple[bytes, bytes, int]:
+    """The magic of the block that begins here, its payload, and where the next one begins."""
+    magic, on_disk, size, _, _, _, with_head = _HEAD.unpack_from(data, at)
+    start, end = at + _HEAD.size, at + with_head
+    following = start + on_disk
+    if not start <= end <= following <= len(data):
+        raise ValueError(f"a block at {at} that is cut")
+    payload = data[start:end]
+    found = zlib.decompress(payload, _GZIP_WINDOW, size) if codec == _GZIP else payload
+    if len(found) != size:
+        raise ValueError(f"a block at {at} of {len(found)} bytes, not {size}")
+    return magic, found, following
+
+
+def _entries(data: bytes, at: int, end: int, codec: int) -> Iterator[tuple[bytes, bytes]]:
+    while at < end:
+        magic, content, at = _block(data, at, codec)
+        if magic == _DATA:
+            yield from _pairs(content)
+
+
+def _pairs(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 0
+    while at < len(content):
+        key_bytes, value_bytes, length = _ENTRY.unpack_from(content, at)
+        start = at + _ENTRY.size
+        value_at = start + length + _AFTER_KEY
+        at = value_at + value_bytes + 1
+        if key_bytes != length + _AROUND_KEY or value_bytes < 0 or at > len(content):
+            raise ValueError("an entry of a wrong length")
+        if content[at - 1]:
+            raise ValueError("an entry with a version of its own")
+        yield content[start : start + length], content[value_at : value_at + value_bytes]
+
+
+def _info(content: bytes) -> dict[str, bytes]:
+    if not content.startswith(_PROTOBUF):
+        raise ValueError("file info of another form")
+    length, at = _varint(content, len(_PROTOBUF))
+    pairs = (dict(_fields(pair)) for _, pair in _fields(content[at : at + length]) if isinstance(pair, bytes))
+    return {_bytes(pair[1]).decode(): _bytes(pair.get(2, b"")) for pair in pairs}
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise TypeError("a number where bytes belong")
+    return value
+
+
+# -- protobuf ----------------------------------------------------------------------------------------------------------
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message by their numbers, in their order."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+            yield tag >> 3, value
+            continue
+        size, at = (8, at) if kind == _LONG else (4, at) if kind == _INT else _varint(data, at)
+        if kind not in (_LONG, _BYTES, _INT) or at + size > len(data):
+            raise ValueError(f"a field of kind {kind} that is cut or not known")
+        yield tag >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, _MOST_SHIFT + 1, 7):
+        value |= (data[at] & 127) << shift
+        at += 1
+        if not data[at - 1] & 128:
+            return value, at
+    raise ValueError("a number that does not end")

@@ -1,0 +1,75 @@
+"""The metadata table, read: which files it says that the table has.
+
+It is a merge-on-read table of HFiles below `.hoodie/metadata`, with a timeline of its own, kept by JVM Hudi's writers.
+
+Promised: what JVM Hudi's readers find in its partition `files`, if the metadata table is kept while it is read. NOT
+promised: that this is what is there; the doctor compares the two.
+
+Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from fsspec_cas import Entry, ObjectNotFound, Store
+from lockprovider.table.errors import HistoryGone, UnsupportedTable
+from lockprovider.table.format.data_files import hfile_at
+from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
+from lockprovider.table.format.log_content import decode_deletes
+from lockprovider.table.format.metadata_table.files_records import FileListing, FilesRecord, decode_files, merge_files
+from lockprovider.table.format.metadata_table.hfile import decode_hfile
+from lockprovider.table.state.parallel import at_once
+from lockprovider.table.timeline.metadata_listing import is_valid
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import FileSlice, snapshot_of
+
+LISTING = "files"  # the partition that has the listing
+_SCHEMA = "schema"
+
+
+def listed_files(store: Store, timeline: Timeline) -> FileListing:
+    """What the metadata table lists, as of `timeline`, the data table's, which was listed before.
+
+    Raises:
+        HistoryGone: it is not there, or was rewritten meanwhile.
+        Corrupt, UnsupportedTable: it cannot be understood; the message names the file.
+    """
+    prefix = f"{METADATA_TABLE}/{TIMELINE}/"
+    own = Timeline.of(entry.path.removeprefix(prefix) for entry in store.list(prefix))
+    root = f"{METADATA_TABLE}/"
+    found = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
+    slices = snapshot_of(own, found, file_at=hfile_at).slices
+    if not slices:
+        raise HistoryGone(f"there is no listing of the files below {root}: the metadata table was removed; look again")
+    paths = [path for one in slices for path in one.paths]
+    contents = dict(zip(paths, at_once(store, [partial(_read, store, root + path) for path in paths]), strict=True))
+    valid = is_valid(timeline, own)
+
+    def records(one: FileSlice) -> Iterator[FilesRecord]:
+        if one.path:
+            base = decode_hfile(contents[one.path], one.path)
+            yield from decode_files(base, base.info.get(_SCHEMA, b"").decode(), one.path)
+        blocks = [(b, log.path) for log in one.logs for b in decode_blocks(contents[log.path], log.path)]
+        yield from _of_blocks([(block, path) for block, path in blocks if valid(block.instant)])
+
+    return merge_files(record for one in slices for record in records(one))
+
+
+def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:
+    paths = {id(block): path for block, path in blocks}
+    for block in effective(block for block, _ in blocks):
+        path = paths[id(block)]
+        if block.kind is BlockKind.HFILE:
+            yield from decode_files(decode_hfile(block.content, path), block.header.get(Header.SCHEMA, ""), path)
+        elif block.kind is not BlockKind.DELETE or decode_deletes(block.content, path):
+            raise UnsupportedTable(f"{path!r} has blocks of another kind than a listing has; compact it with JVM Hudi")
+
+
+def _read(store: Store, path: str) -> bytes:
+    try:
+        return store.read(path).data
+    except ObjectNotFound as error:
+        raise HistoryGone.with_file(path) from error

@@ -1,0 +1,111 @@
+"""HFiles: every one that the JVM wrote is understood to the last byte of its data; a damaged one is not misread."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from table.metadata_written import TRAILER_BYTES, data_of, encoded, hfiles
+
+from lockprovider.table.errors import Corrupt, UnsupportedTable
+from lockprovider.table.format.metadata_table.files_records import (
+    FilesRecord,
+    ListedFile,
+    decode_files,
+    merge_files,
+)
+from lockprovider.table.format.metadata_table.hfile import HFile, decode_hfile
+
+FILES = hfiles()
+ONE = next(path for path in FILES if "/files/" in path and ".log." in path)
+
+
+def test_there_are_hfiles_of_all_kinds_to_read() -> None:
+    assert len(FILES) >= 30
+    assert {path.split("/")[3] for path in FILES} == {"files", "column_stats", "partition_stats", "record_index"}
+    assert any(path.endswith(".hfile") for path in FILES)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_every_hfile_of_the_jvm_is_read_to_its_last_byte(path: str) -> None:
+    found = decode_hfile(FILES[path], path)
+    keys = [key for key, _ in found.entries]
+    assert keys == sorted(set(keys))
+    assert encoded(found.entries) == data_of(FILES[path])
+    assert found.info["hfile.LASTKEY"] == struct.pack(">h", len(keys[-1])) + keys[-1]
+    values = [value for _, value in found.entries]
+    assert struct.unpack(">i", found.info["hfile.AVG_KEY_LEN"]) == (sum(map(len, keys)) // len(keys),)
+    assert struct.unpack(">i", found.info["hfile.AVG_VALUE_LEN"]) == (sum(map(len, values)) // len(values),)
+
+
+def test_what_is_cut_is_refused_with_the_files_name() -> None:
+    data = FILES[ONE]
+    for end in range(0, len(data), 97):
+        with pytest.raises(Corrupt, match="restore it"):
+            decode_hfile(data[:end], ONE)
+
+
+def test_what_is_damaged_is_read_as_it_was_or_refused() -> None:
+    data = FILES[ONE]
+    whole = decode_hfile(data, ONE).entries
+    for at in range(0, len(data), 5):
+        damaged = data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
+        try:
+            found = decode_hfile(damaged, ONE)
+        except (Corrupt, UnsupportedTable):
+            continue
+        assert found.entries == whole
+
+
+def test_another_version_or_compression_is_refused_with_the_next_step() -> None:
+    data = FILES[ONE]
+    with pytest.raises(UnsupportedTable, match=r"version 00000002.*JVM Hudi"):
+        decode_hfile(data[:-1] + b"\2", ONE)
+    trailer = len(data) - TRAILER_BYTES
+    codec = data.index(b"KVComparator", trailer) + len(b"KVComparator")
+    assert data[codec : codec + 2] == b"\x60\x01"
+    with pytest.raises(UnsupportedTable, match="compression 4"):
+        decode_hfile(data[: codec + 1] + b"\4" + data[codec + 2 :], ONE)
+
+
+def test_the_records_of_a_commit_name_its_partitions_and_files() -> None:
+    found = decode_hfile(FILES[ONE], ONE)
+    everything, *partitions = decode_files(found, found.info["schema"].decode(), ONE)
+    assert everything.key == "__all_partitions__"
+    assert set(everything.files) == {one.key for one in partitions}
+    assert all(name.endswith(".parquet") and one.size > 0 for p in partitions for name, one in p.files.items())
+
+
+def test_records_of_another_partition_are_refused() -> None:
+    path = next(path for path in FILES if "/column_stats/" in path)
+    found = decode_hfile(FILES[path], path)
+    with pytest.raises(Corrupt, match="no listing of files"):
+        decode_files(found, found.info["schema"].decode(), path)
+    with pytest.raises(Corrupt, match="no listing of files"):
+        decode_files(HFile(((b"a", b"\1\2"),), {}), decode_hfile(FILES[ONE], ONE).info["schema"].decode(), ONE)
+
+
+def record(key: str, **files: int | None) -> FilesRecord:
+    return FilesRecord(key, {name: ListedFile(size or 0, size is None) for name, size in files.items()})
+
+
+def test_sizes_merge_by_the_larger_and_a_deleted_file_is_gone_until_it_is_named_again() -> None:
+    found = merge_files(
+        [
+            FilesRecord("__all_partitions__", {"a": ListedFile(0, False), ".": ListedFile(0, False)}),
+            record("a", x=1, y=2, z=3, w=4),
+            record(".", v=1),
+            record("a", x=5, y=1, z=None, w=None),
+            record("a", w=3),
+        ]
+    )
+    assert found.files == {"a": {"x": 5, "y": 2, "w": 3}, "": {"v": 1}}
+    assert found.sizes == {"a/x": 5, "a/y": 2, "a/w": 3, "v": 1}
+
+
+def test_files_of_a_partition_that_is_not_listed_are_not_found() -> None:
+    gone = FilesRecord("__all_partitions__", {"a": ListedFile(0, True)})
+    here = FilesRecord("__all_partitions__", {"a": ListedFile(0, False)})
+    assert merge_files([record("a", x=1)]).sizes == {}
+    assert merge_files([here, record("a", x=1), gone]).sizes == {}
+    assert merge_files([here, record("a", x=1), gone, here]).sizes == {"a/x": 1}

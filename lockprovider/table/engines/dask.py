@@ -42,7 +42,11 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
+from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
+from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
+from lockprovider.table.rewrite.executor import RewriteTask
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.view import AsOf, FileSlice
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -101,6 +105,46 @@ def write(
 ) -> CommitResult:
     """`upsert` in Dask's order of words, as in `to_parquet(rows, path)`."""
     return upsert(table, rows, retries=retries, extra=extra)
+
+
+# -- services ----------------------------------------------------------------------------------------------------------
+
+
+def compact(table: TableContext, instant: str | None = None) -> tuple[CompactionResult, ...]:
+    """Merge log files into new base files, as `Table.compact`, one task a file slice.
+
+    With `instant` run that scheduled compaction only.
+
+    Raises:
+        UnsupportedTable, HistoryGone, Aborted, NotAcquired: as `Table.compact` and `Table.run_compaction`.
+    """
+    return compact_table(table, _on_workers) if instant is None else (run_compaction(table, instant, _on_workers),)
+
+
+def cluster(
+    table: TableContext,
+    sort_by: Sequence[str] = (),
+    target_file_bytes: int = TARGET_FILE_BYTES,
+    small_file_bytes: int | None = None,
+    *,
+    instant: str | None = None,
+) -> tuple[ClusteringResult, ...]:
+    """Join small files, as `Table.cluster`, one task a group of files; each holds the rows of one new file.
+
+    With `instant` run that scheduled clustering only, as its plan says.
+
+    Raises:
+        InvalidInput, UnsupportedTable, WriteConflict, HistoryGone, Aborted, NotAcquired: as `Table.cluster` and
+            `Table.run_clustering`.
+    """
+    rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
+    return (
+        cluster_table(table, rule, _on_workers) if instant is None else (run_clustering(table, instant, _on_workers),)
+    )
+
+
+def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
+    return chain.from_iterable(_DASK.compute(*(delayed(task.write)() for task in work)))
 
 
 # -- inside a transaction ----------------------------------------------------------------------------------------------

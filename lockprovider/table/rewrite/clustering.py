@@ -46,7 +46,6 @@ from lockprovider.table.format.plan.clustering import (
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
-from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.clustering_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import Timeline
@@ -55,9 +54,6 @@ from lockprovider.table.transaction.in_flight import pending_writes
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-
-_AT_ONCE = 4
-_AT_ONCE_BYTES = 256 << 20  # of files as they are stored; their rows are in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +76,12 @@ class _Output(NamedTuple):
     file_ids: tuple[str, ...]
 
 
-def cluster_table(table: TableContext, rule: ClusteringRule) -> tuple[ClusteringResult, ...]:
+def cluster_table(
+    table: TableContext, rule: ClusteringRule, run: executor.Runner = executor.here
+) -> tuple[ClusteringResult, ...]:
     """Run what is scheduled and nobody runs, then schedule and run what there is to join now, plan by plan.
+
+    `run` says where the files are written, here and in `run_clustering`.
 
     Raises:
         UnsupportedTable: the table has buckets, or cannot be written here.
@@ -93,10 +93,10 @@ def cluster_table(table: TableContext, rule: ClusteringRule) -> tuple[Clustering
     done = []
     for begin in executor.left(table, Action.CLUSTERING):
         with contextlib.suppress(WriteConflict):  # it was overtaken, and is taken back
-            done.append(run_clustering(table, begin))
+            done.append(run_clustering(table, begin, run))
     first = mine = schedule_clustering(table, rule)
     while mine is not None:
-        done.append(run_clustering(table, mine))
+        done.append(run_clustering(table, mine, run))
         more = is_full(decode_clustering_plan(*plans.read_requested(table, mine, Action.CLUSTERING)))
         mine = schedule_clustering(table, rule, until=first or "") if more else None
     return tuple(done)
@@ -132,7 +132,7 @@ def schedule_clustering(table: TableContext, rule: ClusteringRule, *, until: str
     return begin
 
 
-def run_clustering(table: TableContext, begin: str) -> ClusteringResult:
+def run_clustering(table: TableContext, begin: str, run: executor.Runner = executor.here) -> ClusteringResult:
     """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died.
 
     Raises:
@@ -145,7 +145,7 @@ def run_clustering(table: TableContext, begin: str) -> ClusteringResult:
     _check(table)
     with _executing(table, begin) as mine:
         planned = mine.planned
-        stats = _execute(table, begin, mine)
+        stats = _execute(table, begin, mine, run)
         with table.lock.acquire() as lease:
             now = table.timeline()
             executor.refuse_unless_mine(begin, Action.CLUSTERING, mine.heartbeat, now)
@@ -244,25 +244,29 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
             yield _Output(slices, ids)
 
 
-def _execute(table: TableContext, begin: str, mine: executor.Execution[ClusteringPlan]) -> list[WriteStat]:
+def _execute(
+    table: TableContext, begin: str, mine: executor.Execution[ClusteringPlan], run: executor.Runner = executor.here
+) -> list[WriteStat]:
     schema, planned = table.schema(), mine.planned
     if fault := _fault(schema, planned.sort_by):
         raise UnsupportedTable(f"clustering {begin} sorts by {list(planned.sort_by)}: {fault}; unschedule it")
     writer = GroupWriter(table.place, begin, table.config(), schema)
 
-    def write(slices: list[FileSlice], file_ids: tuple[str, ...]) -> list[WriteStat]:
-        stats = write_clustered(writer, slices, planned.sort_by, file_ids, executor.TOKEN)
-        for stat in stats:
-            writer.withdraw_if_rolled_back(stat.path)
-        return stats
+    tasks = []
+    for output in _outputs(begin, planned):
+        slices = [mine.files.slice_of(one.group, "", one.base_file, one.logs) for one in output.slices]
+        write = partial(_write, writer, slices, planned.sort_by, output.file_ids)
+        tasks.append(executor.RewriteTask(write, sum(map(bytes_of, slices))))
+    return list(run(tasks))
 
-    jobs = [
-        ([mine.files.slice_of(one.group, "", one.base_file, one.logs) for one in output.slices], output.file_ids)
-        for output in _outputs(begin, planned)
-    ]
-    largest = max((sum(map(bytes_of, slices)) for slices, _ in jobs), default=0)
-    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
-    return [stat for stats in in_order((partial(write, *job) for job in jobs), at_once) for stat in stats]
+
+def _write(
+    writer: GroupWriter, slices: list[FileSlice], sort_by: tuple[str, ...], file_ids: tuple[str, ...]
+) -> list[WriteStat]:
+    stats = write_clustered(writer, slices, sort_by, file_ids, executor.TOKEN)
+    for stat in stats:
+        writer.withdraw_if_rolled_back(stat.path)
+    return stats
 
 
 def _give_way(table: TableContext, lease: Lease, begin: str, seen: Snapshot, planned: ClusteringPlan) -> None:

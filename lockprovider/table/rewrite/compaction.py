@@ -35,15 +35,12 @@ from lockprovider.table.format.plan.compaction import (
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
-from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.compaction_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
-
-_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +56,19 @@ class CompactionResult:
     log_files: int
 
 
-def compact_table(table: TableContext) -> tuple[CompactionResult, ...]:
+def compact_table(table: TableContext, run: executor.Runner = executor.here) -> tuple[CompactionResult, ...]:
     """Run what is scheduled and nobody runs, then schedule what there is to merge now, and run that, too.
+
+    `run` says where the files are written, here and in `run_compaction`.
 
     Raises:
         UnsupportedTable: the table is not merge-on-read, or cannot be written here.
         NotAcquired, CasError: the lock or the store; what was scheduled is run by the next call.
     """
     _check(table)
-    done = [run_compaction(table, begin) for begin in executor.left(table, Action.COMPACTION)]
+    done = [run_compaction(table, begin, run) for begin in executor.left(table, Action.COMPACTION)]
     mine = schedule_compaction(table)
-    return tuple(done if mine is None else [*done, run_compaction(table, mine)])
+    return tuple(done if mine is None else [*done, run_compaction(table, mine, run)])
 
 
 def would_compact(table: TableContext) -> tuple[CompactionResult, ...]:
@@ -98,7 +97,7 @@ def schedule_compaction(table: TableContext) -> str | None:
     return begin
 
 
-def run_compaction(table: TableContext, begin: str) -> CompactionResult:
+def run_compaction(table: TableContext, begin: str, run: executor.Runner = executor.here) -> CompactionResult:
     """Run a scheduled compaction, of the JVM's too, or go on with one whose executor died.
 
     Raises:
@@ -108,7 +107,7 @@ def run_compaction(table: TableContext, begin: str) -> CompactionResult:
     """
     _check(table)
     with _executing(table, begin) as mine:
-        stats = _execute(table, begin, mine)
+        stats = _execute(table, begin, mine, run)
         with table.lock.acquire() as lease:
             now = table.timeline()
             executor.refuse_unless_mine(begin, Action.COMPACTION, mine.heartbeat, now)
@@ -160,17 +159,20 @@ def _is_ours(planned: tuple[CompactionOperation, ...], path: str) -> bool:
 
 
 def _execute(
-    table: TableContext, begin: str, mine: executor.Execution[tuple[CompactionOperation, ...]]
+    table: TableContext,
+    begin: str,
+    mine: executor.Execution[tuple[CompactionOperation, ...]],
+    run: executor.Runner = executor.here,
 ) -> list[WriteStat]:
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
-
-    def write(one: FileSlice) -> WriteStat:
-        stat = write_compacted(writer, one, executor.TOKEN)
-        writer.withdraw_if_rolled_back(stat.path)
-        return stat
-
     slices = [mine.files.slice_of(one.group, one.base_instant, one.base_file, one.logs) for one in mine.planned]
-    return list(in_order([partial(write, one) for one in slices], _AT_ONCE))
+    return list(run([executor.RewriteTask(partial(_write, writer, one)) for one in slices]))
+
+
+def _write(writer: GroupWriter, one: FileSlice) -> list[WriteStat]:
+    stat = write_compacted(writer, one, executor.TOKEN)
+    writer.withdraw_if_rolled_back(stat.path)
+    return [stat]
 
 
 def _result(begin: str, completion: str, planned: Iterable[CompactionOperation]) -> CompactionResult:

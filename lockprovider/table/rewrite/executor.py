@@ -1,14 +1,15 @@
 """What compaction and clustering share: a plan that anybody runs, one at a time, and that can be taken back.
 
 schedule   under the lock: the plan is on the timeline, and nobody runs it yet
-executing  claimed under the lock: its only executor, for as long as it beats
+executing  claimed under the lock: its only executor, for as long as it beats; the tasks of the plan run where its
+           `Runner` lets them: here in threads, or as jobs of an engine
 take back  under the lock, if nobody beats: what was written of it first, the plan last
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -25,6 +26,7 @@ from lockprovider.table.format.plan.compaction import decode_compaction_plan
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import plans
 from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog, in_merge_order
 from lockprovider.table.transaction.proposal import stats_by_partition
@@ -34,6 +36,29 @@ if TYPE_CHECKING:
 
 TOKEN = "0-0-0"  # noqa: S105 - of every attempt: so one base file a file group is left, whoever writes it
 _Planned = TypeVar("_Planned")
+_AT_ONCE = 4
+_AT_ONCE_BYTES = 256 << 20  # of files as they are stored; their rows are in memory
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """A part of a plan that stands for itself: it is picklable, and run again it finds the files that it wrote.
+
+    `held` is how many bytes of files, as they are stored, it has the rows of in memory.
+    """
+
+    write: Callable[[], list[WriteStat]]
+    held: int = 0
+
+
+Runner = Callable[[Sequence[RewriteTask]], Iterable[WriteStat]]
+
+
+def here(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
+    """Run the tasks of a plan in threads of this process: a few, or one if they hold much."""
+    largest = max((task.held for task in tasks), default=0)
+    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
+    return (stat for stats in in_order((task.write for task in tasks), at_once) for stat in stats)
 
 
 def schedule(table: TableContext, action: Action, plan: Callable[[Timeline], bytes]) -> str | None:

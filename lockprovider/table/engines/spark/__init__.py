@@ -2,7 +2,7 @@
 
     from lockprovider.table.engines import spark as engine
 
-May import: transaction, read and below, and the engines' shared `writer` and `rows`.
+May import: transaction, read, rewrite and below, and the engines' shared `writer` and `rows`.
 """
 
 from lockprovider.table.engines.spark.functions import (
@@ -24,6 +24,7 @@ from lockprovider.table.engines.spark.functions import (
     upsert,
     write,
 )
+from lockprovider.table.engines.spark.services import cluster, compact
 
 __all__ = [
     "Feed",
@@ -32,6 +33,8 @@ __all__ = [
     "NotMatchedInsert",
     "append",
     "changes",
+    "cluster",
+    "compact",
     "delete",
     "delete_where",
     "insert",

@@ -1,0 +1,37 @@
+"""Compaction and clustering as Dask tasks: the same files as by a run in one process, with hudi-rs as the judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask
+import pytest
+from table.engines.rewriting import SORT, check_goes_on, check_same, with_plan
+
+from lockprovider.table import Table
+from lockprovider.table.engines import dask as engine
+from lockprovider.table.rewrite.executor import here
+
+
+@pytest.mark.parametrize(("compaction", "scheduler"), [(True, "processes"), (True, "threads"), (False, "threads")])
+def test_a_plan_that_dask_runs_comes_to_the_same_files_as_one_that_is_run_here(
+    tmp_path: Path, compaction: bool, scheduler: str
+) -> None:
+    table, copy, begin = with_plan(tmp_path, compaction=compaction)
+    with dask.config.set(scheduler=scheduler, num_workers=2):
+        if compaction:
+            assert engine.compact(table, begin)[0].log_files == copy.run_compaction(begin).log_files > 3
+            assert engine.compact(table) == ()
+        else:
+            (done,) = engine.cluster(table, instant=begin)
+            assert done.new_file_groups == copy.run_clustering(begin).new_file_groups
+            assert engine.cluster(table, SORT) == ()
+    check_same(table, copy, begin)
+
+
+@pytest.mark.parametrize("compaction", [True, False])
+def test_what_an_executor_that_died_has_left_is_gone_on_with(tmp_path: Path, compaction: bool) -> None:
+    def finish(table: Table) -> None:
+        engine.compact(table) if compaction else engine.cluster(table, SORT)
+
+    check_goes_on(tmp_path, here, finish, compaction=compaction)

@@ -134,7 +134,7 @@ def steps(do: Do = carry_out_all, *, believes: bool = False) -> Callable[[World]
                     yield from answered(world, client, then, settled[0])
                     return
                 batch = f"{name}{client.count}.{len(client.tries)}"
-                results = do(contents, [client.operation], 0, batch, sent=bool(client.tries))
+                results = do(contents, [client.operation], 0, batch, sent=(bool(client.tries),))
                 if not contents.changed:
                     yield from answered(world, client, then, results[0])
                     return
@@ -281,14 +281,14 @@ def test_the_same_where_each_operation_must_answer_for_itself(name: str, forgetf
 
 
 def without_identity(
-    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: tuple[bool, ...] = ()
 ) -> list[Any]:
     named = [replace(one, producer=batch, seq=1) if isinstance(one, Put) else one for one in operations]
     return carry_out_all(contents, named, now_ms, batch, sent=sent)
 
 
 def ack_by_message(
-    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: tuple[bool, ...] = ()
 ) -> list[Any]:
     def freely(one: Any) -> Any:
         claim = contents.claims.get(one.n) if isinstance(one, End) else None
@@ -298,7 +298,7 @@ def ack_by_message(
 
 
 def does_not_remember_acks(
-    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: tuple[bool, ...] = ()
 ) -> list[Any]:
     contents.settled.clear()
     results = carry_out_all(contents, operations, now_ms, batch)
@@ -307,19 +307,19 @@ def does_not_remember_acks(
 
 
 def a_lower_number_is_a_repeat(
-    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: tuple[bool, ...] = ()
 ) -> list[Any]:
     del sent
     known = [replace(one, known=99) if isinstance(one, Put) else one for one in operations]
-    return carry_out_all(contents, known, now_ms, batch, sent=True)
+    return carry_out_all(contents, known, now_ms, batch, sent=(True,))
 
 
 def follow_ups_with_each_yes(
-    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: bool = False
+    contents: Contents, operations: list[Any], now_ms: int, batch: str, *, sent: tuple[bool, ...] = ()
 ) -> list[Any]:
     results = carry_out_all(contents, operations, now_ms, batch, sent=sent)
     for one, result in zip(operations, results, strict=True):
-        if isinstance(one, End) and result is None and sent and not contents.changed:
+        if isinstance(one, End) and result is None and any(sent) and not contents.changed:
             carry_out_all(contents, [Put(new, batch, 1, "") for new in one.then], now_ms, batch)
     return results
 
@@ -361,7 +361,7 @@ def test_what_was_told_to_one_who_was_pushed_out_of_all_memory_is_that_nobody_kn
     monkeypatch.setattr(operations, "SETTLED", 0)
     contents = Contents("q")
     carry_out_all(contents, [Put(New("a"), "p", 1, ""), Take("t", "w", 1000), End(1, "t", "ack")], 0, "1")
-    (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2", sent=True)
+    (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2", sent=(True,))
     assert isinstance(again, operations.Repeated)
     (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2")
     assert isinstance(again, ClaimLost)

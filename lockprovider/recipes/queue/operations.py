@@ -14,7 +14,7 @@ A message with a key is delivered when no other of that key is being worked on, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,17 +152,17 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 
 
 def carry_out_all(
-    contents: Contents, operations: Iterable[QueueOperation], now_ms: int, batch: str, *, sent: bool = False
+    contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """The operations of one write, on a copy of what is there; each has its result, or its error."""
+    """The operations of one write, on a copy of what is there; each has its result, or its error. `sent`: of each."""
     results: list[Any] = []
     failed: dict[str, int] = {}  # a number that came to nothing is passed by no later one
-    for operation in operations:
+    for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
         put = operation if isinstance(operation, Put) and not operation.producer.startswith(UNNAMED) else None
         try:
             if put is not None and put.seq > failed.get(put.producer, put.seq):
                 raise SequenceGap(f"{failed[put.producer]} came to nothing: give that again before {put.seq}")  # noqa: TRY301
-            results.append(carry_out(contents, operation, now_ms, sent=sent))
+            results.append(carry_out(contents, operation, now_ms, sent=was_sent))
         except Exception as error:  # noqa: BLE001 - it is raised where it was called
             results.append(error)
             if put is not None and not isinstance(error, SequenceGap):
@@ -178,6 +178,11 @@ def carry_out_all(
 def results_of(contents: Contents, tries: Mapping[str, list[Any]]) -> list[Any] | None:
     """What one of these writes came to, if one of them was done; by the identities that they were given."""
     return next((tries[batch] for batch in contents.recent if batch in tries), None)
+
+
+def sent_of(tries: Mapping[str, list[Any]], count: int) -> tuple[bool, ...]:
+    """Of so many operations, which may have been carried out by these writes: one that was refused was in none."""
+    return tuple(any(not isinstance(results[n], Exception) for results in tries.values()) for n in range(count))
 
 
 def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:

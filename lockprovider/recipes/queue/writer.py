@@ -21,7 +21,7 @@ from fsspec_cas import (
 from fsspec_cas.send.retry import delay_s
 from lockprovider.recipes.errors import Fenced, NoQueue
 from lockprovider.recipes.queue.contents import Contents, decode_queue
-from lockprovider.recipes.queue.operations import QueueOperation, Repeated, carry_out_all, results_of
+from lockprovider.recipes.queue.operations import QueueOperation, Repeated, carry_out_all, results_of, sent_of
 from lockprovider.recipes.queue.watch import Watch
 
 _EVER = float("inf")
@@ -96,7 +96,7 @@ class QueueWriter:
             contents, version = self._look(tries, deadline_s, max_age_s)
             if (settled := results_of(contents, tries)) is not None:
                 return self._told(settled)
-            draft, results, batch = self._drafted(contents, operations, sent=bool(tries))
+            draft, results, batch = self._drafted(contents, operations, sent_of(tries, len(operations)))
             if not draft.changed and not max_age_s:
                 return self._told(results)
             if draft.changed:
@@ -123,11 +123,12 @@ class QueueWriter:
         return self._watch.next_s(self.world.monotonic_s())
 
     def _drafted(
-        self, contents: Contents, operations: Sequence[QueueOperation], *, sent: bool
+        self, contents: Contents, operations: Sequence[QueueOperation], sent: tuple[bool, ...]
     ) -> tuple[Contents, list[Any], str]:
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         draft, batch = contents.copy(), self.world.new_id()
+        sent = (*(False for _ in lapsed), *sent)
         results = carry_out_all(draft, [*lapsed, *operations], self.world.now_ms(), batch, sent=sent)
         return draft, results[len(lapsed) :], batch
 

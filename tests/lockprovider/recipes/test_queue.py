@@ -143,6 +143,18 @@ def test_numbers_rise_and_a_lower_one_is_a_repeat_only_if_it_was_put(store) -> N
     assert drained(queue) == ["a", "b"]
 
 
+def test_a_number_that_was_refused_is_no_repeat_when_the_rest_of_its_write_is_sent_again(store) -> None:
+    """Whether it may have been done was said of the whole write: what was in none was told to be there already."""
+    one, rival = made(store), Queue(store, PATH)
+    one.put("j", producer="p", seq=10)
+    rival.put("between")  # so the next write of `one` is refused, and made again
+    gap, other = Put(New("g"), "p", 7, one._client), Put(New("o"), "o", 1, one._client)
+    refused, put = one._writer.commit([gap, other])
+    assert isinstance(refused, SequenceGap)
+    assert isinstance(put, int)
+    assert [letter.body for letter in one.peek()] == ["j", "between", "o"]
+
+
 def test_dedupe_puts_a_message_once_while_its_name_is_remembered(store) -> None:
     queue = made(store)
     for _ in range(3):

@@ -6,8 +6,10 @@ A failure that no second send mends (no such bucket, access denied) is not an an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from fsspec_cas.attributes import Attributes
 from fsspec_cas.version import Version
 
 
@@ -69,6 +71,8 @@ class Seen:
     write_id: str | None
     data: bytes | None = None
     answered_ms: int | None = None
+    content_type: str | None = None
+    metadata: Mapping[str, str] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class Info:
     """What a look at an object shows.
 
     `modified_ms` and `answered_ms` are the store's own clock, epoch ms: when the object was written, and when this was
-    said (over HTTP cut down to a whole second). None where the store does not say.
+    said (over HTTP cut down to a whole second). `metadata` is what the object's writer gave, without the identity of
+    the write. None where the store does not say.
     """
 
     path: str
@@ -103,15 +108,18 @@ class Info:
     modified_ms: int | None
     write_id: str | None
     answered_ms: int | None = None
+    content_type: str | None = None
+    metadata: Mapping[str, str] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object in a listing. `modified_ms` is the store's clock, epoch ms."""
+    """One object in a listing. `modified_ms` is the store's clock, epoch ms; `version` is None where none is listed."""
 
     path: str
     size: int
     modified_ms: int | None
+    version: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,7 @@ class Upload:
     token: str
     tags: tuple[str, ...] = ()
     sent: int = 0
+    attributes: Attributes | None = None
 
 
 ListAnswer = Page | NotNow | NoAnswer

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fsspec_cas.answer import Content, Entry, Info, ListAnswer, Missing, Page, Seen, Unchanged, WriteAnswer
-from fsspec_cas.backends import Backend, backend_for, off_thread, split_url
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends import Backend, attributes_of, backend_for, off_thread, split_url
 from fsspec_cas.bridge.drive import Inline, OnLoop, OwnLoop
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine, World
@@ -134,49 +136,95 @@ class AsyncStore:
         answer = await self._sender.head(full, timeout)
         if not isinstance(answer, Seen):
             raise ObjectNotFound(f"there is no object at {full!r}", path=full)
-        return Info(full, answer.version, answer.size, answer.modified_ms, answer.write_id, answer.answered_ms)
+        return Info(
+            full,
+            answer.version,
+            answer.size,
+            answer.modified_ms,
+            answer.write_id,
+            answer.answered_ms,
+            answer.content_type,
+            answer.metadata,
+        )
 
     async def put_if_absent(
-        self, path: str, data: Bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
+        self,
+        /,
+        path: str,
+        data: Bytes,
+        *,
+        create_once: bool = False,
+        timeout: float = TIMEOUT_S,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **own: Any,
     ) -> Outcome:
         """Create the object, or lose to whoever did.
 
         `create_once=True` promises that nobody ever overwrites or deletes this path; then a lost answer can always
         be settled.
 
+        `content_type` and `metadata` (lower-case names, ASCII texts) are kept with the object, and `head` shows them;
+        `own` is what the store's API takes besides, by its own names: `CacheControl`, `ACL`, `Tagging`, `StorageClass`
+        of S3, `cacheControl` of GCS, `tags` of Azure. They are this write's alone: the next one replaces them all.
+
         Raises:
             NotBytes: `data` is not bytes; nothing was sent.
+            InvalidInput: an argument that this kind of store does not take; nothing was sent.
+            NotSupported: local files keep bytes alone, and memory no more than content type and metadata.
             StoreError: the store did not do it, and no copy of this write can still arrive.
         """
-        write = self._new_write(path, ABSENT, create_once=create_once)
+        attributes = self._attributes(content_type, metadata, own)
+        write = self._new_write(path, ABSENT, create_once=create_once, attributes=attributes)
         return await self._sender.write(write, check_bytes(path, data), timeout)
 
     async def put_if_match(
-        self, path: str, data: Bytes, version: Version | str, *, timeout: float = TIMEOUT_S
+        self,
+        /,
+        path: str,
+        data: Bytes,
+        version: Version | str,
+        *,
+        timeout: float = TIMEOUT_S,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **own: Any,
     ) -> Outcome:
         """Replace the object if it still is at `version`, given as such or as its text.
 
         Where versions are not unique (S3), an object that went A-B-A is "still at A"; write bytes that never repeat.
+        The other arguments are those of `put_if_absent`; of what is replaced none is kept.
         """
-        write = self._new_write(path, self._own(version), create_once=False)
+        attributes = self._attributes(content_type, metadata, own)
+        write = self._new_write(path, self._own(version), create_once=False, attributes=attributes)
         return await self._sender.write(write, check_bytes(path, data), timeout)
 
     def open_exclusive(
-        self, path: str, *, part_size: int = PART_BYTES, create_once: bool = False, timeout: float = TIMEOUT_S
+        self,
+        path: str,
+        *,
+        part_size: int = PART_BYTES,
+        create_once: bool = False,
+        timeout: float = TIMEOUT_S,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **own: Any,
     ) -> AsyncExclusive:
         """A writer whose object appears when it is closed, as a whole, and only if nothing is there then.
 
         Memory is bounded by a few times `part_size` bytes, whatever is written. What fits into one part is a
         `put_if_absent`; more goes in parts, and the completion carries the condition. An exception inside `async with`,
-        or no `close`, leaves nothing. `timeout` is for each part and for the end, in seconds.
+        or no `close`, leaves nothing. `timeout` is for each part and for the end, in seconds. The other arguments are
+        those of `put_if_absent`.
 
         Not promised: more than the store's own conditional completion. SeaweedFS 4.48 lets several of many completions
         at the same moment succeed, fake-gcs-server ignores their conditions; `fsspec-cas probe` shows it.
 
         Raises:
-            InvalidInput: the store does not take parts of this size.
+            InvalidInput: the store does not take parts of this size, or one of the other arguments.
         """
-        write = self._new_write(path, ABSENT, create_once=create_once)
+        attributes = self._attributes(content_type, metadata, own)
+        write = self._new_write(path, ABSENT, create_once=create_once, attributes=attributes)
         timeout = seconds(timeout)
         return AsyncExclusive(self.backend.uploads, write, self._sender, part_size=part_size, timeout=timeout)
 
@@ -244,7 +292,7 @@ class AsyncStore:
         token: str | None = None
         while True:
             page = await self._page(full, after, token, timeout)
-            found += [Entry(self._relative(one.path), one.size, one.modified_ms) for one in page.entries]
+            found += [replace(one, path=self._relative(one.path)) for one in page.entries]
             token = page.token
             if token is None or (stop_at is not None and found and found[-1].path >= stop_at):
                 kept = (entry for entry in found if stop_at is None or entry.path < stop_at)
@@ -284,10 +332,19 @@ class AsyncStore:
             return await self.put_if_absent(path, fn(None), timeout=timeout)
         return await self.put_if_match(path, fn(content.data), content.version, timeout=timeout)
 
-    def _new_write(self, path: str, condition: Condition, *, create_once: bool) -> Write:
+    def _attributes(
+        self, content_type: str | None, metadata: Mapping[str, str] | None, own: dict[str, Any]
+    ) -> Attributes | None:
+        if content_type is None and metadata is None and not own:
+            return None
+        return attributes_of(self.backend.name, self.backend.attribute_rules, content_type, metadata, own)
+
+    def _new_write(
+        self, path: str, condition: Condition, *, create_once: bool, attributes: Attributes | None = None
+    ) -> Write:
         if check_path(path).endswith("/"):
             raise InvalidInput(f"{path!r} names a folder: write the object's path without the slash", path=path)
-        return Write(self._full(path), condition, self._world.new_id(), create_once)
+        return Write(self._full(path), condition, self._world.new_id(), create_once, attributes=attributes)
 
     def _full(self, path: str) -> str:
         return self._below(check_path(path))

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from fsspec_cas.attributes import Attributes
 from fsspec_cas.errors import AlreadyExists, OutcomeUnknown, VersionMismatch
 from fsspec_cas.version import ABSENT, Absent, Condition, Version
 
@@ -26,7 +27,8 @@ class Write:
     """One logical write or delete: its identity is chosen once and kept over all its sends.
 
     `create_once` says that nobody ever overwrites or deletes this path. Then another writer's object there
-    proves that this write never was, also after a lost answer. `removes` says that it is a delete.
+    proves that this write never was, also after a lost answer. `removes` says that it is a delete. `attributes` are
+    what the object is made with besides its bytes.
     """
 
     path: str
@@ -34,6 +36,7 @@ class Write:
     write_id: str
     create_once: bool = False
     removes: bool = False
+    attributes: Attributes | None = None
 
 
 class _ThreeWay:

@@ -16,7 +16,7 @@ conditions (see `fsspec-cas probe`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -163,10 +163,27 @@ class Store:
         return self._async.capabilities
 
     def open_exclusive(
-        self, path: str, *, part_size: int = PART_BYTES, create_once: bool = False, timeout: float = TIMEOUT_S
+        self,
+        path: str,
+        *,
+        part_size: int = PART_BYTES,
+        create_once: bool = False,
+        timeout: float = TIMEOUT_S,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **own: Any,
     ) -> Exclusive:
-        """See `AsyncStore.open_exclusive`."""
-        inner = self._async.open_exclusive(path, part_size=part_size, create_once=create_once, timeout=timeout)
+        """A writer whose object appears when it is closed, as a whole, and only if nothing is there then.
+
+        Memory is bounded by a few times `part_size` bytes, whatever is written. Left by an exception, or never closed,
+        it leaves nothing. `timeout` is for each part and for the end, in seconds. The other arguments are those of
+        `put_if_absent`; what is not promised stands at `AsyncStore.open_exclusive`.
+
+        Raises:
+            InvalidInput: the store does not take parts of this size, or one of the other arguments.
+        """
+        how = {"content_type": content_type, "metadata": metadata, **own}
+        inner = self._async.open_exclusive(path, part_size=part_size, create_once=create_once, timeout=timeout, **how)
         return Exclusive(inner, self._drive)
 
     read = sync(AsyncStore.read)

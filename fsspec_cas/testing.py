@@ -27,7 +27,8 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
-from fsspec_cas.backends import Backend, PartRules, Uploads
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends import AttributeRules, Backend, PartRules, Uploads, with_attributes
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import World
 from fsspec_cas.version import Condition, Version
@@ -178,6 +179,11 @@ class Faulty:
         return self.inner.capabilities
 
     @property
+    def attribute_rules(self) -> AttributeRules:
+        """As the backend below."""
+        return self.inner.attribute_rules
+
+    @property
     def blocking(self) -> bool:
         """As the backend below."""
         return self.inner.blocking
@@ -193,10 +199,20 @@ class Faulty:
         return {operation: list(faults) for operation, faults in self._plan.items() if faults}
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
     ) -> WriteAnswer:
         """The write, as the plan has it."""
-        return await self._do("put", lambda: self.inner.put(path, data, condition, write_id, timeout_s=timeout_s))
+        more = with_attributes(attributes)
+        return await self._do(
+            "put", lambda: self.inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+        )
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """The look, as the plan has it."""
@@ -289,8 +305,13 @@ class _FaultyUploads:
     def rules(self) -> PartRules:
         return self._inner.rules
 
-    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
-        answer: UploadAnswer = await self._do("begin", lambda: self._inner.begin(path, write_id, timeout_s=timeout_s))
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
+        more = with_attributes(attributes)
+        answer: UploadAnswer = await self._do(
+            "begin", lambda: self._inner.begin(path, write_id, timeout_s=timeout_s, **more)
+        )
         return answer
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:

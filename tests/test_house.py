@@ -26,7 +26,7 @@ MODULES = {
 # From the ground up; what stands in one line does not know its neighbours.
 FLOORS: dict[str, list[tuple[str, ...]]] = {
     "fsspec_cas": [
-        ("capability", "clock"),
+        ("attributes", "capability", "clock"),
         ("errors", "outcome", "version"),  # three nouns that are tied by annotations
         ("answer", "command", "content", "given", "naming"),
         ("bridge",),
@@ -81,6 +81,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
 # Decisions and codecs, by folder or module: no store, no clock, no thread. Which foreign libraries they may have.
 PURE: dict[str, set[str]] = {
     "fsspec_cas.version": set(),
+    "fsspec_cas.attributes": set(),
     "fsspec_cas.errors": set(),
     "fsspec_cas.outcome": set(),
     "fsspec_cas.answer": set(),

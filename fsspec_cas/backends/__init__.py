@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules, attributes_of
 from fsspec_cas.backends.base import WRITE_ID_KEY, Backend, PartRules, Uploads
 from fsspec_cas.backends.options import check_options
 from fsspec_cas.bridge.drive import Inline
@@ -22,7 +24,19 @@ from fsspec_cas.errors import InvalidUrl, NotSupported
 from fsspec_cas.naming import check_url
 from fsspec_cas.version import Condition, Version
 
-__all__ = ["WRITE_ID_KEY", "Backend", "PartRules", "Uploads", "backend_for", "off_thread", "place_of", "split_url"]
+__all__ = [
+    "WRITE_ID_KEY",
+    "AttributeRules",
+    "Backend",
+    "PartRules",
+    "Uploads",
+    "attributes_of",
+    "backend_for",
+    "off_thread",
+    "place_of",
+    "split_url",
+    "with_attributes",
+]
 
 T = TypeVar("T")
 
@@ -118,6 +132,11 @@ def off_thread(backend: Backend) -> Backend:
     return _OffThread(backend) if backend.blocking else backend
 
 
+def with_attributes(attributes: Attributes | None) -> dict[str, Attributes]:
+    """The argument `attributes` of `put` and `begin`, where there are some."""
+    return {} if attributes is None else {"attributes": attributes}
+
+
 class _OffThread:
     blocking = False
 
@@ -134,13 +153,26 @@ class _OffThread:
         return self._inner.capabilities
 
     @property
+    def attribute_rules(self) -> AttributeRules:
+        return self._inner.attribute_rules
+
+    @property
     def uploads(self) -> Uploads:
         return _UploadsOffThread(self._inner.uploads)
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
     ) -> WriteAnswer:
-        return await self._run(self._inner.put(path, data, condition, write_id, timeout_s=timeout_s))
+        return await self._run(
+            self._inner.put(path, data, condition, write_id, timeout_s=timeout_s, **with_attributes(attributes))
+        )
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         return await self._run(self._inner.head(path, timeout_s=timeout_s))
@@ -175,8 +207,10 @@ class _UploadsOffThread:
     def rules(self) -> PartRules:
         return self._inner.rules
 
-    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
-        return await self._run(self._inner.begin(path, write_id, timeout_s=timeout_s))
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
+        return await self._run(self._inner.begin(path, write_id, timeout_s=timeout_s, **with_attributes(attributes)))
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         return await self._run(self._inner.add(upload, data, timeout_s=timeout_s))

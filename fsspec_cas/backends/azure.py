@@ -46,7 +46,9 @@ from fsspec_cas.answer import (
     Upload,
     WriteAnswer,
 )
-from fsspec_cas.backends.azure_uploads import AzureUploads
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
+from fsspec_cas.backends.azure_uploads import AZURE_RULES, BLOB_ID_KEY, AzureUploads, described
 from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, no_refusal, retry_after_s, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, StoreError
@@ -54,7 +56,6 @@ from fsspec_cas.version import Absent, Condition, Version
 
 A = TypeVar("A")
 
-_WRITE_ID_KEY = "cas_id"  # Azure wants names of metadata to be C# identifiers, so no hyphen
 _CAPABILITIES = Capabilities(
     create=True,
     match=True,
@@ -89,6 +90,7 @@ class AzureBackend:
 
     name = "azure"
     capabilities = _CAPABILITIES
+    attribute_rules: AttributeRules = AZURE_RULES
     blocking = False
 
     def __init__(self, fs: Any) -> None:
@@ -103,21 +105,30 @@ class AzureBackend:
     @property
     def uploads(self) -> AzureUploads:
         """Staged blocks."""
-        return AzureUploads(self._ask_blob, _WRITE_ID_KEY, _create_refusal)
+        return AzureUploads(self._ask_blob, _create_refusal)
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
     ) -> WriteAnswer:
         """Put Blob with If-None-Match: * or If-Match; see `_create_in_a_block` for the other way to create."""
         if isinstance(condition, Absent) and path in self._unfinished:
             self._unfinished.discard(path)
-            return await self._create_in_a_block(path, data, write_id, timeout_s)
+            return await self._create_in_a_block(
+                Upload(path, write_id, write_id, attributes=attributes), data, timeout_s
+            )
 
         async def send(blob: BlobClient, settings: dict[str, Any]) -> WriteAnswer:
             answer = await blob.upload_blob(
                 data,
                 length=len(data),
-                metadata={_WRITE_ID_KEY: write_id},
+                **described(write_id, attributes),
                 **_put_condition(condition),
                 **settings,
             )
@@ -130,7 +141,7 @@ class AzureBackend:
         refusal = exists if isinstance(condition, Absent) else _write_refusal
         return await self._ask_blob(path, send, refusal, timeout_s)
 
-    async def _create_in_a_block(self, path: str, data: bytes, write_id: str, timeout_s: float) -> WriteAnswer:
+    async def _create_in_a_block(self, upload: Upload, data: bytes, timeout_s: float) -> WriteAnswer:
         """Put Block and Put Block List with If-None-Match: *, which looks at nothing but committed blobs.
 
         Azurite takes a blob's staged blocks for the blob and refuses Put Blob while an upload is open, or was left. The
@@ -138,15 +149,15 @@ class AzureBackend:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
-        staged = await self.uploads.add(Upload(path, write_id, write_id), data, timeout_s=timeout_s)
+        staged = await self.uploads.add(upload, data, timeout_s=timeout_s)
         if isinstance(staged, (NotNow, NoAnswer)):
             return NotNow(staged.why, staged.retry_after_s)  # a staged block is nobody's to see
         if isinstance(staged, Denied):
-            return Denied(path)
+            return Denied(upload.path)
         answer = await self.uploads.finish(staged, b"", timeout_s=deadline - clock())
         if isinstance(answer, Gone):
             return NotNow(answer.why)  # another commit dropped my block before mine
-        return Denied(path) if isinstance(answer, Denied) else answer
+        return Denied(upload.path) if isinstance(answer, Denied) else answer
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """Get Blob Properties."""
@@ -283,12 +294,20 @@ def _seen(path: str, properties: Any, data: bytes | None) -> Seen:
     metadata = {name.lower(): value for name, value in (properties.metadata or {}).items()}
     size = properties.size if data is None else len(data)
     return Seen(
-        Version("azure", properties.etag), size, epoch_ms(properties.last_modified), metadata.get(_WRITE_ID_KEY), data
+        Version("azure", properties.etag),
+        size,
+        epoch_ms(properties.last_modified),
+        metadata.pop(BLOB_ID_KEY, None),
+        data,
+        content_type=getattr(properties.content_settings, "content_type", None),
+        metadata=metadata,
     )
 
 
 def _entry(container: str, item: Any) -> Entry:
-    return Entry(f"{container}/{item.name}", item.size, epoch_ms(item.last_modified))
+    etag = item.etag and (item.etag if item.etag.startswith('"') else f'"{item.etag}"')  # listed without its quotes
+    version = Version("azure", etag) if etag else None
+    return Entry(f"{container}/{item.name}", item.size, epoch_ms(item.last_modified), version)
 
 
 def _is_folder(item: Any) -> bool:

@@ -17,33 +17,45 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from azure.core import MatchConditions
-from azure.storage.blob import BlobBlock
+from azure.storage.blob import BlobBlock, ContentSettings
 from azure.storage.blob.aio import BlobClient
 
 from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, Upload, UploadAnswer
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.backends.wire import Ask
 from fsspec_cas.errors import StoreError
 from fsspec_cas.version import Version
 
 _RULES = PartRules(most_parts=50_000, tail_with_finish=False)
+BLOB_ID_KEY = "cas_id"  # Azure wants names of metadata to be C# identifiers, so no hyphen
+_OF_ALL = "later looks at the blob need it too, and adlfs has no place for it"
+AZURE_RULES = AttributeRules(
+    own=frozenset({"content_settings", "immutability_policy", "legal_hold", "standard_blob_tier", "tags"}),
+    refused=dict.fromkeys(("cpk", "encryption_scope"), _OF_ALL),
+    instead={"content_settings": "content_type"},
+    hyphens=False,
+    reserved=BLOB_ID_KEY,
+)
 _OTHER_IDS = "InvalidBlobOrBlock"
 _GONE = "InvalidBlockList"
 
 
 @dataclass(frozen=True, slots=True)
 class AzureUploads:
-    """Uploads over the Blob API; `id_key` names the metadata that carries a write's identity."""
+    """Uploads over the Blob API."""
 
     ask: Ask[[BlobClient, dict[str, Any]]]
-    id_key: str
     refused: Callable[[int, str], Denied | None]
     rules: PartRules = _RULES
 
-    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
         """Nothing to ask for: the first block begins it."""
         del timeout_s
-        return Upload(path, write_id, write_id)
+        return Upload(path, write_id, write_id, attributes=attributes)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """Put Block; the same id again replaces the block."""
@@ -72,7 +84,7 @@ class AzureUploads:
         async def send(blob: BlobClient, settings: dict[str, Any]) -> FinishAnswer:
             answer = await blob.commit_block_list(
                 [BlobBlock(tag) for tag in upload.tags],
-                metadata={self.id_key: upload.write_id},
+                **described(upload.write_id, upload.attributes),
                 match_condition=MatchConditions.IfMissing,
                 **settings,
             )
@@ -88,6 +100,15 @@ class AzureUploads:
         if code == _GONE:
             return Gone(f"{status} {code}: the blocks were committed or dropped")
         return self.refused(status, code)
+
+
+def described(write_id: str, attributes: Attributes | None) -> dict[str, Any]:
+    """What a request that makes a blob says of it."""
+    more = attributes or Attributes()
+    own = dict(more.own)
+    if more.content_type:
+        own["content_settings"] = ContentSettings(content_type=more.content_type)
+    return {**own, "metadata": {**more.metadata, BLOB_ID_KEY: write_id}}
 
 
 def _block_id(upload: Upload) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fsspec_cas.answer import FinishAnswer, ListAnswer, ReadAnswer, Upload, UploadAnswer, WriteAnswer
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.version import Condition, Version
 
@@ -41,7 +43,9 @@ class Uploads(Protocol):
     def rules(self) -> PartRules:
         """What the parts must be like."""
 
-    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
         """Open an upload; nothing is visible at `path`."""
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
@@ -66,6 +70,10 @@ class Backend(Protocol):
         """What this kind of store is documented to do."""
 
     @property
+    def attribute_rules(self) -> AttributeRules:
+        """What it keeps beside an object's bytes."""
+
+    @property
     def blocking(self) -> bool:
         """True if the coroutines below never suspend, so that they can be run without an event loop."""
 
@@ -74,9 +82,16 @@ class Backend(Protocol):
         """The same store, for objects that are sent in parts."""
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
     ) -> WriteAnswer:
-        """Write the whole object if the condition holds."""
+        """Write the whole object if the condition holds. `attributes` are given only where the caller gave some."""
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
         """The object's version, size, time and identity; no body."""

@@ -41,8 +41,10 @@ from fsspec_cas.answer import (
     Unchanged,
     WriteAnswer,
 )
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
-from fsspec_cas.backends.gcs_uploads import GcsUploads, Request, Response
+from fsspec_cas.backends.gcs_uploads import GCS_RULES, GcsUploads, Request, Response, resource_of
 from fsspec_cas.backends.wire import PerLoop, epoch_ms, http_date_ms, no_refusal, retry_after_s, sends_once
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import AccessDenied, BucketNotFound, StoreError
@@ -61,8 +63,8 @@ _CAPABILITIES = Capabilities(
     writes_per_s=1.0,
 )
 _PACE_S = 0.5  # half of what has to lie between two writes of one object; GCS says no Retry-After
-_HEAD_FIELDS = "generation,size,updated,metadata"
-_LIST_FIELDS = "items(name,size,updated),nextPageToken"
+_HEAD_FIELDS = "generation,size,updated,metadata,contentType"
+_LIST_FIELDS = "items(name,size,updated,generation),nextPageToken"
 _META_HEADER = f"x-goog-meta-{WRITE_ID_KEY}"
 # Old projects get "slow down" as 403 with one of these reasons.
 _THROTTLE_REASONS = ("rateLimitExceeded", "userRateLimitExceeded")
@@ -74,6 +76,7 @@ class GcsBackend:
 
     name = "gcs"
     capabilities = _CAPABILITIES
+    attribute_rules: AttributeRules = GCS_RULES
     blocking = False
 
     def __init__(self, fs: Any) -> None:
@@ -90,16 +93,24 @@ class GcsBackend:
         return GcsUploads(self._ask)
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
     ) -> WriteAnswer:
         """A multipart upload with ifGenerationMatch; zero stands for "nothing is there"."""
         bucket, _, key = path.partition("/")
         generation = "0" if isinstance(condition, Absent) else condition.token
-        kind, body = _multipart({"name": key, "metadata": {WRITE_ID_KEY: write_id}}, data, write_id)
+        resource, query = resource_of(key, write_id, attributes)
+        kind, body = _multipart(resource, data, write_id)
         request = Request(
             "POST",
             f"upload/storage/v1/b/{_quote(bucket)}/o",
-            {"uploadType": "multipart", "ifGenerationMatch": generation, "fields": "generation"},
+            {"uploadType": "multipart", "ifGenerationMatch": generation, "fields": "generation", **query},
             {"Content-Type": kind},
             body,
         )
@@ -248,7 +259,7 @@ def _multipart(resource: dict[str, Any], data: bytes, boundary: str) -> tuple[st
         mark += "-"
     head = (
         f"--{mark}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(resource)}\r\n"
-        f"--{mark}\r\nContent-Type: application/octet-stream\r\n\r\n"
+        f"--{mark}\r\nContent-Type: {resource['contentType']}\r\n\r\n"
     )
     return f'multipart/related; boundary="{mark}"', b"".join((head.encode(), data, f"\r\n--{mark}--\r\n".encode()))
 
@@ -263,7 +274,8 @@ def _object(path: str) -> str:
 
 
 def _entry(bucket: str, item: dict[str, Any]) -> Entry:
-    return Entry(f"{bucket}/{item['name']}", int(item.get("size", 0)), _rfc3339_ms(item.get("updated")))
+    version = Version("gcs", str(item["generation"])) if item.get("generation") else None
+    return Entry(f"{bucket}/{item['name']}", int(item.get("size", 0)), _rfc3339_ms(item.get("updated")), version)
 
 
 def _seen_head(response: Response) -> Seen | NoAnswer:
@@ -277,6 +289,8 @@ def _seen_head(response: Response) -> Seen | NoAnswer:
         _rfc3339_ms(found.get("updated")),
         metadata.get(WRITE_ID_KEY),
         answered_ms=http_date_ms(response.headers.get("Date")),
+        content_type=found.get("contentType"),
+        metadata={name: value for name, value in metadata.items() if name != WRITE_ID_KEY},
     )
 
 

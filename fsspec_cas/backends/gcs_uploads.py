@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, NoAnswer, NotNow, Upload, UploadAnswer
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY, PartRules
 from fsspec_cas.errors import StoreError
 from fsspec_cas.version import Version
@@ -22,6 +24,14 @@ from fsspec_cas.version import Version
 A = TypeVar("A")
 
 _RULES = PartRules(least_bytes=256 * 1024, multiple_bytes=256 * 1024)
+_IN_THE_QUERY = ("kmsKeyName", "predefinedAcl")
+GCS_RULES = AttributeRules(
+    own=frozenset(
+        {"cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "storageClass"}
+        | {"eventBasedHold", "temporaryHold", *_IN_THE_QUERY}
+    ),
+    same={"contentType": "content_type"},
+)
 _ABORTED = 499  # "client closed request": what a cancelled session answers
 
 
@@ -75,15 +85,18 @@ class GcsUploads:
     ask: Ask
     rules: PartRules = _RULES
 
-    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
         """Open a session."""
         bucket, _, key = path.partition("/")
+        resource, query = resource_of(key, write_id, attributes)
         request = Request(
             "POST",
             f"upload/storage/v1/b/{quote(bucket, safe='')}/o",
-            {"uploadType": "resumable", "ifGenerationMatch": "0", "name": key},
-            {"Content-Type": "application/json", "X-Upload-Content-Type": "application/octet-stream"},
-            json.dumps({"name": key, "metadata": {WRITE_ID_KEY: write_id}}).encode(),
+            {"uploadType": "resumable", "ifGenerationMatch": "0", "name": key, **query},
+            {"Content-Type": "application/json", "X-Upload-Content-Type": resource["contentType"]},
+            json.dumps(resource).encode(),
         )
 
         def begun(response: Response) -> UploadAnswer:
@@ -131,6 +144,15 @@ class GcsUploads:
 
         request = Request("DELETE", "", {}, {"Content-Length": "0"}, url=upload.token)
         await self.ask(upload.path, request, lambda _: True, cancelled, timeout_s)
+
+
+def resource_of(key: str, write_id: str, attributes: Attributes | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The resource of an object that is to be made, and what goes into the query with it."""
+    more = attributes or Attributes()
+    query = {name: str(more.own[name]) for name in _IN_THE_QUERY if name in more.own}
+    own = {name: value for name, value in more.own.items() if name not in query}
+    kind = more.content_type or "application/octet-stream"
+    return {**own, "name": key, "contentType": kind, "metadata": {**more.metadata, WRITE_ID_KEY: write_id}}, query
 
 
 def _chunk(upload: Upload, data: bytes, total: str) -> Request:

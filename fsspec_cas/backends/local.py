@@ -43,6 +43,8 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.backends.local_names import (
     TEMPORARY,
@@ -69,6 +71,7 @@ class LocalBackend:
 
     name = "local"
     capabilities = _CAPABILITIES
+    attribute_rules = AttributeRules(keeps=False)
     blocking = True
 
     @property
@@ -77,9 +80,17 @@ class LocalBackend:
         return LocalUploads()
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
     ) -> WriteAnswer:
         """Link or rename a synced temporary file into place."""
+        del attributes  # it keeps none
         with _as_store_error(path):
             if isinstance(condition, Absent):
                 return _create(resolved(path), data, write_id)
@@ -140,9 +151,11 @@ class LocalUploads:
 
     rules = PartRules()
 
-    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
         """Make the temporary file."""
-        del timeout_s
+        del timeout_s, attributes
         with _as_store_error(path):
             target = resolved(path)
             _make_folders(target.parent)
@@ -350,7 +363,7 @@ def _walk(folder: str) -> Iterator[Entry]:
                 yield from _walk(child.path)
             elif child.is_file() and not child.name.startswith(TEMPORARY):
                 stat = child.stat()
-                yield Entry(child.path, stat.st_size, stat.st_mtime_ns // 1_000_000)
+                yield Entry(child.path, stat.st_size, stat.st_mtime_ns // 1_000_000, _version(stat))
         except FileNotFoundError:
             continue  # removed while we looked
 

@@ -26,6 +26,8 @@ from fsspec_cas.answer import (
     UploadAnswer,
     WriteAnswer,
 )
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.errors import StoreError
@@ -41,6 +43,7 @@ class MemoryBackend:
 
     name = "memory"
     capabilities = _CAPABILITIES
+    attribute_rules = AttributeRules()
     blocking = True
 
     # The objects of MemoryFileSystem belong to the process, and so does what guards them.
@@ -57,7 +60,14 @@ class MemoryBackend:
         return self._uploads
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
     ) -> WriteAnswer:
         """Replace the object's file under the guard."""
         del timeout_s
@@ -68,7 +78,7 @@ class MemoryBackend:
             file = self._made(path, data)
             if self._fs._intrans:  # noqa: SLF001 - a conditional write does not wait for fsspec's transaction
                 file.commit()
-            file.cas_write_id = write_id
+            file.cas_write_id, file.cas_attributes = write_id, attributes or Attributes()
             return Applied(self._version(path))
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
@@ -103,7 +113,7 @@ class MemoryBackend:
         after = "" if start_after is None else _key(start_after)
         with self._guard:
             files = sorted((n, f) for n, f in self._fs.store.items() if n.startswith(_key(prefix)) and n > after)
-            return Page(tuple(Entry(n, f.size, _modified_ms(f)) for n, f in files))
+            return Page(tuple(Entry(n, f.size, _modified_ms(f), self._version(n)) for n, f in files))
 
     def adapt(self, refused: str = "") -> bool:
         """There is one dialect."""
@@ -130,7 +140,9 @@ class MemoryBackend:
             return Missing()
         data = file.getvalue() if with_data else None
         write_id = getattr(file, "cas_write_id", None)
-        return Seen(version, file.size, _modified_ms(file), write_id, data)
+        kept = getattr(file, "cas_attributes", None) or Attributes()
+        seen = Seen(version, file.size, _modified_ms(file), write_id, data)
+        return replace(seen, content_type=kept.content_type, metadata=kept.metadata)
 
     def _version(self, path: str) -> Version | None:
         file = self._file(path)
@@ -153,11 +165,13 @@ class MemoryUploads:
         self._backend = backend
         self._parts: dict[str, list[bytes]] = {}
 
-    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
         """An empty list."""
         del timeout_s
         self._parts[write_id] = []
-        return Upload(path, write_id, write_id)
+        return Upload(path, write_id, write_id, attributes=attributes)
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         """One more in the list."""
@@ -171,7 +185,8 @@ class MemoryUploads:
         if parts is None:
             return Gone("the upload is not there any more")
         data = b"".join((*parts, tail))
-        return await self._backend.put(upload.path, data, ABSENT, upload.write_id, timeout_s=timeout_s)
+        put, attributes = self._backend.put, upload.attributes
+        return await put(upload.path, data, ABSENT, upload.write_id, timeout_s=timeout_s, attributes=attributes)
 
     async def abort(self, upload: Upload, *, timeout_s: float) -> None:
         """Forget the list."""

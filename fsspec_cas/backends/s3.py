@@ -37,9 +37,11 @@ from fsspec_cas.answer import (
     Unchanged,
     WriteAnswer,
 )
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
-from fsspec_cas.backends.s3_client import Connection, Settings, connect, key_of
-from fsspec_cas.backends.s3_listing import page_of
+from fsspec_cas.backends.s3_client import S3_RULES, Connection, Settings, connect, key_of
+from fsspec_cas.backends.s3_listing import page_of, version_of
 from fsspec_cas.backends.s3_uploads import S3Uploads
 from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, no_refusal, retry_after_s, within
 from fsspec_cas.capability import Capabilities
@@ -79,6 +81,7 @@ class S3Backend:
 
     name = "s3"
     capabilities = _CAPABILITIES
+    attribute_rules: AttributeRules = S3_RULES
     blocking = False
 
     def __init__(self, fs: Any) -> None:
@@ -99,7 +102,14 @@ class S3Backend:
         return S3Uploads(self._ask, self._settings)
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self,
+        path: str,
+        data: bytes,
+        condition: Condition,
+        write_id: str,
+        *,
+        timeout_s: float,
+        attributes: Attributes | None = None,
     ) -> WriteAnswer:
         """PutObject with If-None-Match: * or If-Match."""
         creating, quoted = isinstance(condition, Absent), self._quoted
@@ -108,7 +118,7 @@ class S3Backend:
 
         async def send(client: Any) -> WriteAnswer:
             answer = await client.put_object(
-                **self._settings.making(write_id),
+                **self._settings.making(write_id, attributes),
                 **key_of(path),
                 Body=data,
                 **if_header,
@@ -116,7 +126,7 @@ class S3Backend:
             if not creating:
                 self._proved = quoted
             # No ETag: an error inside a 200, or a proxy that strips headers.
-            return Applied(_version(answer["ETag"]) if answer.get("ETag") else None)
+            return Applied(version_of(answer.get("ETag")))
 
         def refusal(status: int, code: str) -> Denied | None:
             false = (_create_refusal if creating else _write_refusal)(status, code)
@@ -281,21 +291,19 @@ def _dialect(*, quoted: bool) -> str:
     return "quoted" if quoted else "unquoted"
 
 
-def _version(etag: str) -> Version:
-    # Some gateways take the quotes off some answers; it is one version all the same.
-    return Version("s3", etag if etag.startswith(('"', "W/")) else f'"{etag}"')
-
-
 def _seen(path: str, answer: dict[str, Any], data: bytes | None) -> Seen:
-    if not answer.get("ETag"):
+    version = version_of(answer.get("ETag"))
+    if version is None:
         raise StoreError(f"the answer for {path!r} has no ETag; what was read has no version", path=path)
     return Seen(
-        _version(answer["ETag"]),
+        version,
         answer["ContentLength"] if data is None else len(data),
         epoch_ms(answer.get("LastModified")),
         answer.get("Metadata", {}).get(WRITE_ID_KEY),
         data,
         http_date_ms(_headers(answer).get("date")),
+        answer.get("ContentType"),
+        {name: value for name, value in answer.get("Metadata", {}).items() if name != WRITE_ID_KEY},
     )
 
 

@@ -23,12 +23,25 @@ import aiobotocore.session
 import botocore.loaders
 from s3fs import S3FileSystem
 
+from fsspec_cas.attributes import Attributes
+from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
 from fsspec_cas.backends.s3_listing import EVENT, read_listing
 from fsspec_cas.backends.wire import Trip, sends_once
 from fsspec_cas.errors import InvalidInput
 
 _OURS = ("Bucket", "Key", "Body", "IfMatch", "IfNoneMatch", "UploadId", "PartNumber", "MultipartUpload")
+_OF_ALL = "later looks at the object need it too, so give it to all requests, in s3_additional_kwargs"
+S3_RULES = AttributeRules(
+    own=frozenset(
+        {"ACL", "BucketKeyEnabled", "CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage"}
+        | {"Expires", "GrantFullControl", "GrantRead", "GrantReadACP", "GrantWriteACP", "ObjectLockLegalHoldStatus"}
+        | {"ObjectLockMode", "ObjectLockRetainUntilDate", "SSEKMSEncryptionContext", "SSEKMSKeyId"}
+        | {"ServerSideEncryption", "StorageClass", "Tagging", "WebsiteRedirectLocation"}
+    ),
+    same={"ContentType": "content_type", "Metadata": "metadata"},
+    refused=dict.fromkeys(("SSECustomerAlgorithm", "SSECustomerKey", "SSECustomerKeyMD5"), _OF_ALL),
+)
 _SMALL_BYTES = 64 * 1024  # on its way before a server that refuses it could have said so
 
 
@@ -59,9 +72,15 @@ class Settings:
         if not isinstance(self.given.get("Metadata", {}), dict):
             raise InvalidInput("s3_additional_kwargs has a 'Metadata' that is no dict of names and texts")
 
-    def making(self, write_id: str) -> dict[str, Any]:
-        """For a request that makes an object: all of them, so that S3's client refuses what it does not know."""
-        return {**self.given, "Metadata": {**self.given.get("Metadata", {}), WRITE_ID_KEY: write_id}}
+    def making(self, write_id: str, attributes: Attributes | None = None) -> dict[str, Any]:
+        """For a request that makes an object: all of them, so that S3's client refuses what it does not know.
+
+        What one write is given goes before what holds for all.
+        """
+        more = attributes or Attributes()
+        kind = {"ContentType": more.content_type} if more.content_type else {}
+        metadata = {**self.given.get("Metadata", {}), **more.metadata, WRITE_ID_KEY: write_id}
+        return {**self.given, **kind, **more.own, "Metadata": metadata}
 
     def known_to(self, client: Any, operation: str) -> dict[str, Any]:
         """For any other request: what it knows of them, such as the key without which an object cannot be looked at."""

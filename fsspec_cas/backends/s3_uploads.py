@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fsspec_cas.answer import Applied, Denied, FinishAnswer, Gone, Upload, UploadAnswer
+from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.base import PartRules
 from fsspec_cas.backends.s3_client import Settings, key_of
 from fsspec_cas.backends.wire import Ask, no_refusal
@@ -31,11 +32,13 @@ class S3Uploads:
     settings: Settings
     rules: PartRules = _RULES
 
-    async def begin(self, path: str, write_id: str, *, timeout_s: float) -> UploadAnswer:
+    async def begin(
+        self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
+    ) -> UploadAnswer:
         """CreateMultipartUpload."""
 
         async def send(client: Any) -> UploadAnswer:
-            answer = await client.create_multipart_upload(**self.settings.making(write_id), **key_of(path))
+            answer = await client.create_multipart_upload(**self.settings.making(write_id, attributes), **key_of(path))
             return Upload(path, write_id, answer["UploadId"])
 
         return await self.ask(path, send, no_refusal, timeout_s)

@@ -4,6 +4,8 @@
     fs.pipe_file("bucket/leader.json", b"me", mode="create")                      # AlreadyExists if somebody was first
     version = fs.info("bucket/leader.json")["version"]
     fs.put_if_match("bucket/leader.json", b"me again", version)                   # VersionMismatch if it changed
+    fs.rm("bucket/leader.json", if_match=version)                                 # likewise
+    fs.cp("bucket/a", "bucket/b", if_absent=True)                                 # AlreadyExists
     df.to_parquet("cas::s3://bucket/table.parquet")                               # all the rest is the target's own
 
 Promised: `mode="create"` and "xb" are exclusive and their outcome is settled as in `Store`; a lost race raises
@@ -14,37 +16,30 @@ promises: a plain write overwrites, and a bulk operation with `mode="create"` is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fsspec import AbstractFileSystem, filesystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.implementations.chained import ChainedFileSystem
 
-from fsspec_cas.answer import Content
-from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
+from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import backend_for, off_thread
 from fsspec_cas.capability import Capabilities
-from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound, OutcomeUnknown
+from fsspec_cas.errors import AlreadyExists, InvalidInput, NotSupported, ObjectNotFound
 from fsspec_cas.exclusive import PART_BYTES
 from fsspec_cas.filesystem.file import ExclusiveFile, ExclusiveText
 from fsspec_cas.filesystem.forward import attach, plain
-from fsspec_cas.outcome import Outcome, Unknown
+from fsspec_cas.filesystem.versions import Versions
 from fsspec_cas.store import Store
-from fsspec_cas.version import Version
-
-T = TypeVar("T")
 
 _CREATE = "create"
 _MIB = 1024 * 1024
 _TEXT_ARGUMENTS = ("encoding", "errors", "newline")
-# What the target calls the version; of the other kinds a look is asked for, which costs no request.
-_VERSION_KEYS = {"s3": "ETag", "gcs": "generation", "azure": "etag"}
 
 
-class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] # untyped bases
+class CasFileSystem(Versions, AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] # untyped bases
     """Conditional writes on a target filesystem; everything else passes through.
 
     Args:
@@ -123,95 +118,17 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
         """A URL that leads here: `cas::` and the target's."""
         return f"cas::{self.fs.unstrip_protocol(plain(name))}"
 
-    # Conditional calls; `_name` is the coroutine of `name`.
-
-    def put_if_absent(
-        self, path: str, value: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
-    ) -> Version:
-        """Create the object.
-
-        Raises:
-            AlreadyExists: somebody else's is there; nothing was written.
-            OutcomeUnknown: it may have been created.
-        """
-        full = self._full(path)
-        return self._won(full, lambda: self.store.put_if_absent(full, value, create_once=create_once, timeout=timeout))
-
-    def put_if_match(self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S) -> Version:
-        """Replace the object if it still is at `version`, given as such or as its text.
-
-        Raises:
-            VersionMismatch: it is not; nothing was written.
-            OutcomeUnknown: it may have been replaced.
-        """
-        full, condition = self._full(path), Version.of(version)
-        return self._won(full, lambda: self.store.put_if_match(full, value, condition, timeout=timeout))
-
-    def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
-        """Remove the object if it still is at `version`; raises as `put_if_match`."""
-        full, condition = self._full(path), Version.of(version)
-        self._won(full, lambda: self.store.delete_if_match(full, condition, timeout=timeout))
-
-    def read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
-        """Bytes and version, out of one response."""
-        return self.store.read(self._full(path), timeout=timeout)
-
-    def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """The same, or None while it is at `version`."""
-        return self.store.read_if_changed(self._full(path), Version.of(version), timeout=timeout)
-
-    def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        """Read, apply `fn`, write back; again if somebody was faster. See `AsyncStore.update`."""
-        full = self._full(path)
-        try:
-            return self.store.update(full, fn, timeout=timeout)
-        finally:
-            self._changed(full)
-
-    async def _put_if_absent(
-        self, path: str, value: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S
-    ) -> Version:
-        full = self._full(path)
-        write = self._async_store.put_if_absent(full, value, create_once=create_once, timeout=timeout)
-        return (await self._then_changed(full, write)).unwrap()
-
-    async def _put_if_match(
-        self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S
-    ) -> Version:
-        full = self._full(path)
-        write = self._async_store.put_if_match(full, value, Version.of(version), timeout=timeout)
-        return (await self._then_changed(full, write)).unwrap()
-
-    async def _delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
-        full = self._full(path)
-        write = self._async_store.delete_if_match(full, Version.of(version), timeout=timeout)
-        (await self._then_changed(full, write)).unwrap()
-
-    async def _read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
-        return await self._async_store.read(self._full(path), timeout=timeout)
-
-    async def _read_if_changed(
-        self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S
-    ) -> Content | None:
-        return await self._async_store.read_if_changed(self._full(path), Version.of(version), timeout=timeout)
-
-    async def _update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
-        full = self._full(path)
-        return await self._then_changed(full, self._async_store.update(full, fn, timeout=timeout))
-
-    async def _resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Version:
-        """For `OutcomeUnknown.outcome`; sync callers have `OutcomeUnknown.resolve()`."""
-        return (await self._async_store.resolve(unknown, timeout=timeout)).unwrap()
-
     # fsspec's own calls that can be exclusive.
 
     def open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
         """As the target's; a mode with "x" gives an `ExclusiveFile`, whose object appears on a clean close.
 
+        It takes what `put_if_absent` takes besides the bytes: content type, metadata, the store's own names.
+
         Raises:
             AlreadyExists: something is there now; a race that is lost later raises it on close.
-            InvalidInput: "x" stands in the mode with anything else than "b" or "t".
-            NotSupported: an exclusive file cannot be given this argument.
+            InvalidInput: "x" stands in the mode with anything else than "b" or "t", or an argument is none.
+            NotSupported: an exclusive file cannot be given this argument, or this store does not keep it.
         """
         if "x" not in mode:
             return self.fs.open(plain(path), mode, *args, **kwargs)
@@ -235,20 +152,14 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
         return await self.fs.open_async(plain(path), mode, **kwargs)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> Any:
-        """As the target's; `mode="create"` is `put_if_absent`.
-
-        Raises:
-            NotSupported: an exclusive write cannot be given the target's own arguments.
-        """
+        """As the target's; `mode="create"` is `put_if_absent`, with its arguments."""
         if mode == _CREATE:
-            _refuse_arguments(path, kwargs)
-            return self.put_if_absent(path, value)
+            return self.put_if_absent(path, value, **kwargs)
         return self.fs.pipe_file(plain(path), value, mode=mode, **kwargs)
 
     async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> Any:
         if mode == _CREATE:
-            _refuse_arguments(path, kwargs)
-            return await self._put_if_absent(path, value)
+            return await self._put_if_absent(path, value, **kwargs)
         return await self.fs._pipe_file(plain(path), value, mode=mode, **kwargs)  # noqa: SLF001
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> Any:
@@ -268,12 +179,11 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
         """As the target's; `mode="create"` streams into an exclusive file."""
         if mode != _CREATE:
             return self.fs.put_file(lpath, plain(rpath), callback=callback, mode=mode, **kwargs)
-        _refuse_arguments(rpath, kwargs)
         local = Path(lpath)
         if local.is_dir():
             return self.fs.makedirs(plain(rpath), exist_ok=True)
         callback.set_size(local.stat().st_size)
-        with local.open("rb") as source, self._open_exclusive(rpath) as target:
+        with local.open("rb") as source, self._open_exclusive(rpath, **kwargs) as target:
             while chunk := source.read(_MIB):
                 callback.relative_update(target.write(chunk))
         return None
@@ -296,33 +206,14 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
             return await super()._put(lpath, rpath, *args, **kwargs)
         return await self.fs._put(lpath, plain(rpath), *args, **kwargs)  # noqa: SLF001
 
-    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """The target's, with "version" (text) for a file; out of the same answer where the target shows it.
-
-        The store is asked, whatever listings the target has kept.
-        """
-        self._changed(self._full(path))
-        return self._with_version(self.fs.info(plain(path), **kwargs))
-
-    async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        self._changed(self._full(path))
-        return self._with_version(await self.fs._info(plain(path), **kwargs))  # noqa: SLF001
-
-    # How it is done.
-
-    def _full(self, path: Any) -> Any:
-        """The path as the target's plain paths are."""
-        return self.fs._strip_protocol(plain(path))  # noqa: SLF001
-
     def _open_exclusive(
-        self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **others: Any
+        self, path: str, block_size: int | None = None, *, autocommit: bool | None = None, **attributes: Any
     ) -> ExclusiveFile:
-        _refuse_arguments(path, others)
         full = self._full(path)
-        self._refuse_existing(full)
-        part_size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
+        size = max(PART_BYTES, -(-(block_size or 0) // _MIB) * _MIB)
         later = self._intrans if autocommit is None else not autocommit
-        writer = self.store.open_exclusive(full, part_size=part_size)
+        writer = self.store.open_exclusive(full, part_size=size, **attributes)
+        self._refuse_existing(full)
         file = ExclusiveFile(writer, lambda settle: self._won(full, settle), autocommit=not later)
         if self._intrans and later:
             self.transaction.files.append(file)
@@ -335,43 +226,6 @@ class CasFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc] #
             return
         raise AlreadyExists(f"{full!r} already exists ({found.version})", path=full, current=found.version)
 
-    def _with_version(self, info: dict[str, Any]) -> dict[str, Any]:
-        if info.get("type") != "file":
-            return info
-        kind = self.cas_backend.name
-        if kind in _VERSION_KEYS:
-            token = info.get(_VERSION_KEYS[kind])
-            return {**info, "version": str(Version(kind, str(token)))} if token else info
-        try:
-            return {**info, "version": str(self.store.head(info["name"]).version)}
-        except ObjectNotFound:  # removed in between
-            return info
-
-    def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
-        """The version won; what was lost or is unknown is raised."""
-        try:
-            return settle().unwrap()
-        except OutcomeUnknown as error:
-            raise self._resolvable(error) from None
-        finally:
-            self._changed(full)
-
-    def _resolvable(self, error: OutcomeUnknown) -> OutcomeUnknown:
-        unknown = error.outcome
-        resolver = (lambda: self.store.resolve(unknown)) if unknown is not None else None
-        return OutcomeUnknown(str(error), path=error.path, outcome=unknown, resolver=resolver)
-
-    async def _then_changed(self, full: str, write: Coroutine[Any, Any, T]) -> T:
-        try:
-            return await write
-        finally:
-            self._changed(full)
-
-    def _changed(self, full: str) -> None:
-        """Listings and infos that the target has kept are old now, whoever made the change."""
-        for path in (full, self._parent(full)):
-            self.fs.invalidate_cache(path)
-
 
 def _target(protocol: str | None, options: dict[str, Any]) -> Any:
     if protocol is None:
@@ -383,16 +237,6 @@ def _is_binary(mode: str) -> bool:
     if sorted(mode) not in (["x"], ["b", "x"], ["t", "x"]):
         raise InvalidInput(f"mode {mode!r} is none: an exclusive file is written, as 'x', 'xt' or 'xb'")
     return "b" in mode
-
-
-def _refuse_arguments(path: str, given: dict[str, Any]) -> None:
-    """What the target's own write would take and ours cannot pass on is not left out without a word."""
-    named = sorted(name for name, value in given.items() if value is not None)
-    if named:
-        raise NotSupported(
-            f"an exclusive write of {path!r} takes no {', '.join(named)}: give what holds for all writes to the target "
-            "itself (for S3 s3_additional_kwargs), or write without mode='create' and 'x'"
-        )
 
 
 attach(CasFileSystem)

@@ -42,9 +42,10 @@ def plain(path: Any) -> Any:
 
 def attach(kind: type) -> None:
     """Give the class all methods of fsspec's interface that it does not have itself."""
+    ours = [one for one in kind.__mro__ if one.__module__.startswith(__package__)]
     for name in dir(AsyncFileSystem):
         method = inspect.getattr_static(AsyncFileSystem, name)
-        own = name in kind.__dict__ or name in _KEPT or name.startswith("__")
+        own = any(name in vars(one) for one in ours) or name in _KEPT or name.startswith("__")
         if inspect.isfunction(method) and not own and (_suspends(method) or not name.startswith("_")):
             setattr(kind, name, _forwarded(name, method))
 

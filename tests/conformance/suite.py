@@ -27,6 +27,7 @@ from fsspec_cas import (
     AccessDenied,
     AsyncStore,
     BucketNotFound,
+    InvalidInput,
     InvalidVersion,
     Lost,
     NotSupported,
@@ -184,6 +185,55 @@ class Conformance:
         else:  # the servers run on this machine
             assert abs(info.answered_ms - before_ms) < 60_000
         assert (info.write_id is not None) is store.capabilities.keeps_write_id
+
+    async def test_what_a_write_is_given_besides_its_bytes_is_kept_until_the_next_write(self, store):
+        inner = store.store if isinstance(store.store, AsyncStore) else store.store._async
+        kept = inner.backend.attribute_rules.keeps
+        given = {"content_type": "text/x-mine", "metadata": {"made_by": "me, myself", "n": "1"}}
+        if not kept:
+            for call in (
+                lambda: store.put_if_absent("a", b"1", content_type="text/plain"),
+                lambda: store.open_exclusive("a", metadata={"made_by": "me"}),
+            ):
+                with pytest.raises(NotSupported, match="bytes alone"):
+                    await call()
+            assert await store.list("") == []
+            return
+        first = await store.put_if_absent("a", b"1", **given)
+        seen = await store.head("a")
+        assert (seen.content_type, seen.metadata) == (given["content_type"], given["metadata"])
+        assert (seen.write_id is not None) is store.capabilities.keeps_write_id
+        second = await store.put_if_match("a", b"2", first.version, metadata={"n": "2"})
+        assert (await store.head("a")).metadata == {"n": "2"}
+        await store.put_if_match("a", b"3", second.version)
+        seen = await store.head("a")
+        assert seen.metadata == {}
+        assert seen.content_type != given["content_type"]
+
+    async def test_so_it_is_of_an_object_in_parts(self, target):
+        async with AsyncStore.from_url(target.url, target.options) as store:
+            if not store.backend.attribute_rules.keeps:
+                return
+            given = {"content_type": "text/x-mine", "metadata": {"made_by": "me"}}
+            async with store.open_exclusive("a", part_size=len(MEGABYTES_5), **given) as writer:
+                await writer.write(MEGABYTES_5 + b"and more")
+            seen = await store.head("a")
+            assert (seen.content_type, seen.metadata) == (given["content_type"], given["metadata"]), seen
+            assert (seen.write_id is not None) is store.capabilities.keeps_write_id
+
+    async def test_an_argument_that_the_store_does_not_take_is_refused_and_nothing_is_written(self, store):
+        for name in ("contenttype", "timeout_s", "Acl", "SSECustomerKey", "cpk"):
+            for call in (
+                lambda name=name: store.put_if_absent("a", b"1", **{name: "x"}),
+                lambda name=name: store.open_exclusive("a", **{name: "x"}),
+            ):
+                with pytest.raises((InvalidInput, NotSupported), match=name):
+                    await call()
+        assert await store.list("") == []
+
+    async def test_a_listing_shows_the_version_of_each_object(self, store):
+        written = {name: (await store.put_if_absent(name, name.encode())).version for name in ("a", "b/c d", "b/é")}
+        assert {entry.path: entry.version for entry in await store.list("")} == written
 
     async def test_every_write_has_its_own_identity(self, store):
         won = await store.put_if_absent("a", b"1")

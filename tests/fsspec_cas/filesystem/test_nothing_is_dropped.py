@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import uuid
 
 import fsspec
 import pytest
 
 from filesystem.places import place
-from fsspec_cas import InvalidInput, Lost, NotSupported, ObjectNotFound, Store, StoreError, Won
+from fsspec_cas import InvalidInput, Lost, NotSupported, ObjectNotFound, Store, StoreError, Unknown, Won
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest, ManualClock
 
 MIB = 1 << 20
 KEY = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0" * 32}
@@ -19,27 +22,86 @@ def at(request):
     return place(request, request.param)
 
 
-@pytest.mark.parametrize("argument", ["ContentType", "content_type", "ACL", "Tagging", "SSECustomerKey", "metadata"])
-def test_an_exclusive_write_refuses_an_argument_that_it_cannot_pass_on(at, argument, tmp_path):
-    fs, path, more = at.cas(), f"{at.folder}/a", {argument: "x"}
+# Of each kind of store: what an exclusive write takes besides its bytes, and what no such write is given.
+TAKEN = {
+    "memory": {"content_type": "text/x-a", "metadata": {"who": "me"}},
+    "ministack": {"ContentType": "text/x-a", "Metadata": {"who": "me"}, "CacheControl": "no-store"},
+    "fake_gcs": {"contentType": "text/x-a", "metadata": {"who": "me"}, "cacheControl": "no-store"},
+    "azurite": {"content_type": "text/x-a", "metadata": {"who": "me"}, "tags": {"a": "b"}},
+}
+
+
+def exclusive_writes(at, tmp_path, more):
+    fs, path = at.cas(), f"{at.folder}/a"
     (tmp_path / "a").write_bytes(b"mine")
-    for call in (
-        lambda: fs.pipe_file(path, b"mine", mode="create", **more),
-        lambda: fs.pipe({path: b"mine"}, mode="create", **more),
-        lambda: fs.put_file(str(tmp_path / "a"), path, mode="create", **more),
-        lambda: fs.put(str(tmp_path / "a"), path, mode="create", **more),
-        lambda: fs.open(path, "xb", **more),
-        lambda: fs.open(path, "x", **more),
-    ):
-        with pytest.raises(NotSupported, match=argument):
+    return fs, {
+        "pipe_file": lambda: fs.pipe_file(f"{path}1", b"mine", mode="create", **more),
+        "pipe": lambda: fs.pipe({f"{path}2": b"mine"}, mode="create", **more),
+        "put_file": lambda: fs.put_file(str(tmp_path / "a"), f"{path}3", mode="create", **more),
+        "put": lambda: fs.put(str(tmp_path / "a"), f"{path}4", mode="create", **more),
+        "xb": lambda: fs.open(f"{path}5", "xb", **more).close(),
+        "x": lambda: fs.open(f"{path}6", "x", **more).close(),
+        "put_if_absent": lambda: fs.put_if_absent(f"{path}7", b"mine", **more),
+    }
+
+
+def test_an_exclusive_write_keeps_what_it_is_given(request, at, tmp_path):
+    fs, calls = exclusive_writes(at, tmp_path, TAKEN[request.node.callspec.params["at"]])
+    for number, call in enumerate(calls.values(), 1):
+        call()
+        seen = fs.store.head(f"{at.folder}/a{number}")
+        assert (seen.content_type, seen.metadata) == ("text/x-a", {"who": "me"})
+        assert seen.write_id is not None
+
+
+@pytest.mark.parametrize("argument", ["contentType_", "ACl", "taging", "SSECustomerKeys", "chunksize"])
+def test_an_exclusive_write_refuses_an_argument_that_it_cannot_pass_on(at, argument, tmp_path):
+    fs, calls = exclusive_writes(at, tmp_path, {argument: "x"})
+    for call in calls.values():
+        with pytest.raises(InvalidInput, match=argument):
             call()
-    assert not fs.exists(path)
+    assert fs.find(at.folder) == []
 
 
 async def test_so_does_an_async_one():
     fs = fsspec.filesystem("cas", target_protocol="s3", target_options={"anon": True}, asynchronous=True)
-    with pytest.raises(NotSupported, match="ACL"):
-        await fs._pipe_file("b/a", b"mine", mode="create", ACL="private")
+    with pytest.raises(InvalidInput, match="did you mean ACL"):
+        await fs._pipe_file("b/a", b"mine", mode="create", acl="private")
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "words"),
+    [
+        ({"content_type": "text"}, InvalidInput, "content_type='text'"),
+        ({"content_type": 5}, InvalidInput, "content_type=5"),
+        ({"content_type": "a/b", "ContentType": "a/b"}, InvalidInput, "say the same"),
+        ({"metadata": "x"}, InvalidInput, "metadata='x'"),
+        ({"metadata": {"Who": "me"}}, InvalidInput, "'Who'"),
+        ({"metadata": {"who": "mé"}}, InvalidInput, "printable ASCII"),
+        ({"metadata": {"who": 5}}, InvalidInput, "metadata\\['who'\\]=5"),
+        ({"metadata": {"cas-id": "x"}}, InvalidInput, "identity"),
+        ({"SSECustomerKey": "k"}, NotSupported, "s3_additional_kwargs"),
+    ],
+)
+def test_what_no_object_can_be_made_with_is_refused_before_anything_is_sent(more, error, words):
+    store = Store.from_url("s3://bucket/a", key="k", secret="s", endpoint_url="http://127.0.0.1:1")  # noqa: S106
+    for call in (store.put_if_absent, lambda path, data, **how: store.put_if_match(path, data, 's3:"e"', **how)):
+        with pytest.raises(error, match=words):
+            call("a", b"", **more)
+    with pytest.raises(error, match=words):
+        store.open_exclusive("a", **more)
+
+
+def test_a_write_that_is_taken_up_again_is_made_with_the_same():
+    clock = ManualClock()
+    fs = fsspec.filesystem("memory")
+    backend = Faulty(MemoryBackend(fs), {"put": [LoseRequest()], "head": [LoseAnswer()] * 9}, world=clock)
+    store = Store(backend, f"/again/{uuid.uuid4().hex}", world=clock)
+    unknown = store.put_if_absent("a", b"1", content_type="text/x-a", metadata={"who": "me"}, timeout=0.5)
+    assert isinstance(unknown, Unknown)
+    again = pickle.loads(pickle.dumps(unknown))
+    assert isinstance(store.resolve(again), Won)
+    assert (store.head("a").content_type, store.head("a").metadata) == ("text/x-a", {"who": "me"})
 
 
 @pytest.mark.parametrize("mode", ["x+b", "xbz", "x+", "rxb", "xx", "xbt", "wx", "xb+"])
@@ -63,7 +125,7 @@ def test_the_modes_that_are(mode):
 
 
 def test_a_binary_file_refuses_an_encoding():
-    with pytest.raises(NotSupported, match="encoding"):
+    with pytest.raises(InvalidInput, match="encoding"):
         fsspec.filesystem("cas", target_protocol="memory").open("/modes/encoded", "xb", encoding="utf-8")
 
 

@@ -1,0 +1,271 @@
+"""What `cas` has and its target has not: writes, copies and removals under a condition.
+
+`_name` is the coroutine of `name`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+
+from fsspec_cas.answer import Content, Info
+from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
+from fsspec_cas.errors import InvalidInput, ObjectNotFound, OutcomeUnknown, Unavailable
+from fsspec_cas.exclusive import PART_BYTES
+from fsspec_cas.filesystem.forward import plain
+from fsspec_cas.outcome import Outcome, Unknown
+from fsspec_cas.store import Store
+from fsspec_cas.version import Version
+
+T = TypeVar("T")
+
+_MIB = 1024 * 1024
+_LOOKS = 5  # at an object that others change while it is copied
+
+
+class ConditionalCalls:
+    """Conditional calls on the target `fs`, through its `store`; `attributes` are those of `Store.put_if_absent`."""
+
+    fs: Any
+    store: Store
+    _async_store: AsyncStore
+
+    def put_if_absent(
+        self, path: str, value: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S, **attributes: Any
+    ) -> Version:
+        """Create the object.
+
+        Raises:
+            AlreadyExists: somebody else's is there; nothing was written.
+            OutcomeUnknown: it may have been created.
+        """
+        full, how = self._full(path), {"create_once": create_once, "timeout": timeout, **attributes}
+        return self._won(full, lambda: self.store.put_if_absent(full, value, **how))
+
+    def put_if_match(
+        self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
+    ) -> Version:
+        """Replace the object if it still is at `version`, given as such or as its text.
+
+        Raises:
+            VersionMismatch: it is not; nothing was written.
+            OutcomeUnknown: it may have been replaced.
+        """
+        full, condition = self._full(path), Version.of(version)
+        return self._won(full, lambda: self.store.put_if_match(full, value, condition, timeout=timeout, **attributes))
+
+    def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
+        """Remove the object if it still is at `version`; raises as `put_if_match`."""
+        full, condition = self._full(path), Version.of(version)
+        self._won(full, lambda: self.store.delete_if_match(full, condition, timeout=timeout))
+
+    def read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
+        """Bytes and version, out of one response."""
+        return self.store.read(self._full(path), timeout=timeout)
+
+    def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
+        """The same, or None while it is at `version`."""
+        return self.store.read_if_changed(self._full(path), Version.of(version), timeout=timeout)
+
+    def update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
+        """Read, apply `fn`, write back; again if somebody was faster. See `AsyncStore.update`."""
+        full = self._full(path)
+        try:
+            return self.store.update(full, fn, timeout=timeout)
+        finally:
+            self._changed(full)
+
+    def rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:
+        """As the target's; with `if_match` one object, if it still is at this version (`delete_if_match`).
+
+        Raises:
+            VersionMismatch: it is not; nothing was removed.
+            InvalidInput: `if_match` with anything else than one object.
+        """
+        if if_match is None:
+            return self.fs.rm(plain(path), *args, **kwargs)
+        return self.delete_if_match(_one(path, args, kwargs), if_match)
+
+    def rm_file(self, path: str, *, if_match: Version | str | None = None) -> Any:
+        """As the target's; `if_match` as of `rm`."""
+        return self.fs.rm_file(plain(path)) if if_match is None else self.delete_if_match(path, if_match)
+
+    def cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
+        """As the target's; with `if_absent` only where nothing is, which the store decides.
+
+        Such a copy goes through the memory of this process, as a whole: it is of one version of the source, and takes
+        along content type and metadata, and nothing else of what the store keeps (rights, tags, cache control).
+
+        Raises:
+            AlreadyExists: something is at `path2`; nothing was written.
+            OutcomeUnknown: it may have been created.
+            Unavailable: others changed the source again and again.
+        """
+        if not if_absent:
+            return self.fs.cp_file(plain(path1), plain(path2), **kwargs)
+        _refuse(kwargs)
+        source, target = self._full(path1), self._full(path2)
+        if self._is_folder(source):
+            return self.fs.makedirs(target, exist_ok=True)
+        self._copy_object(source, target)
+        return None
+
+    def copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
+        """As the target's; `if_absent=True` is exclusive, file by file: see `cp_file`."""
+        if not if_absent:
+            return self.fs.copy(plain(path1), plain(path2), *args, **kwargs)
+        return AbstractFileSystem.copy(self, path1, path2, *args, if_absent=True, **kwargs)
+
+    def cp(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> Any:
+        """The same as `copy`."""
+        return self.copy(path1, path2, *args, **kwargs)
+
+    def expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """The target's. fsspec's `copy` hands its own arguments on to it."""
+        kwargs.pop("if_absent", None)
+        return self.fs.expand_path(plain(path), *args, **kwargs)
+
+    async def _expand_path(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("if_absent", None)
+        return await self.fs._expand_path(plain(path), *args, **kwargs)  # noqa: SLF001
+
+    async def _put_if_absent(
+        self, path: str, value: bytes, *, create_once: bool = False, timeout: float = TIMEOUT_S, **attributes: Any
+    ) -> Version:
+        full, how = self._full(path), {"create_once": create_once, "timeout": timeout, **attributes}
+        return (await self._then_changed(full, self._async_store.put_if_absent(full, value, **how))).unwrap()
+
+    async def _put_if_match(
+        self, path: str, value: bytes, version: Version | str, *, timeout: float = TIMEOUT_S, **attributes: Any
+    ) -> Version:
+        full = self._full(path)
+        write = self._async_store.put_if_match(full, value, Version.of(version), timeout=timeout, **attributes)
+        return (await self._then_changed(full, write)).unwrap()
+
+    async def _delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> None:
+        full = self._full(path)
+        write = self._async_store.delete_if_match(full, Version.of(version), timeout=timeout)
+        (await self._then_changed(full, write)).unwrap()
+
+    async def _read_with_version(self, path: str, *, timeout: float = TIMEOUT_S) -> Content:
+        return await self._async_store.read(self._full(path), timeout=timeout)
+
+    async def _read_if_changed(
+        self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S
+    ) -> Content | None:
+        return await self._async_store.read_if_changed(self._full(path), Version.of(version), timeout=timeout)
+
+    async def _update(self, path: str, fn: Callable[[bytes | None], bytes], *, timeout: float = TIMEOUT_S) -> Version:
+        full = self._full(path)
+        return await self._then_changed(full, self._async_store.update(full, fn, timeout=timeout))
+
+    async def _resolve(self, unknown: Unknown, *, timeout: float = TIMEOUT_S) -> Version:
+        """For `OutcomeUnknown.outcome`; sync callers have `OutcomeUnknown.resolve()`."""
+        return (await self._async_store.resolve(unknown, timeout=timeout)).unwrap()
+
+    async def _rm(self, path: Any, *args: Any, if_match: Version | str | None = None, **kwargs: Any) -> Any:
+        if if_match is None:
+            return await self.fs._rm(plain(path), *args, **kwargs)  # noqa: SLF001
+        return await self._delete_if_match(_one(path, args, kwargs), if_match)
+
+    async def _rm_file(self, path: str, *, if_match: Version | str | None = None, **kwargs: Any) -> Any:
+        if if_match is None:
+            return await self.fs._rm_file(plain(path), **kwargs)  # noqa: SLF001
+        return await self._delete_if_match(_one(path, (), kwargs), if_match)
+
+    async def _cp_file(self, path1: str, path2: str, *, if_absent: bool = False, **kwargs: Any) -> Any:
+        if not if_absent:
+            return await self.fs._cp_file(plain(path1), plain(path2), **kwargs)  # noqa: SLF001
+        _refuse(kwargs)
+        source, target = self._full(path1), self._full(path2)
+        try:
+            await self._async_store.head(source)
+        except ObjectNotFound:
+            if not await self.fs._isdir(source):  # noqa: SLF001
+                raise
+            return await self.fs._makedirs(target, exist_ok=True)  # noqa: SLF001
+        return await asyncio.to_thread(self._copy_object, source, target)
+
+    async def _copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
+        if not if_absent:
+            return await self.fs._copy(plain(path1), plain(path2), *args, **kwargs)  # noqa: SLF001
+        return await AsyncFileSystem._copy(self, path1, path2, *args, if_absent=True, **kwargs)  # noqa: SLF001
+
+    def _is_folder(self, full: str) -> bool:
+        try:
+            self.store.head(full)
+        except ObjectNotFound:
+            if self.fs.isdir(full):
+                return True
+            raise
+        return False
+
+    def _copy_object(self, source: str, target: str) -> None:
+        seen, content = self._seen_whole(source)
+        kept = self.store.backend.attribute_rules.keeps
+        writer = self.store.open_exclusive(
+            target,
+            part_size=_part_size(len(content.data)),
+            content_type=seen.content_type if kept else None,
+            metadata=(seen.metadata or None) if kept else None,
+        )
+        writer.write(content.data)
+        self._won(target, writer.close)
+
+    def _seen_whole(self, full: str) -> tuple[Info, Content]:
+        """The object and what is kept beside it, of one version."""
+        for _ in range(_LOOKS):
+            seen, content = self.store.head(full), self.store.read(full)
+            if seen.version == content.version:
+                return seen, content
+        raise Unavailable(f"{full!r} was changed by others at each of {_LOOKS} looks", path=full)
+
+    def _full(self, path: Any) -> Any:
+        """The path as the target's plain paths are."""
+        return self.fs._strip_protocol(plain(path))  # noqa: SLF001
+
+    def _won(self, full: str, settle: Callable[[], Outcome]) -> Version:
+        """The version won; what was lost or is unknown is raised."""
+        try:
+            return settle().unwrap()
+        except OutcomeUnknown as error:
+            raise self._resolvable(error) from None
+        finally:
+            self._changed(full)
+
+    def _resolvable(self, error: OutcomeUnknown) -> OutcomeUnknown:
+        unknown = error.outcome
+        resolver = (lambda: self.store.resolve(unknown)) if unknown is not None else None
+        return OutcomeUnknown(str(error), path=error.path, outcome=unknown, resolver=resolver)
+
+    async def _then_changed(self, full: str, write: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await write
+        finally:
+            self._changed(full)
+
+    def _changed(self, full: str) -> None:
+        """Listings and infos that the target has kept are old now, whoever made the change."""
+        for path in (full, self.fs._parent(full)):  # noqa: SLF001
+            self.fs.invalidate_cache(path)
+
+
+def _part_size(total: int) -> int:
+    """Of an object of so many bytes: few enough parts for every store."""
+    return max(PART_BYTES, -(-total // (1000 * _MIB)) * _MIB)
+
+
+def _one(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if not isinstance(path, str) or any(args) or any(kwargs.values()):
+        raise InvalidInput(f"if_match is the version of one object: remove {path!r} one by one, without recursive")
+    return path
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    named = sorted(name for name, value in kwargs.items() if value is not None)
+    if named:
+        raise InvalidInput(f"cp_file with if_absent=True takes no {', '.join(named)}: leave it out")

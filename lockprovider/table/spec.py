@@ -11,7 +11,14 @@ from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.log_content import wrapper_of
-from lockprovider.table.format.properties import BUCKET, DEFAULT_BUCKETS, MERGE_ON_READ, TABLE_TYPES, TableConfig
+from lockprovider.table.format.properties import (
+    BUCKET,
+    DEFAULT_BUCKETS,
+    MERGE_ON_READ,
+    READABLE_VERSIONS,
+    TABLE_TYPES,
+    TableConfig,
+)
 from lockprovider.table.settings import IndexSettings
 
 
@@ -35,6 +42,7 @@ class TableSpec:
         bucket_by: the columns of the record key that tell the bucket; empty for all.
         table_type: `copy_on_write`, where a change rewrites the files of its file groups, or `merge_on_read`, where it
             goes into log files, which readers merge until a compaction does. It cannot be changed later.
+        version: of the table, 8 or 9. Hudi 1.0 cannot open 9, and no JVM writer has to upgrade it.
     """
 
     name: str
@@ -47,6 +55,7 @@ class TableSpec:
     bucket_by: tuple[str, ...] = ()
     url_encode: bool = False
     table_type: str = "copy_on_write"
+    version: int = READABLE_VERSIONS[0]
 
     def __post_init__(self) -> None:
         for name in ("record_keys", "partition_by", "bucket_by"):
@@ -60,6 +69,8 @@ class TableSpec:
             raise InvalidRecords(f"buckets={self.buckets!r} must be a whole number, or None for no bucket index")
         if not isinstance(self.table_type, str) or self.table_type.upper() not in TABLE_TYPES:
             raise InvalidRecords(f"table_type={self.table_type!r} is none: use 'copy_on_write' or 'merge_on_read'")
+        if not isinstance(self.version, int) or self.version not in READABLE_VERSIONS:
+            raise InvalidRecords(f"version={self.version!r} cannot be made: use 8, or 9, which Hudi 1.0 cannot open")
         if self.bucket_by and self.buckets is None:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 
@@ -93,6 +104,7 @@ class TableSpec:
             url_encode=self.url_encode,
             table_type=self.table_type.upper(),
             schema_json=hudi_schema.to_avro(schema, self.name),
+            version=self.version,
             bucket_index=None if index is None else index.checked(self.record_keys),
         )
 

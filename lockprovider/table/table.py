@@ -97,7 +97,7 @@ class Table(TableContext):
         watcher: Watcher = nobody,
         exist_ok: bool = False,
     ) -> Table:
-        """Make a new table, of version 8, shared (see `share`), with one empty commit that carries its schema.
+        """Make a new table, shared (see `share`), with one empty commit that carries its schema.
 
         `exist_ok`: open the one that is there, if its key, partitions, ordering, type and buckets are those of `spec`.
 

@@ -14,6 +14,7 @@ from fsspec_cas.command import storage_options
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table.options import add_table_command, say_answer, settings
 from lockprovider.commands.table.output import CommandAnswer
+from lockprovider.table.format.properties import READABLE_VERSIONS
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.table import Table
 
@@ -32,6 +33,13 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--bucket-by", action="append", default=[], metavar="COLUMN", help="of the key (default: all)")
     parser.add_argument("--merge-on-read", action="store_true", help="changes go into log files, which readers merge")
+    parser.add_argument(
+        "--table-version",
+        type=int,
+        choices=READABLE_VERSIONS,
+        default=READABLE_VERSIONS[0],
+        help="default: 8; Hudi 1.0 cannot open tables of version 9",
+    )
     parser.add_argument("--name", help="default: the folder's")
     parser.add_argument("--hive-style", action="store_true", help="folders like city=rome")
     parser.add_argument("--url-encode", action="store_true", help="folders like a%%2Fb: any text can be a partition")
@@ -53,6 +61,7 @@ def _create(arguments: Any) -> int:
         url_encode=arguments.url_encode,
         buckets=arguments.buckets,
         bucket_by=tuple(arguments.bucket_by),
+        version=arguments.table_version,
         table_type="merge_on_read" if arguments.merge_on_read else "copy_on_write",
     )
     behaviour = settings(arguments)

@@ -5,6 +5,8 @@ Source: Hudi `RecordMergeMode`, `HoodieTableConfig.inferMergingConfigs`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 EVENT_TIME = "EVENT_TIME_ORDERING"
 COMMIT_TIME = "COMMIT_TIME_ORDERING"
 STRATEGY = "hoodie.record.merge.strategy.id"
@@ -21,3 +23,15 @@ V8_MERGE = {
         PAYLOAD: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
     },
 }
+
+_OWN_RULE = "hoodie.table.partial.update.mode"  # which columns of a row count as not given
+_OWN_RULES = "hoodie.record.merge.property."  # markers of deletes, or of values that are not known
+
+
+def own_rule(raw: Mapping[str, str]) -> str:
+    """The property, with its value, by which rows of this table merge in a way of their own; empty if there is none.
+
+    Version 9 has them in the place of payload classes.
+    """
+    found = (key for key in sorted(raw) if key == _OWN_RULE or key.startswith(_OWN_RULES))
+    return next((f"{key}={raw[key]}" for key in found if raw[key].strip()), "")

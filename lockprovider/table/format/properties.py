@@ -26,7 +26,7 @@ from lockprovider.table.format.java_properties import (
     pairs,
 )
 from lockprovider.table.format.layout import PartitionStyle
-from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE
+from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE, own_rule
 
 FILE_NAME = "hoodie.properties"
 READABLE_VERSIONS = (8, 9)
@@ -307,7 +307,8 @@ def unknown_merge(config: TableConfig) -> str:
     if mode not in V8_MERGE:
         return f"{_MODE}={mode}"
     known = V8_MERGE[mode].items()
-    return next((f"{key}={config.raw[key]}" for key, value in known if config.raw.get(key, value) != value), "")
+    odd = (f"{key}={config.raw[key]}" for key, value in known if config.raw.get(key, value) != value)
+    return next(odd, own_rule(config.raw))
 
 
 def faults(config: TableConfig) -> tuple[str, ...]:
@@ -341,8 +342,8 @@ def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
 
 
 def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
-    odd = unknown_merge(config) if config.is_merge_on_read else ""
-    yield bool(odd), f"{odd} merges rows of log files in a way unknown here; write it with the engine that made it"
+    odd = unknown_merge(config) if config.is_merge_on_read else own_rule(config.raw)
+    yield bool(odd), f"{odd} merges rows in a way unknown here; write it with the engine that made it"
     yield (
         bool(config.named_metadata),
         (

@@ -13,6 +13,7 @@ moment. Who reads by them looks again afterwards (`read.consistent`), who commit
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +24,12 @@ import pyarrow as pa
 
 from fsspec_cas import Entry, ObjectNotFound, Store, Version
 from lockprovider import Lock, LockRecord, MalformedRecord
-from lockprovider.table.errors import HistoryGone, TableNotFound
+from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
-from lockprovider.table.format.properties import TableConfig, parse_properties
+from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
 from lockprovider.table.state.archive_index import Archive, completions
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.metadata_table import LISTING, listed_files
@@ -36,6 +37,7 @@ from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, archived_logs, replaced_groups, snapshot_of
 
+_LOG = logging.getLogger("lockprovider.table")
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
 _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
@@ -77,12 +79,15 @@ class CurrentState:
 
     def config(self) -> TableConfig:
         """See `TableContext.config`."""
+        cut: Corrupt | None = None
         for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
             try:
                 return self._read_config() if path == PROPERTIES else parse_properties(self._store.read(path).data)
             except ObjectNotFound:
                 continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
-        raise TableNotFound(f"there is no Hudi table at {self._url!r}; create one with Table.create")
+            except Corrupt as error:
+                cut = error  # it may be being written, on a disk
+        raise cut or TableNotFound(f"there is no Hudi table at {self._url!r}; create one with Table.create")
 
     def config_since(self, monotonic_s: float) -> TableConfig:
         """The properties as they were after that moment, and not long ago: not every upgrade is made under the lock."""
@@ -95,10 +100,18 @@ class CurrentState:
         known, began_s = self._config, self._world.monotonic_s()
         content = self._store.read(PROPERTIES) if known is None else self._store.read_if_changed(PROPERTIES, known[0])
         if content is not None:
-            known = self._config = (content.version, parse_properties(content.data))
+            before, found = None if known is None else known[1].version, parse_properties(content.data)
+            known = self._config = (content.version, found)
+            self._tell_version(before, found.version)
         assert known is not None  # noqa: S101 - unchanged is said only of what was read before
         self._config_read = began_s, known[1]
         return known[1]
+
+    def _tell_version(self, before: int | None, now: int) -> None:
+        if before is not None and now > before:
+            _LOG.warning("%s: upgraded from version %d to %d: Hudi 1.0 cannot open it any more", self._url, before, now)
+        elif before is None and now > READABLE_VERSIONS[0]:
+            _LOG.info("%s: of version %d, which readers and writers of Hudi 1.0 cannot open", self._url, now)
 
     # -- the timeline --------------------------------------------------------------------------------------------------
 

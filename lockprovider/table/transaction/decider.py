@@ -247,8 +247,8 @@ def _name(entry: LogEntry) -> str:
 
 
 def config_digest(config: TableConfig) -> str:
-    """By which a change of the table's properties is seen."""
-    return _digest(repr(config))
+    """By which a change of the table's properties is seen, also of those that are unknown here."""
+    return _digest(repr((config, sorted(config.raw.items()))))
 
 
 def columns_digest(columns: pa.Schema) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, LockRecord
@@ -41,6 +43,20 @@ def test_doctor_says_who_is_locked_out_of_version_9(tmp_path: Path) -> None:
     said = notes(Table.open(str(tmp_path / "t")))
     assert "version 9, which readers and writers of Hudi 1.0 cannot open" in said
     assert "hoodie.write.auto.upgrade=false" in said
+
+
+def test_the_log_says_who_is_locked_out_when_a_table_is_upgraded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table, path = made(tmp_path / "t"), tmp_path / "t" / ".hoodie" / "hoodie.properties"
+    path.write_text(path.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
+    with caplog.at_level(logging.INFO, "lockprovider.table"):
+        assert table.config().version == 9
+        table.config()
+        Table.open(str(tmp_path / "t"))
+    said = [(one.levelname, one.getMessage()) for one in caplog.records if "Hudi 1.0" in one.getMessage()]
+    assert [level for level, _ in said] == ["WARNING", "INFO"]
+    assert said[0][1].endswith("upgraded from version 8 to 9: Hudi 1.0 cannot open it any more")
 
 
 def test_a_lock_that_a_jvm_writer_holds_may_be_held_by_its_upgrade(tmp_path: Path) -> None:

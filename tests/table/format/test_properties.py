@@ -130,6 +130,12 @@ def test_tables_that_would_read_wrong_are_refused_by_name(config: TableConfig, n
         (replace(GOOD, merge_mode="CUSTOM"), "CUSTOM"),
         (replace(GOOD, merge_mode="EVENT_TIME_ORDERING", ordering_fields=()), "needs an ordering field"),
         (replace(GOOD, raw={"hoodie.table.keygenerator.class": "x.Y"}), r"x\.Y"),
+        (
+            replace(GOOD, raw={"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"}),
+            "mode=IGNORE_DEFAULTS merges",
+        ),
+        (replace(GOOD, raw={"hoodie.record.merge.property.hoodie.payload.delete.marker": "D"}), "marker=D merges rows"),
+        (replace(GOOD, metadata_inflight=("files",)), "hide these commits"),
     ],
 )
 def test_tables_that_a_write_would_damage_can_still_be_read(config: TableConfig, named: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from lockprovider.group.intent import is_over
 from lockprovider.group.intents import Intents
 from lockprovider.table import Aborted, Table, Transaction, WriteConflict
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.layout import TIMELINE
+from lockprovider.table.format.layout import PROPERTIES, TIMELINE
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.decider import TableDecider
@@ -221,6 +222,19 @@ def test_an_intent_that_no_writer_of_ours_has_posted_keeps_nobody_else_from_bein
     fine = replace(intent, log=log.name, place=0)
     batch = choose(log, (), [Intent(log.name, 0, stem, body), fine], decider, 0)
     assert [pending.path.partition("_")[0] + "_" for pending in batch] == [fine.stem]
+
+
+def test_what_was_judged_by_other_properties_is_not_decided_whatever_they_are(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intent, decider = wanted(table, monkeypatch)
+    log = Log("another", 0)
+    fine = replace(intent, log=log.name, place=0)
+    assert len(choose(log, (), [fine], decider, 0)) == 1
+    found = table.store.read(PROPERTIES)
+    table.store.put_if_match(PROPERTIES, found.data + b"hoodie.not.known.here=1\n", found.version).unwrap()
+    decider.refresh(math.inf)
+    assert choose(log, (), [fine], decider, 0) == ()
 
 
 def test_one_that_was_not_decided_in_time_asks_again_under_another_name(

@@ -79,7 +79,8 @@ def commits(folder: Path) -> list[str]:
 
 def test_a_table_is_made_from_columns_and_from_a_parquet_file(tmp_path: Path, run: Any) -> None:
     words = ["--column", "id:int64", "--column", "part:string", "--column", "value:int64", "--key", "id"]
-    made = run("create", tmp_path / "one", *words, "--partition-by", "part", "--url-encode", "--json")
+    nine = ("--table-version", "9")
+    made = run("create", tmp_path / "one", *words, "--partition-by", "part", "--url-encode", "--json", *nine)
     assert (made.code, made.said["name"]) == (0, "one")
     pq.write_table(rows((1, "a", 1)), tmp_path / "like.parquet")
     assert run("create", tmp_path / "two", "--like", tmp_path / "like.parquet", "--key", "id").code == 0
@@ -87,6 +88,7 @@ def test_a_table_is_made_from_columns_and_from_a_parquet_file(tmp_path: Path, ru
         table = Table.open(str(tmp_path / name), settings=SETTINGS)
         assert table.schema().names == SCHEMA.names
         assert table.config().url_encode == (name == "one")
+        assert table.config().version == (9 if name == "one" else 8)
         upsert(table, (1, "a", 1))
         assert by_hudi_rs(str(tmp_path / name)) == content(table) == {(1, "a", 1)}
     again = run("create", tmp_path / "one", *words)

@@ -20,11 +20,11 @@ from lockprovider.table.engines.spark.functions import (
     merge_into,
     overwrite,
     read,
-    register,
     upsert,
     write,
 )
 from lockprovider.table.engines.spark.services import cluster, compact
+from lockprovider.table.engines.spark.statements.views import register, sql
 
 __all__ = [
     "Feed",
@@ -44,6 +44,7 @@ __all__ = [
     "overwrite",
     "read",
     "register",
+    "sql",
     "upsert",
     "write",
 ]

@@ -22,10 +22,8 @@ Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMerge
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -67,7 +65,6 @@ __all__ = [
     "merge_into",
     "overwrite",
     "read",
-    "register",
     "upsert",
     "write",
 ]
@@ -193,29 +190,6 @@ def read(
     return rows if sql is None else rows.where(sql).select(*names)
 
 
-def register(
-    spark: SparkSession,
-    source: TableContext | str | os.PathLike[str],
-    name: str,
-    columns: Sequence[str] | None = None,
-    *,
-    filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
-    as_of: str | datetime | AsOf | None = None,
-    storage_options: dict[str, Any] | None = None,
-) -> None:
-    """Make a temporary view of the session, for SELECT: `register(spark, "s3://bucket/trips", "trips")`.
-
-    It is the table as of now, or of a moment: register it again to see later commits. `columns` and `filter` narrow
-    what is read; what a query itself asks for does not. The rest is as of `read`.
-
-    Raises:
-        TableNotFound: there is none at this URL.
-        InvalidInput, HistoryGone: as `read`.
-    """
-    table = source if isinstance(source, TableContext) else TableContext.open(source, storage_options=storage_options)
-    read(spark, table, columns, filter=filter, as_of=as_of).createOrReplaceTempView(name)
-
-
 def _seen(source: TableContext | Transaction, as_of: str | datetime | AsOf | None) -> tuple[TableContext, Snapshot]:
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
@@ -318,8 +292,12 @@ def _overwrite_buckets(
         keyed.unpersist()
 
 
-def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: Iterable[str] | None = None) -> None:
+def delete_where(
+    spark: SparkSession, txn: Transaction, where: str, partitions: Iterable[str] | None = None, *, alias: str = "t"
+) -> None:
     """Delete the rows for which `where` is true (not those for which it is null): one Spark job.
+
+    `alias` is what the condition may call the table.
 
     Raises:
         InvalidRecords: the write was refused; pyspark's own errors for a condition that is no SQL.
@@ -333,5 +311,5 @@ def delete_where(spark: SparkSession, txn: Transaction, where: str, partitions: 
     numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
     locate = tasks.locator(GroupWriter(txn.table.place, "", txn.config, schema), seen)
     located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))
-    gone = located.where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
+    gone = located.alias(alias).where(where).select(*tasks.KEYS.names, F.lit(True).alias(tasks.DELETE))
     jobs.put(txn, for_tasks(txn, schema), gone, numbered)

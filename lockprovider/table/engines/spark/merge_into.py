@@ -76,8 +76,10 @@ def merge(
     return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
 
 
-def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:
+def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
     """Merge `source`, which has the key and partition columns and any others, into the table.
+
+    `names` are what the clauses call the table's row and the source's.
 
     Raises:
         InvalidRecords: the source has a key twice, a clause sets a key column or one that is not there, or no clause.
@@ -96,7 +98,7 @@ def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause) -> None:
         grouped = jobs.with_groups(keyed, numbered, writer).persist()
         try:
             touched = _touched(grouped, numbered)
-            changes = _changes(_joined(grouped, touched, writer), source.columns, clauses, writer)
+            changes = _changes(_joined(grouped, touched, writer, names), source.columns, clauses, writer, names)
             jobs.put(txn, writer, changes, numbered)
         finally:
             grouped.unpersist()
@@ -140,7 +142,9 @@ def _touched(grouped: DataFrame, numbered: tasks.Numbered) -> list[tuple[str, Fi
     return [(number, one) for number, one in numbered.old.items() if number in found]
 
 
-def _joined(grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter) -> DataFrame:
+def _joined(
+    grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: GroupWriter, names: tuple[str, str]
+) -> DataFrame:
     """Each source row, with the table's row of its key if there is one."""
     located = jobs.run_over(
         grouped.sparkSession,
@@ -148,19 +152,22 @@ def _joined(grouped: DataFrame, touched: list[tuple[str, FileSlice]], writer: Gr
         tasks.locator(writer, writer.schema),
         tasks.grouped_schema(writer.schema),
     )
-    same = [F.col(f"s.{name}") == F.col(f"t.{name}") for name in (tasks.KEY, tasks.PARTITION)]
-    return grouped.alias("s").join(located.alias("t"), same, "left")
+    ours, theirs = names
+    same = [F.col(f"{theirs}.{name}") == F.col(f"{ours}.{name}") for name in (tasks.KEY, tasks.PARTITION)]
+    return grouped.alias(theirs).join(located.alias(ours), same, "left")
 
 
-def _changes(joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter) -> DataFrame:
+def _changes(
+    joined: DataFrame, source: list[str], clauses: tuple[Clause, ...], writer: GroupWriter, names: tuple[str, str]
+) -> DataFrame:
     """The rows that some clause is for, as that clause wants them."""
-    chosen = joined.withColumn(_CLAUSE, _cases([_holds(one) for one in clauses], list(range(len(clauses)))))
+    chosen = joined.withColumn(_CLAUSE, _cases([_holds(one, names[0]) for one in clauses], list(range(len(clauses)))))
     mine = [F.col(_CLAUSE) == number for number in range(len(clauses))]
     columns = [
-        _cases(mine, [_value(one, field.name, source) for one in clauses]).cast(field.dataType).alias(field.name)
+        _cases(mine, [_value(one, field.name, source, names) for one in clauses]).cast(field.dataType).alias(field.name)
         for field in from_arrow_schema(writer.schema).fields
     ]
-    tags = [F.col(f"s.{name}").alias(name) for name in tasks.KEYS.names]
+    tags = [F.col(f"{names[1]}.{name}").alias(name) for name in tasks.KEYS.names]
     removed = [number for number, one in enumerate(clauses) if isinstance(one, MatchedDelete)]
     gone = F.col(_CLAUSE).isin(removed) if removed else F.lit(False)
     return chosen.where(F.col(_CLAUSE).isNotNull()).select(*columns, *tags, gone.alias(tasks.DELETE))
@@ -174,19 +181,19 @@ def _cases(conditions: list[Column], values: list[Any]) -> Column:
     return cases
 
 
-def _holds(clause: Clause) -> Column:
-    there = F.col(f"t.{tasks.KEY}")
+def _holds(clause: Clause, ours: str) -> Column:
+    there = F.col(f"{ours}.{tasks.KEY}")
     applies = there.isNull() if isinstance(clause, NotMatchedInsert) else there.isNotNull()
     return applies if clause.where is None else applies & F.expr(clause.where)
 
 
-def _value(clause: Clause, name: str, source: list[str]) -> Column:
-    theirs = f"s.{name}" if name in source else None
+def _value(clause: Clause, name: str, source: list[str], names: tuple[str, str]) -> Column:
+    ours, theirs = f"{names[0]}.`{name}`", f"{names[1]}.`{name}`" if name in source else None
     match clause:
         case MatchedDelete():
-            return F.col(f"t.{name}")
+            return F.col(ours)
         case MatchedUpdate():
-            unnamed = theirs or f"t.{name}"
-            return F.col(unnamed) if clause.values is None else F.expr(clause.values.get(name, f"t.{name}"))
+            unnamed = theirs or ours
+            return F.col(unnamed) if clause.values is None else F.expr(clause.values.get(name, ours))
         case NotMatchedInsert():
             return F.expr((clause.values or {}).get(name, theirs or "null"))

@@ -1,0 +1,204 @@
+"""Statements that change rows, each as one transaction: `sql(spark, "delete from trips where fare < 0", retries=5)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark import functions, jobs
+from lockprovider.table.engines.spark.merge_into import (
+    Clause,
+    MatchedDelete,
+    MatchedUpdate,
+    NotMatchedInsert,
+    merge_into,
+)
+from lockprovider.table.engines.spark.statements.statement import (
+    DeleteStatement,
+    InsertStatement,
+    MergeStatement,
+    Statement,
+    UpdateStatement,
+    WhenClause,
+    parse_statement,
+)
+from lockprovider.table.engines.spark.statements.views import SHOWN, RegisteredView, writable_view
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+
+def run_sql(
+    spark: SparkSession, text: str, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
+) -> CommitResult:
+    """See `engine.sql`."""
+    statement = parse_statement(text)
+    view = writable_view(spark, statement.target.name)
+    result = transact(view.table, lambda txn: _Run(spark, txn, view, text).run(statement), retries=retries, extra=extra)
+    with SHOWN:
+        view.show(spark, view.table)
+    return result
+
+
+class _Run:
+    """One try of a statement."""
+
+    def __init__(self, spark: SparkSession, txn: Transaction, view: RegisteredView, text: str) -> None:
+        self._spark, self._txn, self._view, self._text = spark, txn, view, text
+        self._schema = txn.table.schema(txn.timeline)
+        self._names: dict[str, str] = {name.lower(): name for name in self._schema.names}
+
+    def run(self, statement: Statement) -> None:
+        match statement:
+            case MergeStatement():
+                self._merge(statement)
+            case UpdateStatement():
+                self._update(statement)
+            case DeleteStatement():
+                self._delete(statement)
+            case InsertStatement():
+                self._insert(statement)
+
+    def _query(self, text: str) -> DataFrame:
+        """A query, in which the view is what this transaction reads."""
+        with SHOWN:
+            self._view.show(self._spark, self._txn)
+            return self._spark.sql(text)
+
+    def _column(self, name: str) -> str:
+        """The table's own name of a column.
+
+        Raises:
+            InvalidInput: it has none.
+        """
+        found = self._names.get(name.lower())
+        if found is None:
+            raise InvalidInput(
+                f"SQL {self._text!r}: {name!r} is no column of the table, which has {self._schema.names}"
+            )
+        return found
+
+    def _named(self, values: tuple[tuple[str, str], ...]) -> dict[str, str]:
+        return {self._column(name): text for name, text in values}
+
+    def _merge(self, statement: MergeStatement) -> None:
+        keys = self._txn.config.identifying
+        on = {self._column(name): theirs for name, theirs in statement.on}
+        if {*on} != {*keys}:
+            raise InvalidInput(
+                f"SQL {self._text!r}: ON must compare the columns that tell a row's key and partition, {list(keys)}, "
+                f"and no others, {statement.on_place}"
+            )
+        source = self._query(f"select * from {statement.source}")  # noqa: S608 - the user's own SQL
+        for mine, theirs in on.items():
+            source = self._with_key(source, mine, theirs)
+        clauses = [self._clause(one, source, on, statement) for one in statement.clauses]
+        merge_into(self._txn, source, *clauses, names=(statement.target.alias, statement.source_alias))
+
+    def _with_key(self, source: DataFrame, mine: str, theirs: str) -> DataFrame:
+        """The source, in which a key column is called as in the table."""
+        there = {name.lower(): name for name in source.columns}
+        found = there.get(theirs.lower())
+        if found is None:
+            raise InvalidInput(f"SQL {self._text!r}: the source has no column {theirs!r}; it has {source.columns}")
+        if found == mine:
+            return source
+        if found.lower() == mine.lower():
+            return source.withColumnRenamed(found, mine)
+        if mine.lower() in there:
+            raise InvalidInput(
+                f"SQL {self._text!r}: the source has {mine!r}, too, which is not what ON compares with {theirs!r}: "
+                "name them apart in a query, USING (select ...) AS s"
+            )
+        return source.withColumn(mine, source[found])
+
+    def _clause(self, one: WhenClause, source: DataFrame, on: Mapping[str, str], statement: MergeStatement) -> Clause:
+        if one.verb == "delete":
+            return MatchedDelete(one.where)
+        if one.values is None:
+            lacking = sorted({*self._names} - {name.lower() for name in source.columns})
+            if lacking:
+                raise InvalidInput(f"SQL {self._text!r}: * needs all columns of the table; the source lacks {lacking}")
+            return MatchedUpdate(None, one.where) if one.verb == "update" else NotMatchedInsert(None, one.where)
+        values = self._named(one.values)
+        alias = statement.source_alias.lower()
+        for mine, theirs in on.items():
+            given = values.pop(mine, None)
+            said = None if given is None else given.replace("`", "").replace(" ", "").lower()
+            if (said is None and one.verb == "insert") or said not in {
+                None,
+                f"{alias}.{theirs.lower()}",
+                theirs.lower(),
+            }:
+                raise InvalidInput(
+                    f"SQL {self._text!r}: {mine} tells a row's key or partition, and can only be "
+                    f"{statement.source_alias}.{theirs} here, as in ON"
+                )
+        if one.verb == "update":
+            return MatchedUpdate(values, one.where)
+        others = {name: "null" for name in self._schema.names if name not in on}
+        return NotMatchedInsert({**others, **values}, one.where)
+
+    def _update(self, statement: UpdateStatement) -> None:
+        values = self._named(statement.values)
+        if fixed := sorted({*values} & {*self._txn.config.identifying}):
+            raise InvalidRecords(
+                f"{fixed} tell a row's key and partition, and cannot be set; delete and insert instead"
+            )
+        where, alias = statement.where, statement.target.alias
+        pushed = where if where is not None and jobs.pushable(where, self._schema) is not None else None
+        with self._shown(statement.where, *values.values()):
+            rows = functions.read(self._spark, self._txn, filter=pushed).alias(alias)
+            seen = rows if where is None else rows.where(where)
+            changed = seen.select(
+                *(
+                    F.expr(values.get(one.name, f"{alias}.`{one.name}`")).cast(one.dataType).alias(one.name)
+                    for one in from_arrow_schema(self._schema).fields
+                )
+            )
+        functions.write(self._txn, upserts=changed)
+
+    def _delete(self, statement: DeleteStatement) -> None:
+        where = statement.where or "true"
+        with self._shown(where):
+            functions.delete_where(self._spark, self._txn, where, alias=statement.target.alias)
+
+    @contextmanager
+    def _shown(self, *texts: str | None) -> Iterator[None]:
+        """While expressions are resolved that may ask the view."""
+        if not any("select" in text.lower() for text in texts if text is not None):
+            yield
+            return
+        with SHOWN:
+            self._view.show(self._spark, self._txn)
+            yield
+
+    def _insert(self, statement: InsertStatement) -> None:
+        rows = self._query(statement.query)
+        if not statement.by_name:
+            names = [*map(self._column, statement.columns)] if statement.columns is not None else self._schema.names
+            if len(rows.columns) != len(names) or len({*names}) != len(names):
+                raise InvalidInput(
+                    f"SQL {self._text!r}: the query has {len(rows.columns)} columns for {names}: give one for each"
+                )
+            rows = rows.toDF(*names)
+        else:
+            rows = rows.toDF(*map(self._column, rows.columns))
+        if not statement.overwrite:
+            functions.insert(self._txn, rows)
+            return
+        planner = GroupWriter(self._txn.table.place, "", self._txn.config, self._schema)
+        held = rows.persist()
+        try:
+            named = jobs.check_named(planner, held)
+            within = sorted({*self._txn.snapshot.partitions, *jobs.partitions_of(held, planner, named)})
+            functions.overwrite(self._txn, held, within)
+        finally:
+            held.unpersist()
+        self._txn.operation = "INSERT_OVERWRITE_TABLE"

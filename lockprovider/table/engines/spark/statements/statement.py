@@ -1,0 +1,398 @@
+"""One SQL statement that changes rows, taken apart; what Spark is to understand of it stays text, as it was written.
+
+sqlglot says whether the whole is a statement in Spark's dialect, and where it is not. The parts are cut out of the text
+at its keywords, so that no expression is written anew.
+
+Not promised: what cannot be carried out as one transaction of a table; it is refused, with its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import Token, TokenType, exp
+from sqlglot.errors import ParseError, TokenError
+
+from fsspec_cas import InvalidInput
+
+_DIALECT = "spark"
+_OPENS, _CLOSES = {"(", "[", "CASE"}, {")", "]", "END"}
+_KINDS: dict[str, type[exp.Expression]] = {
+    "MERGE": exp.Merge,
+    "UPDATE": exp.Update,
+    "DELETE": exp.Delete,
+    "INSERT": exp.Insert,
+}
+_QUOTED = {TokenType.STRING, TokenType.IDENTIFIER}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The view of the table that is changed, and what the statement calls it."""
+
+    name: str
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class WhenClause:
+    """WHEN [NOT] MATCHED. `values` are columns and expressions, None stands for `*` or, with `delete`, for nothing."""
+
+    verb: str
+    where: str | None
+    values: tuple[tuple[str, str], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStatement:
+    """MERGE. `on` has the target's columns, each with that of the source that it is equal to; `on_place` is where."""
+
+    target: Target
+    source: str
+    source_alias: str
+    on: tuple[tuple[str, str], ...]
+    on_place: str
+    clauses: tuple[WhenClause, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStatement:
+    """UPDATE."""
+
+    target: Target
+    values: tuple[tuple[str, str], ...]
+    where: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteStatement:
+    """DELETE."""
+
+    target: Target
+    where: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InsertStatement:
+    """INSERT INTO or OVERWRITE; `columns` is None for all of the table's, or if the query names them (`by_name`)."""
+
+    target: Target
+    query: str
+    columns: tuple[str, ...] | None
+    by_name: bool
+    overwrite: bool
+
+
+Statement = MergeStatement | UpdateStatement | DeleteStatement | InsertStatement
+
+
+def parse_statement(text: str) -> Statement:
+    """Take a statement apart.
+
+    Raises:
+        InvalidInput: it is none, or cannot be carried out here; the message says where.
+    """
+    try:
+        tokens = sqlglot.Dialect.get_or_raise(_DIALECT).tokenize(text)
+    except TokenError as error:
+        raise InvalidInput(f"SQL {text!r} cannot be understood: {error}") from None
+    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    reader = _Reader(text, tokens)
+    kind = _KINDS.get(reader.word)
+    if kind is None:
+        raise reader.wrong("MERGE, UPDATE, DELETE or INSERT (to read, use spark.sql)")
+    _check_syntax(text, kind, reader)
+    match reader.take().upper():
+        case "MERGE":
+            return _merge(reader)
+        case "UPDATE":
+            return _update(reader)
+        case "DELETE":
+            return _delete(reader)
+        case _:
+            return _insert(reader)
+
+
+def _check_syntax(text: str, kind: type[exp.Expression], reader: _Reader) -> None:
+    try:
+        found = sqlglot.parse(text.rstrip().rstrip(";"), dialect=_DIALECT)
+    except ParseError as error:
+        first = error.errors[0]
+        lines = text.split("\n")[: int(first["line"]) - 1]
+        at = sum(len(line) + 1 for line in lines) + int(first["col"]) - len(first["highlight"]) + 1
+        raise InvalidInput(
+            f"SQL {text!r} cannot be understood from {first['highlight']!r} on, at character {at}: "
+            f"{first['description']}"
+        ) from None
+    if len(found) != 1:
+        raise InvalidInput(f"SQL {text!r} has {len(found)} statements: give them one by one, each is a transaction")
+    if not isinstance(found[0], kind):
+        raise reader.wrong(f"a whole {reader.word} statement")
+
+
+@dataclass
+class _Reader:
+    """The tokens of a text, one after the other."""
+
+    text: str
+    tokens: list[Token]
+    at: int = 0
+
+    @property
+    def word(self) -> str:
+        """The next word or sign, upper case; empty at the end, and for what is quoted."""
+        if self.at >= len(self.tokens) or self.tokens[self.at].token_type in _QUOTED:
+            return ""
+        return self.tokens[self.at].text.upper()
+
+    @property
+    def is_over(self) -> bool:
+        return self.at >= len(self.tokens)
+
+    def place(self, at: int | None = None) -> str:
+        number = self.at if at is None else at
+        start = self.tokens[number].start if number < len(self.tokens) else len(self.text)
+        return f"at character {start + 1}"
+
+    def wrong(self, expected: str) -> InvalidInput:
+        found = repr(self.tokens[self.at].text) if not self.is_over else "the end"
+        return InvalidInput(f"SQL {self.text!r}: expected {expected}, not {found}, {self.place()}")
+
+    def take(self) -> str:
+        """The next token's own text."""
+        if self.is_over:
+            raise self.wrong("more")
+        self.at += 1
+        return self.tokens[self.at - 1].text
+
+    def took(self, *words: str) -> bool:
+        """Step over these words, if they are next."""
+        start = self.at
+        for word in words:
+            if self.word != word:
+                self.at = start
+                return False
+            self.at += 1
+        return True
+
+    def need(self, *words: str) -> None:
+        if not self.took(*words):
+            raise self.wrong(" ".join(words))
+
+    def name(self) -> str:
+        """A name, quoted or not."""
+        if self.is_over or not (self.tokens[self.at].text.replace("_", "a").isalnum() or not self.word):
+            raise self.wrong("a name")
+        if self.tokens[self.at].token_type is TokenType.STRING:
+            raise self.wrong("a name")
+        return self.take()
+
+    def until(self, *words: str) -> str:
+        """The text up to one of these words, or to the end, that stands in no parentheses and in no CASE."""
+        start, depth = self.at, 0
+        while not self.is_over and not (depth == 0 and self.word in words):
+            depth += (self.word in _OPENS) - (self.word in _CLOSES)
+            if depth < 0:
+                break
+            self.at += 1
+        if self.at == start:
+            raise self.wrong("an expression")
+        return self.text[self.tokens[start].start : self.tokens[self.at - 1].end + 1]
+
+    def end(self) -> None:
+        if not self.is_over:
+            raise self.wrong("the end")
+
+    def target(self, *, aliased: bool = True) -> Target:
+        """The name of a view, and its alias."""
+        name = self.name()
+        if self.word == ".":
+            raise self.wrong("the name of a registered view, which has no parts")
+        return Target(name, self.alias("SET", "WHERE", "USING") or name if aliased else name)
+
+    def alias(self, *reserved: str) -> str:
+        """An alias, with or without AS; empty if there is none."""
+        if self.took("AS"):
+            return self.plain_name()
+        return "" if self.is_over or self.word in reserved else self.plain_name()
+
+    def plain_name(self) -> str:
+        found = self.name()
+        if not found.replace("_", "a").isalnum():
+            self.at -= 1
+            raise self.wrong("a name of letters, digits and underscores")
+        return found
+
+    def column_of(self, target: Target) -> str:
+        """A column of the target, which may be qualified."""
+        first = self.name()
+        if not self.took("."):
+            return first
+        if first.lower() != target.alias.lower():
+            self.at -= 2
+            raise self.wrong(f"a column of {target.alias}")
+        found = self.name()
+        if self.word == ".":
+            raise self.wrong("=: a field of a struct cannot be set, give the whole column")
+        return found
+
+    def assignments(self, target: Target, *ends: str) -> tuple[tuple[str, str], ...]:
+        """`a = 1, b = b + 1`."""
+        found: dict[str, str] = {}
+        while True:
+            start, column = self.at, self.column_of(target)
+            self.need("=")
+            if column.lower() in map(str.lower, found):
+                self.at = start
+                raise self.wrong("each column once")
+            found[column] = self.until(",", *ends)
+            if not self.took(","):
+                return tuple(found.items())
+
+    def names(self) -> tuple[str, ...]:
+        """`(a, b)`."""
+        self.need("(")
+        found = [self.plain_or_quoted()]
+        while self.took(","):
+            found.append(self.plain_or_quoted())
+        self.need(")")
+        return tuple(found)
+
+    def plain_or_quoted(self) -> str:
+        found = self.name()
+        return self.name() if self.took(".") else found
+
+
+def _merge(reader: _Reader) -> MergeStatement:
+    reader.need("INTO")
+    target = reader.target()
+    reader.need("USING")
+    source, source_alias = _source(reader)
+    reader.need("ON")
+    start = reader.at
+    on = _keys(reader, reader.until("WHEN"), start, target, source_alias)
+    clauses = []
+    while not reader.is_over:
+        clauses.append(_when(reader, target))
+    return MergeStatement(target, source, source_alias, on, reader.place(start), tuple(clauses))
+
+
+def _source(reader: _Reader) -> tuple[str, str]:
+    """The text of what comes after USING, and its alias."""
+    start = reader.at
+    if reader.took("("):
+        reader.until(")")
+        reader.need(")")
+        name = ""
+    else:
+        name = reader.name()
+        while reader.took("."):
+            name = reader.name()
+    end = reader.tokens[reader.at - 1].end + 1
+    alias = reader.alias("ON") or name
+    if not alias:
+        raise reader.wrong("a name for the query: USING (...) AS s")
+    return reader.text[reader.tokens[start].start : end], alias
+
+
+def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: str) -> tuple[tuple[str, str], ...]:
+    """`t.id = s.id and t.city = s.city`, and nothing else."""
+    tree = sqlglot.parse_one(text, dialect=_DIALECT)
+    found: dict[str, str] = {}
+    for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
+        sides = {}
+        for column in (
+            (part.this, part.expression) if isinstance(part.unnest(), exp.EQ) and isinstance(part, exp.EQ) else ()
+        ):
+            if isinstance(column, exp.Column):
+                sides[column.table.lower()] = column.name
+        if {*sides} != {target.alias.lower(), source_alias.lower()}:
+            reader.at = start
+            raise InvalidInput(
+                f"SQL {reader.text!r}: ON must be {target.alias}.KEY = {source_alias}.KEY for each key column, "
+                f"joined by AND, not {part.sql(_DIALECT)!r}, {reader.place()}"
+            )
+        found[sides[target.alias.lower()]] = sides[source_alias.lower()]
+    return tuple(found.items())
+
+
+def _when(reader: _Reader, target: Target) -> WhenClause:
+    reader.need("WHEN")
+    start, new = reader.at, reader.took("NOT")
+    reader.need("MATCHED")
+    if reader.took("BY", "SOURCE"):
+        reader.at = start
+        raise reader.wrong(
+            "MATCHED or NOT MATCHED: rows that the source lacks are not looked at; delete them by DELETE"
+        )
+    if new:
+        reader.took("BY", "TARGET")
+    where = reader.until("THEN") if reader.took("AND") else None
+    reader.need("THEN")
+    if not new and reader.took("DELETE"):
+        return WhenClause("delete", where, None)
+    if not new and reader.took("UPDATE"):
+        reader.need("SET")
+        values = None if reader.took("*") else reader.assignments(target, "WHEN")
+        return WhenClause("update", where, values)
+    if new and reader.took("INSERT"):
+        return WhenClause("insert", where, None if reader.took("*") else _inserted(reader))
+    raise reader.wrong("INSERT" if new else "UPDATE or DELETE")
+
+
+def _inserted(reader: _Reader) -> tuple[tuple[str, str], ...]:
+    columns, values = reader.names(), []
+    reader.need("VALUES", "(")
+    while True:
+        values.append(reader.until(",", ")"))
+        if not reader.took(","):
+            break
+    reader.need(")")
+    if len(columns) != len(values) or len({name.lower() for name in columns}) != len(columns):
+        reader.at -= 1
+        raise reader.wrong(f"one value for each of {list(columns)}, each once")
+    return tuple(zip(columns, values, strict=True))
+
+
+def _update(reader: _Reader) -> UpdateStatement:
+    target = reader.target()
+    reader.need("SET")
+    values = reader.assignments(target, "WHERE")
+    where = reader.until() if reader.took("WHERE") else None
+    reader.end()
+    return UpdateStatement(target, values, where)
+
+
+def _delete(reader: _Reader) -> DeleteStatement:
+    reader.need("FROM")
+    target = reader.target()
+    where = reader.until() if reader.took("WHERE") else None
+    reader.end()
+    return DeleteStatement(target, where)
+
+
+def _insert(reader: _Reader) -> InsertStatement:
+    overwrite = reader.took("OVERWRITE")
+    if not overwrite:
+        reader.need("INTO")
+    reader.took("TABLE")
+    target = reader.target(aliased=False)
+    if reader.word in {"PARTITION", "REPLACE", "IF"}:
+        raise reader.wrong("a query: partitions are replaced by insert_overwrite(table, rows, partitions)")
+    by_name = reader.took("BY", "NAME")
+    columns = reader.names() if not by_name and _is_list_of_names(reader) else None
+    query = reader.until()
+    reader.end()
+    return InsertStatement(target, query, columns, by_name, overwrite)
+
+
+def _is_list_of_names(reader: _Reader) -> bool:
+    """Whether `(` begins the columns, and not a query in parentheses."""
+    following = reader.tokens[reader.at + 1 : reader.at + 2]
+    return (
+        reader.word == "("
+        and bool(following)
+        and following[0].text.upper() not in {"SELECT", "WITH", "VALUES", "(", "TABLE", "FROM"}
+    )

@@ -1,0 +1,112 @@
+"""Temporary views of tables, by which SQL knows them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import SparkSession
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark.functions import read
+from lockprovider.table.read.scan import Where
+from lockprovider.table.state.context import TableContext
+from lockprovider.table.timeline.view import AsOf
+from lockprovider.table.transaction.retry import WHOLE_RETRIES
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
+
+
+@dataclass(frozen=True)
+class RegisteredView:
+    """A view that was registered; `is_whole` if it has all rows and columns of the table as of now."""
+
+    name: str
+    table: TableContext
+    is_whole: bool
+
+    def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
+        """Let the view be this snapshot."""
+        read(spark, source).createOrReplaceTempView(self.name)
+
+
+SHOWN = Lock()  # while a statement's queries are resolved, its views are of its own transaction
+_VIEWS: WeakKeyDictionary[SparkSession, dict[str, RegisteredView]] = WeakKeyDictionary()
+
+
+def register(
+    spark: SparkSession,
+    source: TableContext | str | os.PathLike[str],
+    name: str,
+    columns: Sequence[str] | None = None,
+    *,
+    filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
+    as_of: str | datetime | AsOf | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> None:
+    """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
+
+    It is the table as of now, or of a moment: register it again to see later commits; those of `sql` it shows.
+    `columns` and `filter` narrow what is read from the files; what a query itself asks for does not, as Spark does not
+    tell it to what Python reads. The rest is as of `read`.
+
+    Raises:
+        TableNotFound: there is none at this URL.
+        InvalidInput, HistoryGone: as `read`.
+    """
+    table = source if isinstance(source, TableContext) else TableContext.open(source, storage_options=storage_options)
+    read(spark, table, columns, filter=filter, as_of=as_of).createOrReplaceTempView(name)
+    is_whole = columns is None and filter is None and as_of is None
+    _VIEWS.setdefault(spark, {})[name.lower()] = RegisteredView(name, table, is_whole)
+
+
+def sql(
+    spark: SparkSession, text: str, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
+) -> CommitResult:
+    """Run MERGE, UPDATE, DELETE or INSERT [OVERWRITE] of a registered view's table, as one transaction.
+
+        sql(spark, "merge into trips using late on trips.id = late.id when matched then update set *", retries=5)
+
+    In its queries and conditions that view is what the transaction reads, also when it is run again after a conflict;
+    afterwards the view shows the table as of then. Other views and tables are what Spark has by their names. Merged is
+    by record key: ON compares the columns of key and partition, and no others. INSERT does not look whether keys are
+    there (unless the table has a bucket index); INSERT OVERWRITE replaces all rows.
+
+    Raises:
+        InvalidInput: it is no such statement, or cannot be carried out so: the message says where; or no view of this
+            name is registered.
+        InvalidRecords: the source of a MERGE has a key twice, or a row or column does not fit.
+        WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
+        ModuleNotFoundError: sqlglot is not installed.
+    """
+    if find_spec("sqlglot") is None:
+        raise ModuleNotFoundError(
+            "sql needs sqlglot, which is not installed: pip install 'fsspec-cas[spark]'", name="sqlglot"
+        )
+    from lockprovider.table.engines.spark.statements.run import run_sql  # noqa: PLC0415 - executors need no parser
+
+    return run_sql(spark, text, retries=retries, extra=extra)
+
+
+def writable_view(spark: SparkSession, name: str) -> RegisteredView:
+    """The view that a statement changes.
+
+    Raises:
+        InvalidInput: none is registered by this name, or it is a part of its table.
+    """
+    views = _VIEWS.get(spark, {})
+    found = views.get(name.lower())
+    if found is None:
+        known = sorted(one.name for one in views.values())
+        raise InvalidInput(
+            f"no table is registered as {name!r} in this session, which has {known}: "
+            f"register(spark, url, {name!r}) first"
+        )
+    if not found.is_whole:
+        raise InvalidInput(f"view {name!r} is a part of its table, or of the past: register it whole to change it")
+    return found

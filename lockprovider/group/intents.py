@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from functools import partial
 
 from fsspec_cas import ObjectNotFound, Store, Unknown, Won
-from lockprovider.group.intent import Intent, folder, parse
-from lockprovider.record.commit_log import LARGEST
+from lockprovider.group.intent import Intent, folder, is_over, parse
+from lockprovider.record.commit_log import LARGEST, Log
 
 FOLDER = "intents"
+_MOST_READ = 16  # bodies at a time: no write decides more
 
 
 class Intents:
@@ -34,23 +35,27 @@ class Intents:
         """
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
-    def listed(self, log: str) -> tuple[Intent, ...]:
-        """What waits in this log, and is not withdrawn by now.
+    def listed(self, log: Log) -> tuple[Intent, ...]:
+        """What waits in this log and is not withdrawn by now.
+
+        Of those that nobody has read here yet only the first by their stems: the next time it is the turn of others.
 
         Raises:
             CasError: the store failed.
         """
         there: dict[str, Intent] = {}
-        unknown: list[str] = []
-        for entry in self._store.list(self._below + folder(log)):
+        unknown: list[tuple[str, str]] = []
+        for entry in self._store.list(self._below + folder(log.name)):
             name = entry.path.removeprefix(self._below)
-            if not 0 < entry.size <= LARGEST:
-                continue  # withdrawn, or nothing that the log could tell
-            if name in self._known:
-                there[name] = self._known[name]
+            found = self._known.get(name) or parse(name, b"")
+            if found is None or not 0 < entry.size <= LARGEST or is_over(found, log):
+                continue  # withdrawn, nothing that the log could tell, or what a dead writer has left
+            if found.body:
+                there[name] = found
             else:
-                unknown.append(name)
-        there.update({name: found for name, found in self._read(unknown) if found.body})
+                unknown.append((found.stem, name))
+        first = [name for _, name in sorted(unknown)[:_MOST_READ]]
+        there.update({name: found for name, found in self._read(first) if found.body})
         self._known = there
         return tuple(there.values())
 

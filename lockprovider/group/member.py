@@ -228,7 +228,7 @@ class Member:
         batch: tuple[Pending, ...] = ()
         rest_ms = rest_due_ms(record, self._world.now_ms())
         if len(unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
-            listed = self._store.in_background(partial(self._requests.intents.listed, record.log.name))
+            listed = self._store.in_background(partial(self._requests.intents.listed, record.log))
             batch = self._chosen(known, listed.result)
         news = len(unapplied) < len(record.unapplied)
         if rest_ms and not unapplied:

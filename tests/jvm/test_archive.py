@@ -71,7 +71,8 @@ def test_they_read_and_write_and_archive_on_what_we_archived(hudi: HudiSpark, se
         overwrite(table, ["b"], (2, "b", turn))
         failed = table.transaction()
         arrow.write(failed, upserts=rows((9, "z", 9)))
-        failed.rollback()
+        failed.leave()
+        table.roll_back(failed.begin, force=True)
         for number in range(3):
             upsert(table, (1, "a", 10 * turn + number))
         assert table.clean(KeepVersions(1))

@@ -6,7 +6,8 @@ the world is one request, so all others may act between any two of them. Time is
 
 What may happen, each within a budget: a writer stops for ever; a post is late, or lands twice; a write of the record is
 late, or its answer is lost; what was decided is not applied by the one who did, or late; a writer withdraws; a holder takes
-the lock, applies what is not there, and keeps the log or ends it, and rolls a writer back; a JVM writer takes what is
+the lock, applies what is not there, and keeps the log or ends it, and rolls a writer back; one that was refused or has
+withdrawn takes itself back at once, without the lock; a JVM writer takes what is
 released, or what was handed over 10 s ago, and drops all fields that it does not know: by then no writer applies any more.
 
 Promises, checked at every step:
@@ -109,6 +110,7 @@ class Rules:
     looks_for_own: bool = True
     guards: bool = True  # False: whoever is on duty does not look whether somebody holds the lock
     told_early: bool = False
+    takes_back: tuple[str, ...] = ("denied",)  # what it has written, without the lock: how it ended
     in_time: bool = True
     in_order: bool = True
     holder_applies: bool = True
@@ -731,6 +733,11 @@ class GroupCommit:
         return self._end(world, i, "denied")
 
     def _end(self, world: World, i: int, ended: str) -> World:
+        if ended in self.rules.takes_back:
+            stem = self._stem(i)
+            if found := [path for path in world.decided if path.startswith(stem)]:
+                self._broken("never", f"{_NAMES[i]} takes back what it has written", f"{found} is decided")
+            world = world._replace(rolled=world.rolled | {stem})
         return self._with(world, i, self._calm(world.writers[i]._replace(phase="done", ended=ended)))
 
     def _broken(self, promise: str, label: str, why: str) -> None:

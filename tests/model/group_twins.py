@@ -128,6 +128,11 @@ TWINS: dict[str, tuple[str, GroupCommit, Rules]] = {
     "the record parts from its version": ("keep", SEEN_BESIDE, Rules(parted=True)),
     "who combines forgets what is not there yet": ("keep", PAIR, Rules(combine=_forgets_what_is_not_there)),
     "a holder forgets what is not there yet": ("keep", ROLLED_BACK, Rules(holder_applies=False)),
+    "what may have been decided is taken back without the lock": (
+        "never",
+        WITHDRAWN,
+        Rules(takes_back=("denied", "unknown")),
+    ),
     "it is told before it is there": ("told", PAIR, Rules(told_early=True)),
     "it is applied after the time": ("time", GUEST, Rules(in_time=False)),
     "the last is applied first": ("order", PAIR, Rules(in_order=False)),

@@ -1,14 +1,18 @@
 """Rolling back what did not commit: an instant of one's own that lost, or a dead writer's.
 
-Everything happens under the table lock, so two cleaners do not meet; every step may be repeated, so a cleaner that dies
-halfway leaves a planned rollback that the next one finishes. A rollback is on the timeline as Hudi writes it: its plan,
-then its completion, while the victim's own files are gone.
+What another may commit is rolled back under the table lock, so two cleaners do not meet; every step may be repeated, so
+a cleaner that dies halfway leaves a planned rollback that the next one finishes. Such a rollback is on the timeline as
+Hudi writes it: its plan, then its completion, while the victim's own files are gone.
+
+What nobody can commit any more its writer takes back alone (`take_back_alone`): without the lock, whose log goes on,
+and without a trace on the timeline.
 
 Source: Hudi `BaseRollbackActionExecutor`; RFC-22, lazy cleaning of failed writes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lockprovider import Lease
@@ -62,6 +66,30 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
             return
         execute(table, lease, now, begin, fenced=not own)
     table.tell("rolled_back", begin)
+
+
+def take_back_alone(table: TableContext, begin: str, files: Sequence[str]) -> bool:
+    """Remove a pending instant of one's own that nobody can commit any more, without the lock; `files` are all it has.
+
+    A writer that dies halfway leaves a pending instant, as any other does that dies.
+
+    Returns:
+        False: it is not pending, or others roll it back; nothing was removed.
+
+    Raises:
+        CasError: the store failed; may be repeated.
+    """
+    prefix = f"{TIMELINE}/"
+    listed = table.store.list(prefix, start_after=prefix + begin, stop_at=f"{prefix}:")
+    now = Timeline.of(entry.path.removeprefix(prefix) for entry in listed)  # a rollback begins after its victim
+    pending = now.pending_files(begin)
+    if not pending or now.written_at(begin) is not None or _planned_for(table, now, begin) is not None:
+        return False
+    table.store.delete_all(files)
+    for name in reversed(pending):  # last, and the requested state after the other: until then it counts as pending
+        table.store.delete(prefix + name)
+    table.tell("rolled_back", begin)
+    return True
 
 
 def _in_good_hands(table: TableContext, now: Timeline, victim: str) -> bool:

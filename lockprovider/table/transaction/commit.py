@@ -83,9 +83,11 @@ class Committing:
         """
         lock = self._table.lock
         staged = lock.enclose(f"{TIMELINE}/{self._proposal.begin}", self._data, sole=True)
+        self._mine.in_doubt = True
         try:
             return self._in_some_try(staged), self._waited_s
         except (WriteConflict, Aborted, AlreadyCommitted):
+            self._mine.in_doubt = False
             with contextlib.suppress(CasError, LockError):
                 lock.unstage(staged)
             raise

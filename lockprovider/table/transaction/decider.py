@@ -9,7 +9,6 @@ Source: Hudi RFC-22; `TransactionUtils.resolveWriteConflictIfAny`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lockprovider import Intent, JudgeAnew, Log, LogEntry, Pending
-from lockprovider.table.errors import Corrupt, WriteConflict
-from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
@@ -26,11 +24,11 @@ from lockprovider.table.format.streams import batches_by_stream
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     Resolution,
-    by_bucket,
     by_file_group,
     by_partition,
     prefer_writer,
 )
+from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap, short_digest
 from lockprovider.table.transaction.exactly_once import BatchId
 
 if TYPE_CHECKING:
@@ -152,12 +150,10 @@ class Wanted:
         if len(known) < len(others):
             raise JudgeAnew
         self._refuse_batch(known)
-        self._refuse_columns(known)
-        resolution = by_bucket(_RULES[self.rule]) if self.buckets else _RULES[self.rule]
+        refuse_columns(self.begin, self.columns, reversed(known))
         mine = ConcurrentOperation.of(Instant(self.begin, self.action, InstantState.INFLIGHT), self.metadata)
-        overlap = resolution(mine, [ConcurrentOperation.of(instant, metadata) for instant, metadata in known])
-        if overlap is not None:
-            raise WriteConflict(self.begin, overlap.lost_to.file_name, overlap.file_groups)
+        done = [ConcurrentOperation.of(instant, metadata) for instant, metadata in known]
+        refuse_overlap(mine, done, _RULES[self.rule], buckets=self.buckets)
 
     def _refuse_batch(self, known: Sequence[tuple[Instant, CommitMetadata]]) -> None:
         if self.batch is None:
@@ -166,14 +162,6 @@ class Wanted:
             last = batches_by_stream(metadata.extra).get(self.batch.stream)
             if last is not None and last >= self.batch.batch:
                 raise self.batch.found_in(instant)
-
-    def _refuse_columns(self, known: Sequence[tuple[Instant, CommitMetadata]]) -> None:
-        """Each commit states all columns, and had this check too: the last one tells."""
-        for instant, metadata in reversed(known):
-            if metadata.schema_json:
-                if columns_digest(hudi_schema.from_avro(metadata.schema_json)) != self.columns:
-                    raise WriteConflict(self.begin, instant.file_name, ())
-                return
 
 
 class TableDecider:
@@ -248,13 +236,4 @@ def _name(entry: LogEntry) -> str:
 
 def config_digest(config: TableConfig) -> str:
     """By which a change of the table's properties is seen, also of those that are unknown here."""
-    return _digest(repr((config, sorted(config.raw.items()))))
-
-
-def columns_digest(columns: pa.Schema) -> str:
-    """By which it is seen that columns were added."""
-    return _digest(repr(hudi_schema.outline(columns)))
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return short_digest(repr((config, sorted(config.raw.items()))))

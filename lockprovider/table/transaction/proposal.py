@@ -5,7 +5,7 @@ By the two a commit is validated. Nothing here asks the table: what others have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,9 +16,7 @@ from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteS
 from lockprovider.table.timeline.conflict import (
     TABLE_SERVICES,
     ConcurrentOperation,
-    Overlap,
     Resolution,
-    by_bucket,
     by_file_group,
     prefer_writer,
 )
@@ -96,10 +94,6 @@ class Proposal:
             return True
         fresh = not self.metadata.replaced and all(stat.prev_commit is None for stat in self._stats)
         return not (fresh and resolution in (by_file_group, prefer_writer))
-
-    def overlap(self, others: Sequence[ConcurrentOperation], resolution: Resolution) -> Overlap | None:
-        """Which of the others it loses to, by buckets where the table has them."""
-        return (resolution if self.config.bucket_index is None else by_bucket(resolution))(self.operation, others)
 
     def result(self, completion: str, *, conflicts: int, lock_wait_s: float) -> CommitResult:
         """What it came to: it was committed, after so many conflicts of earlier tries."""

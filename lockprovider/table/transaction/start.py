@@ -11,7 +11,7 @@ Source: Hudi `BaseHoodieWriteClient.startCommit`, `HoodieHeartbeatClient`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -56,6 +56,7 @@ class Started:
     `view` is the table as it was seen after it was taken.
     `looks_for_dead`: it was listed to find dead writers, too.
     `is_asked_for`: its commit was tried by this view. Another try looks again: a withdrawn intent has used up its name.
+    `in_doubt`: somebody may commit it yet.
     """
 
     begin: str
@@ -63,6 +64,7 @@ class Started:
     view: TableView
     looks_for_dead: bool = False
     is_asked_for: bool = False
+    in_doubt: bool = False
     is_over: bool = False
 
     @property
@@ -87,14 +89,19 @@ class Started:
         self.heartbeat.leave()
         table.store.in_background(partial(table.store.delete_all, [*left, heartbeat_path(self.begin)]))
 
-    def roll_back(self, table: TableContext) -> None:
-        """Remove everything that was written; what cannot be removed now is left to the next writer."""
+    def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
+        """Remove everything that was written; what cannot be removed now is left to the next writer.
+
+        `files`: all of it; None: others may have written, too.
+        """
         if self.is_over:
             return
         self.is_over = True
         try:
             with contextlib.suppress(CasError, NotAcquired):
-                rollback.roll_back(table, self.begin, own=True)
+                mine = None if self.in_doubt or not self.heartbeat.alive else files
+                if mine is None or not rollback.take_back_alone(table, self.begin, mine):
+                    rollback.roll_back(table, self.begin, own=True)
         finally:  # not before: others would take it for dead at once, and get in each other's way
             with contextlib.suppress(CasError):
                 self.heartbeat.stop()
@@ -122,7 +129,7 @@ def resume(table: TableContext, begin: str) -> Started:
     seen = table.now(listed=True)
     if not seen.timeline.is_pending(begin) or not heartbeat.resume():
         raise Aborted(f"instant {begin} is not pending any more: others took its writer for dead; begin again")
-    return Started(begin, heartbeat, seen)
+    return Started(begin, heartbeat, seen, in_doubt=True)  # the other process may have asked for it
 
 
 def _take(table: TableContext, kind: InstantKind, begin: str) -> Started | Timeline:

@@ -237,7 +237,8 @@ class Transaction:
         What cannot be removed now is left to the next writer, who will find this one's heartbeat expired.
         """
         if self._instant is not None:
-            self._instant.roll_back(self.table)
+            here = self._writes_elsewhere is False
+            self._instant.roll_back(self.table, [*self.announced, *self.markers] if here else None)
 
     def _proposal(self, begin: str, stats: tuple[WriteStat, ...]) -> Proposal:
         keys = _look_for_keys(self, stats) if self.check_keys else None

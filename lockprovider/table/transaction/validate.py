@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import ARCHIVED, Aborted, WriteConflict
-from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import COMPACT, CommitMetadata
@@ -28,6 +27,7 @@ from lockprovider.table.state.as_of import with_logs
 from lockprovider.table.timeline.conflict import ConcurrentOperation, archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, lost
+from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap
 from lockprovider.table.transaction.exactly_once import committed_in
 from lockprovider.table.transaction.in_flight import pending_writes, planned_services
 from lockprovider.table.transaction.key_check import refuse_shared
@@ -81,7 +81,9 @@ def _check_batch(table: TableContext, proposal: Proposal, now: Timeline) -> None
 def _check_conflicts(table: TableContext, proposal: Proposal, now: Timeline) -> None:
     _check_snapshot(table, proposal, now)
     done = completed_since(proposal.timeline, now)
-    _check_columns(table, proposal, done)
+    if done:
+        mine = columns_digest(table.schema(proposal.timeline))
+        refuse_columns(proposal.begin, mine, ((i, table.metadata_of(i)) for i in reversed(done)))
     may_overlap = proposal.may_overlap(table.settings.resolution)
     later = [(i, table.metadata_of(i)) for i in done] if may_overlap else []
     unseen = frozenset[FileGroup]() if proposal.snapshot is None else _unseen(table, proposal.snapshot, later)
@@ -112,20 +114,6 @@ def _may_have_missed(table: TableContext, mine: Timeline, now: Timeline) -> bool
     return suspect and not archive_index.tells_of_all(table.archived, mine, now)
 
 
-def _check_columns(table: TableContext, proposal: Proposal, done: tuple[Instant, ...]) -> None:
-    """A column that was added meanwhile is not in the schema that this commit would state, and so would be lost.
-
-    Each commit states all columns, and had this check too: the last one tells.
-    """
-    for other in reversed(done):
-        text = table.metadata_of(other).schema_json
-        if text:
-            mine = hudi_schema.outline(table.schema(proposal.timeline))
-            if hudi_schema.outline(hudi_schema.from_avro(text)) != mine:
-                raise WriteConflict(proposal.begin, other.file_name, ())
-            return
-
-
 def _check_overlap(
     table: TableContext, proposal: Proposal, now: Timeline, later: list[tuple[Instant, CommitMetadata]]
 ) -> None:
@@ -134,11 +122,12 @@ def _check_overlap(
     others += planned_services(table, now)
     if proposal.is_table_service:
         others += pending_writes(table, now, proposal.begin)
-    overlap = proposal.overlap(others, table.settings.resolution)
-    if overlap is not None:
-        lost_to = overlap.lost_to
-        table.tell("conflict", proposal.begin, lost_to=lost_to.begin, file_groups=len(overlap.file_groups))
-        raise WriteConflict(proposal.begin, lost_to.file_name, overlap.file_groups)
+    buckets = proposal.config.bucket_index is not None
+    try:
+        refuse_overlap(proposal.operation, others, table.settings.resolution, buckets=buckets)
+    except WriteConflict as conflict:
+        table.tell("conflict", proposal.begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
+        raise
 
 
 def _restores(timeline: Timeline) -> list[str]:

@@ -11,9 +11,11 @@ from fsspec_cas import Store
 from fsspec_cas.testing import DeliverLate, Faulty, LoseAnswer
 from lockprovider.group.intent import Intent
 from lockprovider.group.intents import Intents
-from lockprovider.record.commit_log import LARGEST
+from lockprovider.record.commit_log import LARGEST, Log
+from lockprovider.record.pending import Pending
 
 FOLDER = ".hoodie/.locks"
+LOG = Log("log")
 MINE = Intent("log", 3, "mine_", b"mine")
 
 
@@ -24,27 +26,27 @@ def store(tmp_path: Path) -> Store:
 
 def test_what_is_posted_is_listed_with_its_bytes_by_others_of_that_log(store: Store) -> None:
     Intents(store, FOLDER).post(MINE)
-    assert Intents(store, FOLDER).listed("log") == (MINE,)
-    assert Intents(store, FOLDER).listed("lo") == Intents(store, FOLDER).listed("log2") == ()
-    assert Intents(store, "elsewhere").listed("log") == Intents(store, "").listed("log") == ()
+    assert Intents(store, FOLDER).listed(LOG) == (MINE,)
+    assert Intents(store, FOLDER).listed(Log("lo")) == Intents(store, FOLDER).listed(Log("log2")) == ()
+    assert Intents(store, "elsewhere").listed(LOG) == Intents(store, "").listed(LOG) == ()
     assert store.read(Intents(store, FOLDER).path(MINE)).data == b"mine"
 
 
 def test_beside_a_lock_at_the_root_too(store: Store) -> None:
     Intents(store, "").post(MINE)
-    assert Intents(store, "").listed("log") == (MINE,)
+    assert Intents(store, "").listed(LOG) == (MINE,)
 
 
 def test_what_does_not_belong_there_is_passed_over(store: Store) -> None:
     Intents(store, FOLDER).post(MINE)
     store.put_if_absent(f"{FOLDER}/intents/log/note.txt", b"of an operator").unwrap()
-    assert Intents(store, FOLDER).listed("log") == (MINE,)
+    assert Intents(store, FOLDER).listed(LOG) == (MINE,)
 
 
 def test_what_is_larger_than_any_that_is_posted_is_not_even_read(store: Store) -> None:
     Intents(store, FOLDER).post(MINE)
     store.put_if_absent(f"{FOLDER}/intents/log/3.large", bytes(LARGEST + 1)).unwrap()
-    assert Intents(store, FOLDER).listed("log") == (MINE,)
+    assert Intents(store, FOLDER).listed(LOG) == (MINE,)
 
 
 def test_bytes_are_read_once(store: Store, tmp_path: Path) -> None:
@@ -53,8 +55,31 @@ def test_bytes_are_read_once(store: Store, tmp_path: Path) -> None:
     for count in (1, 2):
         intents.post(Intent("log", count, "mine_", b"mine"))
         for _ in range(3):
-            assert len(intents.listed("log")) == count
+            assert len(intents.listed(LOG)) == count
         assert faulty.calls.count("get") == count
+
+
+def test_of_many_that_nobody_has_read_yet_no_more_are_read_at_a_time_than_one_write_decides(
+    store: Store, tmp_path: Path
+) -> None:
+    posted = [Intent("log", 0, f"{number:03}_", b"mine") for number in range(40)]
+    for intent in reversed(posted):
+        Intents(store, FOLDER).post(intent)
+    faulty = Faulty(store.backend, {})
+    intents = Intents(Store(faulty, str(tmp_path)), FOLDER)
+    for known in (16, 32, 40, 40):
+        assert sorted(intent.stem for intent in intents.listed(LOG)) == [one.stem for one in posted[:known]]
+        assert faulty.calls.count("get") == known
+
+
+def test_what_can_be_decided_no_more_is_not_read(store: Store, tmp_path: Path) -> None:
+    log = Log("log", 5, 5).plus(Pending.of_bytes("done_1", b"x"))
+    live = Intent("log", 6, "live_", b"live")
+    for intent in (Intent("log", 4, "early_", b"x"), Intent("log", 5, "done_", b"x"), live):
+        Intents(store, FOLDER).post(intent)
+    faulty = Faulty(store.backend, {})
+    assert Intents(Store(faulty, str(tmp_path)), FOLDER).listed(log) == (live,)
+    assert faulty.calls.count("get") == 1
 
 
 def test_one_that_was_withdrawn_is_not_listed_and_its_late_copy_finds_its_place_taken(
@@ -65,22 +90,22 @@ def test_one_that_was_withdrawn_is_not_listed_and_its_late_copy_finds_its_place_
     mine.post(MINE)
     assert faulty.fired == [("put", DeliverLate(calls=20))]
     mine.withdraw(MINE)
-    assert others.listed("log") == ()
+    assert others.listed(LOG) == ()
     for _ in range(20):
-        mine.listed("log")
+        mine.listed(LOG)
     assert not faulty._late, "the copy has arrived"
-    assert others.listed("log") == mine.listed("log") == ()
+    assert others.listed(LOG) == mine.listed(LOG) == ()
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_one_that_was_posted_is_withdrawn_also_from_those_who_have_read_it(store: Store, *, known: bool) -> None:
     intents, others = Intents(store, FOLDER), Intents(store, FOLDER)
     intents.post(MINE)
-    assert not known or others.listed("log") == (MINE,)
+    assert not known or others.listed(LOG) == (MINE,)
     intents.withdraw(MINE)
-    assert others.listed("log") == ()
+    assert others.listed(LOG) == ()
     intents.post(MINE)
-    assert others.listed("log") == (), "it stays withdrawn"
+    assert others.listed(LOG) == (), "it stays withdrawn"
 
 
 def test_a_withdrawal_whose_answer_is_lost_is_known_to_be_done(store: Store, tmp_path: Path) -> None:
@@ -88,4 +113,4 @@ def test_a_withdrawal_whose_answer_is_lost_is_known_to_be_done(store: Store, tmp
     faulty = Faulty(store.backend, {"put": [LoseAnswer(), LoseAnswer()]})
     Intents(Store(faulty, str(tmp_path)), FOLDER).withdraw(MINE)
     assert len(faulty.fired) == 2
-    assert Intents(store, FOLDER).listed("log") == ()
+    assert Intents(store, FOLDER).listed(LOG) == ()

@@ -228,3 +228,22 @@ def test_a_thread_that_goes_on_when_the_program_has_ended_commits(table: Table) 
     seen = subprocess.run(program, check=True, timeout=120, stdout=subprocess.PIPE).stdout
     assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (3, "c", 1), (4, "d", 1), (5, "e", 1)}
     assert seen.split() == [b"5"]
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["as it is", "a wrong twin"])
+def test_what_may_be_decided_is_not_taken_back_without_the_lock(table: Table, *, is_known: bool) -> None:
+    backend = Down()
+    txn = over(table, backend).transaction()
+    engine.write(txn, upserts=rows((3, "c", 1)))
+    backend.down = True
+    with pytest.raises(PublishUnknown):
+        txn.commit()
+    backend.down = False
+    assert txn._instant is not None
+    assert txn._instant.in_doubt
+    txn._instant.in_doubt = is_known
+    txn.rollback()
+    table.lock.acquire(keeps_log=True).release()
+    files = [entry.path for entry in table.data_files()]
+    assert table.timeline().written_at(txn.begin) is not None
+    assert any(txn.begin in path for path in files) == is_known, "else a commit without its files"

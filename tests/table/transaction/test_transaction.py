@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from noting import Later
+from noting import Later, record
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
 from fsspec_cas import Store
@@ -28,6 +28,7 @@ from lockprovider.table import (
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 
 
@@ -101,6 +102,29 @@ def test_of_two_writers_of_one_file_group_the_later_gives_way_and_leaves_nothing
     second.rollback()
     assert content(table) == {(1, "a", 10), (2, "b", 2)}
     assert table.timeline().pending_writes == ()
+
+
+def test_one_that_gives_way_is_taken_back_without_the_lock_whose_log_goes_on(table: Table) -> None:
+    for value in (1, 2):
+        upsert(table, (1, "a", value))
+    before = record(table.store).log
+    first, second = table.transaction(), table.transaction()
+    engine.write(first, upserts=rows((1, "a", 10)))
+    engine.write(second, upserts=rows((1, "a", 100)))
+    first.commit()
+    with pytest.raises(WriteConflict):
+        second.commit()
+    second.rollback()
+    given_up = table.transaction()
+    engine.write(given_up, upserts=rows((2, "b", 1)))
+    given_up.rollback()
+    after = record(table.store).log
+    assert before is not None
+    assert after is not None
+    assert (after.name, after.next) == (before.name, before.next + 1)
+    left = [entry.path for entry in table.store.list("") if second.begin in entry.path or given_up.begin in entry.path]
+    assert left == []
+    assert table.timeline().pending_rollbacks == ()
 
 
 def test_it_does_not_matter_who_began_first(table: Table) -> None:
@@ -211,7 +235,8 @@ def test_a_rollback_does_not_take_the_begin_time_of_a_writer(tmp_path: Path) -> 
     upsert(table, (1, "a", 2))
     with pytest.raises(WriteConflict):
         lost.commit()
-    lost.rollback()
+    lost.leave()
+    rollback.roll_back(other, lost.begin)
     assert len(writers) == 1
     assert table.timeline().pending_rollbacks == ()
     assert not list((folder / ".hoodie" / ".heartbeat").iterdir())

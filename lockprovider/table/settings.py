@@ -16,12 +16,13 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.format.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
-from lockprovider.table.format.writer_settings import FAILED_KEYS, MODE_KEY
+from lockprovider.table.format.writer_settings import FAILED_KEYS, MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.clustering_plan import ClusterEvery
 from lockprovider.table.timeline.compaction_plan import CompactEvery
 from lockprovider.table.timeline.conflict import Resolution, by_file_group, by_partition, prefer_writer
 from lockprovider.table.timeline.liveness import HeartbeatSettings
+from lockprovider.table.timeline.non_blocking import refuse_unless_possible
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
 
 RESOLUTION_KEY = "hoodie.write.lock.conflict.resolution.strategy"
@@ -52,7 +53,8 @@ class Mode(str, Enum):
     """How many writers the table has; Hudi's own words."""
 
     SINGLE_WRITER = "single_writer"
-    OPTIMISTIC = "optimistic_concurrency_control"
+    OPTIMISTIC = OPTIMISTIC
+    NON_BLOCKING = NON_BLOCKING
 
 
 class FailedWrites(str, Enum):
@@ -114,7 +116,9 @@ class TableSettings:
     Attributes:
         lock: the lease of the table lock.
         heartbeat: when a writer counts as dead.
-        mode: `hoodie.write.concurrency.mode`.
+        mode: `hoodie.write.concurrency.mode`. With `non_blocking_concurrency_control`, for merge-on-read tables with
+            buckets and an ordering column, writes that read nothing conflict with no others. NOT promised: which of two
+            rows with equal ordering values wins, and that a delete outlasts a compaction. The README has its limits.
         failed_writes: `hoodie.clean.failed.writes.policy`; None: EAGER for a single writer, else LAZY.
         resolution: which others a write loses to (see `conflict`).
         retention: what a clean keeps, unless it is given another.
@@ -162,13 +166,24 @@ class TableSettings:
         _check_every("compaction", self.compaction, CompactEvery)
         _check_every("clustering", self.clustering, ClusterEvery)
         _check_heartbeat(self.heartbeat)
-        if self.mode is Mode.OPTIMISTIC and self.failed_writes is FailedWrites.EAGER:
+        if self.mode is not Mode.SINGLE_WRITER and self.failed_writes is FailedWrites.EAGER:
             raise InvalidSettings(
                 f"{FAILED_KEYS[0]}=EAGER would roll back live writers of {MODE_KEY}={self.mode.value}: set it to LAZY"
             )
 
         if self.archival.fault:
             raise InvalidSettings(self.archival.fault)
+
+    def check(self, config: TableConfig) -> None:
+        """Refuse a table that cannot be written so.
+
+        Raises:
+            InvalidSettings: naming what it has, or lacks.
+        """
+        if self.index is not None:
+            self.index.check(config)
+        if self.mode is Mode.NON_BLOCKING:
+            refuse_unless_possible(config)
 
     @property
     def is_eager(self) -> bool:
@@ -340,7 +355,7 @@ def _mode(text: str) -> Mode:
         return Mode(text.strip().lower())
     except (ValueError, AttributeError):
         known = ", ".join(mode.value for mode in Mode)
-        raise InvalidSettings(f"{MODE_KEY}={text} cannot be had for a copy-on-write table here: use {known}") from None
+        raise InvalidSettings(f"{MODE_KEY}={text} is unknown: use {known}") from None
 
 
 def _failed(text: str) -> FailedWrites:

@@ -33,7 +33,7 @@ from lockprovider.table.errors import InvalidRecords, TableExists
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.properties import TableConfig, encode_properties
 from lockprovider.table.format.service_metadata import Savepoint
-from lockprovider.table.format.writer_settings import SettingChange, shared
+from lockprovider.table.format.writer_settings import SettingChange, shared, without_blocking
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import Commit, PointInTime
@@ -46,7 +46,7 @@ from lockprovider.table.services import share as sharing
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
 from lockprovider.table.services.restore import RestoreResult
-from lockprovider.table.settings import TableSettings, checked_table_settings
+from lockprovider.table.settings import Mode, TableSettings, checked_table_settings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
@@ -110,9 +110,9 @@ class Table(TableContext):
         if not isinstance(spec, TableSpec):
             raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
         settings = checked_table_settings(settings)
-        config = shared(spec.with_index(settings.index).config())
-        if settings.index is not None:
-            settings.index.check(config)
+        config = spec.with_index(settings.index).config()
+        config = shared(without_blocking(config) if settings.mode is Mode.NON_BLOCKING else config)
+        settings.check(config)
         store, data = Store.from_url(url, storage_options), encode_properties(config)
         audit = AuditLog(store)
         table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)

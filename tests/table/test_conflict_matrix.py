@@ -6,6 +6,9 @@ clean has planned to remove.
 
 A clustering begins when it is planned: then it holds its file groups, or with `prefer_writer` it gives way.
 
+A non-blocking writer gives way to what ends file groups or adds columns, and nobody's log to another's; what has read
+rows gives way to logs.
+
 In a table with a bucket index a new key goes into its bucket's file group, so that an insert is a write like others;
 and two writers are told that both make the first file group of a bucket.
 """
@@ -25,9 +28,18 @@ import pytest
 from patience import PATIENCE_S
 from table import bucket_tables
 from table.bucket_tables import bucket, groups, in_their_buckets
-from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, orphans, rows, upsert
 
-from lockprovider.table import HistoryGone, KeepVersions, Table, TableSettings, TableSpec, Transaction, WriteConflict
+from lockprovider.table import (
+    HistoryGone,
+    KeepVersions,
+    Mode,
+    Table,
+    TableSettings,
+    TableSpec,
+    Transaction,
+    WriteConflict,
+)
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services import clean as cleaner
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
@@ -99,12 +111,25 @@ upsert      .       .       .       .       later
 delete      .       .       .       .       later
 overwrite   later   .       later   later   later
 """
+# A merge-on-read table with buckets. `log` and `gone` are of non-blocking writers, and read nothing; the others are
+# ordinary. A compaction begins when it is scheduled.
+NON_BLOCKING = """
+            log     gone    upsert  delete  overwrite  compact  columns  rollback
+log         .       .       later   later   later      .        .        .
+gone        .       .       later   later   later      .        .        .
+upsert      .       .
+delete      .       .
+overwrite   later   later
+compact     .       .
+columns     later   later
+rollback    .       .
+"""
 
 
 def expected(said: str, first: str, later: str) -> str:
     """What a table says."""
     head, *lines = (line.split() for line in said.strip().splitlines())
-    return {line[0]: dict(zip(head, line[1:], strict=True)) for line in lines}[first][later]
+    return {line[0]: dict(zip(head, line[1:], strict=False)) for line in lines}[first][later]
 
 
 def pairs(said: str) -> list[tuple[str, str]]:
@@ -124,10 +149,12 @@ class Running:
 
 def begin(kind: str, table: Table, place: Place, number: int, oldest: str) -> Running:
     """Begin an operation in one place; `oldest` is the commit that a savepoint would keep."""
-    if kind in ("clean", "savepoint", "cluster"):
+    if kind in ("clean", "savepoint", "cluster", "compact"):
         return _service(kind, table, oldest)
+    if kind in ("log", "gone"):
+        table = Table.open(table.url, settings=BLIND)
     txn, ended, new = table.transaction(), _ended(kind, place), _new(kind, place, number)
-    _write(kind, txn, place, new)
+    _write(kind, txn, place, number, new)
     if kind == "rollback":
         return Running(txn.rollback, lambda found: found)
     # Of an overwrite too: new rows that others committed meanwhile stay.
@@ -140,13 +167,19 @@ def _ended(kind: str, place: Place) -> set[int]:
     """The keys whose rows of the start are there no more."""
     if kind == "overwrite":
         return {key for key, part, _ in START if part == place.part}
-    return {place.key} if kind in ("upsert", "delete") else set()
+    return {place.key} if kind in ("upsert", "delete", "log", "gone") else set()
 
 
 def _new(kind: str, place: Place, number: int) -> Rows:
     """The rows that are there instead."""
     inserted, first = _new_row(place, place.bucket, number), _new_row(place, place.empty, number)
-    by_kind: dict[str, Rows] = {"insert": {inserted}, "first": {first}, "delete": set(), "overwrite": {inserted, first}}
+    nothing: Rows = set()
+    by_kind: dict[str, Rows] = {
+        "insert": {inserted},
+        "first": {first},
+        "overwrite": {inserted, first},
+        **dict.fromkeys(("delete", "gone", "columns"), nothing),
+    }
     return by_kind.get(kind, {(place.key, place.part, number)})
 
 
@@ -155,10 +188,15 @@ def _new_row(place: Place, wanted: int, number: int) -> tuple[int, str, int]:
     return next((key, place.part, number) for key in itertools.count(10 * number) if bucket(key) == wanted)
 
 
-def _write(kind: str, txn: Transaction, place: Place, new: Rows) -> None:
+def _write(kind: str, txn: Transaction, place: Place, number: int, new: Rows) -> None:
     if kind == "overwrite":
         txn.end_partitions([place.part])
         engine.insert(txn, rows(*new))
+    elif kind == "columns":
+        txn.add_columns(pa.schema([("more", pa.string())]))
+        txn.add(())
+    elif kind == "gone":
+        engine.write(txn, deletes=rows((place.key, place.part, number)))
     elif kind == "delete":
         engine.write(txn, deletes=pa.table({"id": [place.key], "part": [place.part]}))
     else:
@@ -171,6 +209,10 @@ def _service(kind: str, table: Table, oldest: str) -> Running:
     if kind == "cluster":
         plan = table.schedule_clustering()
         return Running((lambda: None) if plan is None else (lambda: table.run_clustering(plan)), lambda found: found)
+    if kind == "compact":
+        begin = table.schedule_compaction()
+        assert begin is not None
+        return Running(lambda: table.run_compaction(begin), lambda found: found)
     alive = contextlib.ExitStack()
     planned = cleaner._schedule(table, KeepVersions(1), alive)
     end = (lambda: None) if planned is None else (lambda: cleaner._carry_out(table, *planned))
@@ -236,6 +278,23 @@ def test_each_pair_in_a_bucket_table_ends_as_its_buckets_ask(
         check(bucketed.copy(tmp_path / "4"), "", (first, HERE), (later, NEXT_DOOR), there)
 
 
+BLIND = replace(SETTINGS, mode=Mode.NON_BLOCKING)
+
+
+@pytest.fixture(scope="session")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    spec = replace(bucket_tables.SPEC, ordering="value", table_type="merge_on_read")
+    return Template.made(tmp_path_factory.mktemp("matrix") / "logged", spec)
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [pair for pair in pairs(NON_BLOCKING) if not {"log", "gone"}.isdisjoint(pair)]
+)
+def test_each_operation_beside_a_non_blocking_writer(tmp_path: Path, logged: Template, first: str, later: str) -> None:
+    outcome = expected(NON_BLOCKING, first, later)
+    check(logged.copy(tmp_path / "1"), "-", (first, HERE), (later, HERE), outcome, first_begins=first < later)
+
+
 PREFERRED = replace(SETTINGS, resolution=prefer_writer)
 
 
@@ -274,7 +333,8 @@ def check(
             running.finish()
             found = running.effect(found)
         running.after.close()
-        assert by_hudi_rs(table.url) == content(table) == found, (place, first_begins, kind)
+        seen = {tuple(row.values()) for row in engine.read(table, SCHEMA.names).to_pylist()}
+        assert by_hudi_rs(table.url) == seen == found, (place, first_begins, kind)
     assert table.timeline().pending_writes == table.timeline().pending_rollbacks == ()
     assert orphans(Path(table.url)) == set()
     if table.config().bucket_index is not None:

@@ -11,7 +11,7 @@ the keys, the rows of one row group and the bytes of two files; `read` holds all
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -27,7 +27,7 @@ from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
-from lockprovider.table.files.write_log import refuse_unordered
+from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import consistent
@@ -49,11 +49,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """Rows to upsert with their keys, and keys to delete, all of one partition."""
+    """Rows to upsert with their keys, and keys to delete, all of one partition.
+
+    `values` are the ordering values of the deletes of a blind write, which does not look for them.
+    """
 
     rows: pa.Table
     keys: pa.Array
     deletes: pa.Array
+    values: pa.Array | None = None
 
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
@@ -148,18 +152,19 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
 
     def split(planner: GroupWriter) -> dict[str, PartitionChanges]:
         schema = planner.schema
-        keys = None if deletes is None else identifying(deletes, txn.config, schema)
+        keys = None if deletes is None else _deleted(deletes, txn.config, schema, valued=is_blind)
         if upserts is not None:
             check_columns(upserts.schema, schema, schema.names)
-        return changes_by_partition(planner, upserts, keys)
+        return changes_by_partition(planner, upserts, keys, valued=is_blind and deletes is not None)
 
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    writer, found = _split_first(txn, split)
+    is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.column_names)
+    writer, found = _split_first(txn, split, blindly=is_blind)
     inside = AT_ONCE if len(found) == 1 else 1
     _open_new(txn, writer, found)
 
     def rewrite(partition: str) -> list[WriteStat]:
-        slices = txn.snapshot.within([partition])
+        slices = txn.slices([partition])
         return list(rewrite_partition(writer, slices, partition, found[partition], _TASK, limit=inside))
 
     txn.add(stat for stats in in_order([partial(rewrite, one) for one in found], AT_ONCE) for stat in stats)
@@ -169,21 +174,22 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
 
     In a table with a bucket index they go into the file groups of their buckets: all are held in memory, and a row
-    whose key is there is replaced.
+    whose key is there is replaced, unless its ordering value is higher.
 
     Raises:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
     """
     txn.operation = "INSERT"
+    if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
+        rows = rows.read_all()
 
     def split(planner: GroupWriter) -> dict[str, PartitionChanges] | None:
         check_columns(rows.schema, planner.schema, txn.config.identifying)
         return changes_by_partition(planner, rows, None) if isinstance(rows, pa.Table) else None
 
-    writer, found = _split_first(txn, split)
-    if txn.config.bucket_index is not None:
-        whole = changes_by_partition(writer, rows.read_all(), None) if found is None else found
-        txn.add(_into_buckets(txn, writer, whole))
+    writer, found = _split_first(txn, split, blindly=txn.may_be_blind)
+    if found is not None and txn.config.bucket_index is not None:
+        txn.add(_into_buckets(txn, writer, found))
         return
     stats: list[WriteStat] = []
     seen: dict[str, list[pa.Array]] = {}
@@ -200,15 +206,22 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     txn.add(stats)
 
 
-def _split_first(txn: Transaction, split: Callable[[GroupWriter], T]) -> tuple[GroupWriter, T]:
-    """The writer of `txn`, which this starts, and what `split` makes of the rows; what is refused is refused before."""
+def _split_first(txn: Transaction, split: Callable[[GroupWriter], T], *, blindly: bool) -> tuple[GroupWriter, T]:
+    """The writer of `txn`, which this starts, and what `split` makes of the rows; what is refused is refused before.
+
+    `blindly`: it makes what the partitions get.
+    """
     done: list[tuple[pa.Schema, T]] = []
 
     def check(schema: pa.Schema) -> None:
         if not done or not done[-1][0].equals(schema):
             done.append((schema, split(GroupWriter(txn.table.place, "", txn.config, schema))))
 
-    schema = txn.columns(check)
+    def partitions() -> Collection[str]:
+        found = done[-1][1]
+        return list(found) if isinstance(found, Mapping) else ()
+
+    schema = txn.columns(check, partitions if blindly else None)
     return for_here(txn, schema), done[-1][1]
 
 
@@ -222,7 +235,7 @@ def _into_buckets(txn: Transaction, writer: GroupWriter, found: Mapping[str, Par
 
 def _open_new(txn: Transaction, writer: GroupWriter, found: Mapping[str, PartitionChanges]) -> None:
     """Make the partitions that the snapshot does not have, all of them before their files."""
-    there = set(txn.snapshot.partitions)
+    there = {one.partition for one in txn.slices()}
     _open(writer, [partition for partition, changes in found.items() if len(changes.keys) and partition not in there])
 
 
@@ -283,25 +296,39 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     )
 
 
+def _deleted(deletes: pa.Table, config: TableConfig, schema: pa.Schema, *, valued: bool) -> pa.Table:
+    """The columns of deletes that matter: what `identifying` keeps, and of a blind write the ordering values."""
+    found = identifying(deletes, config, schema)
+    if not valued or config.ordering_field in found.column_names:
+        return found
+    check_columns(deletes.select([config.ordering_field]).schema, schema, ())
+    return found.append_column(config.ordering_field, deletes.column(config.ordering_field))
+
+
 def changes_by_partition(
-    writer: GroupWriter, upserts: pa.Table | None, deletes: pa.Table | None
+    writer: GroupWriter, upserts: pa.Table | None, deletes: pa.Table | None, *, valued: bool = False
 ) -> dict[str, PartitionChanges]:
-    """Changes of the table's columns, apart for each partition; a key that is to be deleted is not upserted."""
+    """Changes of the table's columns, apart for each partition; a key that is to be deleted is not upserted.
+
+    `valued`: the deletes have ordering values, which are kept.
+    """
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
     rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts)
     refuse_unordered(writer.config, rows)
-    _, gone, gone_from = (nothing, none, none) if deletes is None else writer.keyed(deletes)
+    ended, gone, gone_from = (nothing, none, none) if deletes is None else writer.keyed(deletes)
+    values = values_of_deletes(writer.config, ended) if valued else None
     if not writer.config.partition_fields:
-        return {"": PartitionChanges(rows, keys, gone)} if len(keys) or len(gone) else {}
+        return {"": PartitionChanges(rows, keys, gone, values)} if len(keys) or len(gone) else {}
     here, there = _apart(homes), _apart(gone_from)
     paths = sorted({*here, *there})
     if len(paths) == 1:
-        return {paths[0]: PartitionChanges(rows, keys, gone)}
+        return {paths[0]: PartitionChanges(rows, keys, gone, values)}
     no_rows = pa.array([], pa.int64())
     found: dict[str, PartitionChanges] = {}
     for partition in paths:
         mine, others = here.get(partition, no_rows), there.get(partition, no_rows)
-        found[partition] = PartitionChanges(rows.take(mine), keys.take(mine), gone.take(others))
+        given = None if values is None else values.take(others)
+        found[partition] = PartitionChanges(rows.take(mine), keys.take(mine), gone.take(others), given)
     return found
 
 
@@ -332,7 +359,7 @@ def rewrite_partition(
     """
     if writer.config.bucket_index is not None:
         given = (changes.rows, changes.keys, changes.deletes)
-        jobs = bucketed.rewrites(writer, slices, partition, given, task)
+        jobs = bucketed.rewrites(writer, slices, partition, given, task, values=changes.values)
         yield from (stat for stat in in_order(jobs, limit) if stat is not None)
         return
     rows, keys = _unless_deleted(changes)

@@ -30,9 +30,12 @@ def rewrites(
     partition: str,
     changes: tuple[pa.Table, pa.Array, pa.Array],
     token: str,
+    *,
+    values: pa.Array | None = None,
 ) -> Iterator[Callable[[], WriteStat | None]]:
     """What there is to do for changes (rows, their keys, deleted keys) of one partition, a call a bucket.
 
+    `values` are the ordering values of the deletes, where they were given.
     Each writes the bucket's next file; None if nothing in it changes.
     """
     rows, keys, deletes = changes
@@ -41,11 +44,13 @@ def rewrites(
     rows, keys = rows.filter(kept), keys.filter(kept)
     theirs, gone = _Split(of_keys(writer.config, keys)), _Split(of_keys(writer.config, deletes))
     rows, keys, deletes = rows.take(theirs.order), keys.take(theirs.order), deletes.take(gone.order)
+    values = None if values is None else values.take(gone.order)
     for bucket in sorted(theirs.parts.keys() | gone.parts.keys()):
-        part, ended = theirs.parts.get(bucket, slice(0, 0)), deletes[gone.parts.get(bucket, slice(0, 0))]
+        part, end = theirs.parts.get(bucket, slice(0, 0)), gone.parts.get(bucket, slice(0, 0))
+        ended, valued = deletes[end], None if values is None else values[end]
         there = old.get((partition, bucket))
         if there is not None:
-            yield partial(writer.rewrite, there, rows[part], keys[part], ended, token)
+            yield partial(writer.rewrite, there, rows[part], keys[part], ended, token, delete_values=valued)
         elif part.stop > part.start:
             file_id = new_group(writer.begin, bucket, partition)
             yield partial(writer.insert, partition, rows[part], keys[part], token, file_id)

@@ -172,15 +172,22 @@ class GroupWriter:
         return self._put(file, kind)
 
     def rewrite(
-        self, old: FileSlice, upserts: pa.Table, upsert_keys: pa.Array, delete_keys: pa.Array, token: str
+        self,
+        old: FileSlice,
+        upserts: pa.Table,
+        upsert_keys: pa.Array,
+        delete_keys: pa.Array,
+        token: str,
+        *,
+        delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
         """Write the next slice of a file group, upserts of new keys in it; None if nothing in it changes.
 
-        In a merge-on-read table this is a log file of the slice that is there.
+        In a merge-on-read table this is a log file of the slice that is there; see `log` for the values.
         """
         rows, keys = dedupe(upserts, upsert_keys, self.config.ordering_field)
         if self.config.is_merge_on_read:
-            return self.log(old, rows, keys, delete_keys, token)
+            return self.log(old, rows, keys, delete_keys, token, delete_values=delete_values)
         rows, opened = rows.combine_chunks(), self.place.open_encoded(old.path)
         found = merge_plan(opened, rows, keys, delete_keys, self.config.ordering_field) or untouched(opened)
         return self.merge(old, opened, found.with_new(keys, delete_keys), rows, token)
@@ -215,11 +222,19 @@ class GroupWriter:
         return self._put(Encoded(stat, data, found.keys), MarkerKind.MERGE)
 
     def log(
-        self, old: FileSlice, rows: pa.Table, keys: pa.Array, delete_keys: pa.Array, token: str
+        self,
+        old: FileSlice,
+        rows: pa.Table,
+        keys: pa.Array,
+        delete_keys: pa.Array,
+        token: str,
+        *,
+        delete_values: pa.Array | None = None,
     ) -> WriteStat | None:
         """Write a log file of a slice: rows of different keys, and deletes of those keys that it has rows of.
 
-        A key that is in both is deleted. None if there is nothing to write.
+        A key that is in both is deleted. None if there is nothing to write. With the ordering values of the deletes all
+        of them are written, and nothing is read.
 
         Raises:
             InvalidRecords: a row has no ordering value.
@@ -227,7 +242,11 @@ class GroupWriter:
         """
         kept = pc.invert(pc.is_in(keys, value_set=delete_keys))
         rule = MergeRule.of(self.config)
-        gone = rows_of_keys(self.place, old, self.schema, rule, delete_keys) if len(delete_keys) else None
+        gone = None
+        if delete_values is not None:
+            gone = pa.table([delete_keys, delete_values], names=[hudi_schema.RECORD_KEY, *rule.ordering])
+        elif len(delete_keys):
+            gone = rows_of_keys(self.place, old, self.schema, rule, delete_keys)
         rows, keys = rows.filter(kept), keys.filter(kept)
         deletes = with_meta(self.schema).empty_table() if gone is None else gone
         if not rows.num_rows and not deletes.num_rows:

@@ -89,6 +89,22 @@ def refuse_unordered(config: TableConfig, rows: pa.Table) -> None:
             )
 
 
+def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
+    """The ordering values that deletes were given.
+
+    Raises:
+        InvalidRecords: one has none, or one that readers take for none.
+    """
+    refuse_unordered(config, deletes)
+    values = array_of(deletes.column(config.ordering_field))
+    if wrapper_of(values.type) == "IntWrapper" and pc.any(pc.equal(values.cast(pa.int32()), 0)).as_py():
+        raise InvalidRecords(
+            f"a delete has 0 in the ordering column {config.ordering_field!r}, which Hudi takes for no value: it would "
+            "win over every row, and a row after it could bring back what was deleted; give it another value"
+        )
+    return values
+
+
 def _with_own(rows: pa.Table, keys: pa.Array, partition: str, file: LogFile) -> pa.Table:
     """With Hudi's columns; a log's rows have the file group in place of the file's name."""
     count, task = rows.num_rows, file.write_token.split("-", 1)[0]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_BUCKETS = 99_999_999  # what fits into 8 digits
 _DIGITS = 8
+_FIXED = "-0000-0000-0000-000000000000-"  # Hudi `BucketIdentifier.newBucketFileIdForNBCC`
 _NULL, _EMPTY = "__null__", "__empty__"
 _FACTOR = np.uint32(31)
 _INVERSE = np.uint32(pow(31, -1, 1 << 32))
@@ -84,6 +85,14 @@ def prefix(bucket: int) -> str:
 def file_id(bucket: int, group: str) -> str:
     """The file id of a new file group of this bucket; `group` is one of any file group, and makes it unique."""
     return prefix(bucket) + group[_DIGITS:]
+
+
+def fixed_file_id(bucket: int, number: int = 0) -> str:
+    """The file id that non-blocking writers give to a bucket's first file group, in every partition alike.
+
+    `number`: how many of these groups were replaced before; JVM writers take the one that is there.
+    """
+    return f"{prefix(bucket)}{_FIXED}{number}"
 
 
 def bucket_of(file_id: str) -> int | None:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from lockprovider.table.format.properties import TableConfig
 
 MODE_KEY = "hoodie.write.concurrency.mode"
+OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
 FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
 METADATA_KEY = "hoodie.metadata.enable"
 LOCK_KEY = "hoodie.write.lock.provider"
@@ -24,7 +25,7 @@ ZONE_KEY = "hoodie.table.timeline.timezone"
 SHARED: Mapping[str, str] = MappingProxyType(
     {
         LOCK_KEY: "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",  # the same lock
-        MODE_KEY: "optimistic_concurrency_control",  # it is taken, and conflicts are told
+        MODE_KEY: OPTIMISTIC,  # it is taken, and conflicts are told
         # Live writers are not rolled back. By both names: a job that says EAGER by the older one is told, too.
         **dict.fromkeys(FAILED_KEYS, "LAZY"),
         METADATA_KEY: "false",  # a metadata table would hide commits that it was not told of
@@ -44,8 +45,19 @@ class SettingChange:
 
 
 def shared(config: TableConfig) -> TableConfig:
-    """The same table, with the settings, and with UTC for its zone."""
-    return replace(config, timezone="UTC", raw=MappingProxyType({**config.raw, **SHARED}))
+    """The same table, with the settings, and with UTC for its zone; one for non-blocking writers stays one."""
+    return replace(config, timezone="UTC", raw=MappingProxyType({**config.raw, **_wanted(config)}))
+
+
+def without_blocking(config: TableConfig) -> TableConfig:
+    """The same table, which tells Spark's writers to be non-blocking."""
+    return replace(config, raw=MappingProxyType({**config.raw, MODE_KEY: NON_BLOCKING}))
+
+
+def _wanted(config: TableConfig) -> Mapping[str, str]:
+    says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
+    is_possible = config.is_merge_on_read and config.bucket_index is not None
+    return {**SHARED, MODE_KEY: NON_BLOCKING} if says_so and is_possible else SHARED
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:
@@ -56,10 +68,11 @@ def without_metadata_table(config: TableConfig) -> TableConfig:
 
 def unshared(config: TableConfig) -> tuple[SettingChange, ...]:
     """What `shared` would change; nothing if the table carries all of it. Values are compared as Hudi does."""
-    found = {key: config.raw.get(key) for key in SHARED}
+    wanted_by_key = _wanted(config)
+    found = {key: config.raw.get(key) for key in wanted_by_key}
     changes = [
         SettingChange(key, found[key], wanted)
-        for key, wanted in SHARED.items()
+        for key, wanted in wanted_by_key.items()
         if (found[key] or "").strip().lower() != wanted.lower()
     ]
     zone = SettingChange(ZONE_KEY, config.timezone or None, "UTC")

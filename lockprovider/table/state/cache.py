@@ -111,6 +111,12 @@ class Memory:
             self._seen = replace(seen, slices={s.group: s for s in snapshot.slices})
         return snapshot
 
+    @property
+    def slices(self) -> Snapshot | None:
+        """The files as they were seen last, if they were: to start from, not to decide by."""
+        seen = self._seen
+        return None if seen is None or seen.slices is None else Snapshot(seen.timeline, tuple(seen.slices.values()))
+
     def snapshot(self, timeline: Timeline) -> Snapshot | None:
         """The files of this timeline, if it is the one that was seen last and they are known.
 

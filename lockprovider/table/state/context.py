@@ -104,8 +104,8 @@ class TableContext:
         table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
         config = table.config()
         check_readable(config)
-        if settings is not None and settings.index is not None:
-            settings.index.check(config)
+        if settings is not None:
+            settings.check(config)
         return table
 
     def __repr__(self) -> str:

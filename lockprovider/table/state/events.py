@@ -17,6 +17,7 @@ EventKind = Literal[
     "lock_released",  # the lock is free again
     "cleaned",  # files that no reader needs any more were removed
     "archived",  # the oldest instants are in the archive, and off the timeline
+    "anchored",  # buckets of new partitions got their first files, for non-blocking writers
     "compaction_scheduled",  # which log files are to be merged is on the timeline
     "compaction_unscheduled",  # it is not any more
     "compacted",  # they are merged

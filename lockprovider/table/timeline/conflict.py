@@ -10,6 +10,8 @@ A resolution says which of the others my write loses to. Three come with it, and
                     table service gives way to writes that are still pending
     by_partition    the same partition is enough: two writers that insert the same new key are detected, too
 
+A blind write of a non-blocking writer has another, `non_blocking`, whatever its settings say.
+
 In a table with a bucket index each of them compares buckets (see `by_bucket`): there two writers that insert the same
 new key are detected, even if both make the bucket's first file group.
 
@@ -23,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lockprovider.table.format.bucket import bucket_of, prefix
-from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.timeline.timeline import Timeline
@@ -120,6 +122,15 @@ def by_partition(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation
         if shared and (other.instant.is_completed or other.is_table_service):
             return Overlap(other.instant, tuple(sorted(shared)))
     return None
+
+
+def non_blocking(mine: ConcurrentOperation, others: Sequence[ConcurrentOperation]) -> Overlap | None:
+    """The first of the others that ends a file group of mine, or plans to; rows that are logged beside mine do not.
+
+    For blind writes: a group that ends takes what is logged meanwhile with it, whoever completes first.
+    """
+    ending = (Action.REPLACECOMMIT, Action.CLUSTERING)
+    return _first_overlap(mine.file_groups, (other for other in others if other.instant.action in ending))
 
 
 def by_bucket(resolution: Resolution) -> Resolution:

@@ -95,7 +95,8 @@ class Committing:
     def _in_some_try(self, staged: Pending) -> str:
         proposal, table = self._proposal, self._table
         columns = table.schema(proposal.timeline)
-        wanted = Wanted.of(proposal, table.settings.resolution, columns, self._data) if not staged.staged else None
+        rule = proposal.rule(table.settings.resolution)
+        wanted = Wanted.of(proposal, rule, columns, self._data) if not staged.staged else None
         hold, again = wanted is None, _Again()
         for tried in range(_TRIES):
             if wanted is None or hold or tried >= _LOGS:

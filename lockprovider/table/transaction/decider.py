@@ -26,6 +26,7 @@ from lockprovider.table.timeline.conflict import (
     Resolution,
     by_file_group,
     by_partition,
+    non_blocking,
     prefer_writer,
 )
 from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap, short_digest
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
     from lockprovider.table.transaction.proposal import Proposal
 
-_RULES: dict[str, Resolution] = {rule.__name__: rule for rule in (by_file_group, prefer_writer, by_partition)}
+_RULES: dict[str, Resolution] = {
+    rule.__name__: rule for rule in (by_file_group, prefer_writer, by_partition, non_blocking)
+}
 _PREFIX = f"{TIMELINE}/"
 
 

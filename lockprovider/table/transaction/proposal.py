@@ -5,7 +5,7 @@ By the two a commit is validated. Nothing here asks the table: what others have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     Resolution,
     by_file_group,
+    non_blocking,
     prefer_writer,
 )
 from lockprovider.table.timeline.timeline import Timeline
@@ -54,7 +55,8 @@ class Proposal:
     """What one instant is going to commit.
 
     `config` and `timeline` are the table as its writer knew it, `snapshot` the rows that it read, None if it read none.
-    `keys` are its new keys, where they are compared; `batch_id` says which batch it is, of a stream.
+    `keys` are its new keys, where they are compared; `batch_id` says which batch it is, of a stream. `is_blind`: it is
+    of a non-blocking writer, and read no rows.
     """
 
     begin: str
@@ -65,6 +67,7 @@ class Proposal:
     snapshot: Snapshot | None = None
     keys: KeyCheck | None = None
     batch_id: BatchId | None = None
+    is_blind: bool = False
 
     @property
     def inflight(self) -> Instant:
@@ -84,6 +87,16 @@ class Proposal:
     def is_table_service(self) -> bool:
         """Whether it rewrites rows that came in earlier: then what others have pending counts, too."""
         return self.metadata.operation in TABLE_SERVICES
+
+    def rule(self, resolution: Resolution) -> Resolution:
+        """By which it gives way to others, if the settings have this one."""
+        return non_blocking if self.is_blind else resolution
+
+    def compared(self, done: Sequence[Instant], resolution: Resolution) -> tuple[Instant, ...]:
+        """Those of the commits since its snapshot whose file groups it is compared with."""
+        if self.is_blind:
+            return tuple(instant for instant in done if instant.action is Action.REPLACECOMMIT)
+        return tuple(done) if self.may_overlap(resolution) else ()
 
     def may_overlap(self, resolution: Resolution) -> bool:
         """Whether a completed write can touch what this one does; new file groups are nobody else's.

@@ -12,19 +12,23 @@ Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lockprovider.table.errors import InvalidRecords, TableError
-from lockprovider.table.files.bucket_groups import check_written
+from lockprovider.table.errors import InvalidRecords, TableError, WriteConflict
+from lockprovider.table.files.bucket_groups import check_written, index_of
+from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import markers_dir, parse_marker
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig, check_writable
+from lockprovider.table.services import anchors
+from lockprovider.table.settings import Mode
 from lockprovider.table.timeline.conflict import completed_since
+from lockprovider.table.timeline.non_blocking import bare_buckets, left_bare, missing, refuse_replacing
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 from lockprovider.table.transaction.commit import Committing
@@ -55,6 +59,9 @@ class Transaction:
         self._replaced: dict[str, tuple[str, ...]] = {}
         self._schema_json: str | None = None
         self._snapshot: Snapshot | None = None
+        self._adds_columns = False
+        self._target: Snapshot | None = None  # of a blind write: what it writes into, and has not read
+        self._is_blind = False
         self._instant: Started | None = None
         self._stats: tuple[WriteStat, ...] | None = None
         self.markers: list[str] = []  # that this process has written, or is about to
@@ -136,15 +143,49 @@ class Transaction:
             self._timeline = self._timeline or mine.seen
         return self._instant
 
-    def columns(self, check: Callable[[pa.Schema], object]) -> pa.Schema:
-        """The table's schema; the transaction is started. `check` raises for bad input, before the start if it can."""
+    def columns(
+        self, check: Callable[[pa.Schema], object], partitions: Callable[[], Collection[str]] | None = None
+    ) -> pa.Schema:
+        """The table's schema; the transaction is started. `check` raises for bad input, before the start if it can.
+
+        `partitions`: those of a write that may be blind, once it is checked.
+        """
         seen = self.table.memory.schema
+        if partitions is not None and self.may_be_blind and self._instant is None:
+            if seen is None or not _passes(check, seen):
+                check(self.table.schema(self.timeline))
+            anchors.anchor(self.table, partitions())
+            self._is_blind, self._timeline = True, None  # nothing was read of it
         if self._timeline is None and seen is not None and _passes(check, seen):
             self.start()  # else it may have got a column since
         schema = self.table.schema(self.timeline)
         check(schema)
         self.start()
         return schema
+
+    @property
+    def may_be_blind(self) -> bool:
+        """Whether a write now is one of a non-blocking writer: it has read no rows, and ends and adds nothing."""
+        is_plain = self._action is Action.DELTACOMMIT and not self._adds_columns
+        return self.table.settings.mode is Mode.NON_BLOCKING and is_plain and self._snapshot is None
+
+    def slices(self, partitions: Iterable[str] | None = None) -> tuple[FileSlice, ...]:
+        """What changes of these partitions are written into: those of the snapshot; blindly, without reading them.
+
+        Raises:
+            WriteConflict: others have ended the anchors of a blind write since it made sure of them.
+        """
+        if not self._is_blind:
+            return self.snapshot.within(partitions)
+        if self._target is None:
+            known = self.table.memory.slices  # a later one does as well: what ended since is a conflict
+            if known is None or not self.timeline.written <= known.timeline.written:
+                known = self.table.memory.found(self.table.snapshot_of(self.timeline))
+            self._target = known
+        named = None if partitions is None else tuple(partitions)
+        if bare_buckets(self._target, named or (), index_of(self.config).buckets):
+            raise WriteConflict(self.begin, self.timeline.writes[-1].file_name, ())
+        return self._target.within(named)
 
     @property
     def partitions(self) -> set[str]:
@@ -167,7 +208,10 @@ class Transaction:
 
         Raises:
             InvalidRecords: something was written already, or the operation replaces nothing.
+            InvalidSettings: this is a non-blocking writer.
         """
+        if self.table.settings.mode is Mode.NON_BLOCKING:
+            refuse_replacing(operation)
         if self._instant is not None:
             raise InvalidRecords("overwriting comes first in a transaction, before its first write; begin another one")
         if operation not in REPLACING:
@@ -178,7 +222,7 @@ class Transaction:
 
     def remaining(self, partitions: Iterable[str]) -> tuple[FileSlice, ...]:
         """What the snapshot has in these partitions, without what this transaction lets end."""
-        seen = self.snapshot.within(partitions)
+        seen = self.slices(partitions)
         return tuple(old for old in seen if old.file_id not in self._replaced.get(old.partition, ()))
 
     def add_columns(self, columns: pa.Schema) -> None:
@@ -189,6 +233,7 @@ class Transaction:
         Raises:
             UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
         """
+        self._adds_columns = True
         evolved = hudi_schema.with_columns(self.table.schema(self.timeline), columns)
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
@@ -206,7 +251,21 @@ class Transaction:
         if ended:
             raise InvalidRecords(f"files {ended} are of file groups that are overwritten; insert their rows instead")
         check_written(self.config, found)
-        self._stats = found
+        self._stats = (*found, *self._new_anchors(found))
+
+    def _new_anchors(self, stats: Iterable[WriteStat]) -> Iterable[WriteStat]:
+        """For buckets that this overwrite would leave to JVM writers that log into a group which it hides."""
+        if not self._replaced or missing(self.config):
+            return ()
+        ended = anchors.ended_groups(self.table, self.timeline)
+        index, written = index_of(self.config), [stat.group for stat in stats]
+        if not (bare := left_bare(self._replaced, written, ended, index.buckets)):
+            return ()
+        here = None if self._writes_elsewhere else WritesHere(self.markers, self.announced, self.partitions)
+        schema = self.table.schema(self.timeline)
+        writer = GroupWriter(self.table.place, self.begin, self.config, schema, here)
+        mine = {(partition, file_id) for partition, ids in self._replaced.items() for file_id in ids}
+        return tuple(anchors.write_anchors(writer, bare, ended | mine))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Make the write visible, if no other got in the way; then it is visible for good.
@@ -244,7 +303,18 @@ class Transaction:
         keys = _look_for_keys(self, stats) if self.check_keys else None
         said = operation_name(self._action, self.operation)
         metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, self.extra, self._replaced)
-        return Proposal(begin, self._action, metadata, self.config, self.timeline, self._snapshot, keys, self._batch_id)
+        is_blind = self._is_blind and self._snapshot is None
+        return Proposal(
+            begin,
+            self._action,
+            metadata,
+            self.config,
+            self.timeline,
+            self._snapshot,
+            keys,
+            self._batch_id,
+            is_blind,
+        )
 
     def _remove_strays(self, begin: str, stats: tuple[WriteStat, ...]) -> None:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""

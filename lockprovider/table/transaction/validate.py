@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def needed(table: TableContext, proposal: Proposal, now: Timeline) -> tuple[Instant, ...]:
     """The commits whose contents the validation is going to ask for: to have them at hand by then."""
     done = completed_since(proposal.timeline, now)
-    return done if proposal.may_overlap(table.settings.resolution) else done[-1:]
+    return tuple(dict.fromkeys((*proposal.compared(done, table.settings.resolution), *done[-1:])))
 
 
 def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat, seen: TableView) -> None:
@@ -84,8 +84,7 @@ def _check_conflicts(table: TableContext, proposal: Proposal, now: Timeline) -> 
     if done:
         mine = columns_digest(table.schema(proposal.timeline))
         refuse_columns(proposal.begin, mine, ((i, table.metadata_of(i)) for i in reversed(done)))
-    may_overlap = proposal.may_overlap(table.settings.resolution)
-    later = [(i, table.metadata_of(i)) for i in done] if may_overlap else []
+    later = [(i, table.metadata_of(i)) for i in proposal.compared(done, table.settings.resolution)]
     unseen = frozenset[FileGroup]() if proposal.snapshot is None else _unseen(table, proposal.snapshot, later)
     if unseen:  # cleaned before this writer listed the files: what it took for new keys may not be
         raise WriteConflict(proposal.begin, later[-1][0].file_name, tuple(sorted(unseen)))
@@ -124,7 +123,7 @@ def _check_overlap(
         others += pending_writes(table, now, proposal.begin)
     buckets = proposal.config.bucket_index is not None
     try:
-        refuse_overlap(proposal.operation, others, table.settings.resolution, buckets=buckets)
+        refuse_overlap(proposal.operation, others, proposal.rule(table.settings.resolution), buckets=buckets)
     except WriteConflict as conflict:
         table.tell("conflict", proposal.begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
         raise

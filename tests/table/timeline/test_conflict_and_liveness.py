@@ -193,7 +193,7 @@ def test_what_is_retained_is_said_in_hudis_words(options: dict[str, str], policy
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}, "NON_BLOCKING"),
+        ({"hoodie.write.concurrency.mode": "NO_CONTROL"}, "NO_CONTROL is unknown: use .*non_blocking"),
         ({"hoodie.clean.failed.writes.policy": "NEVER"}, "NEVER"),
         ({"hoodie.write.lock.conflict.resolution.strategy": "a.b.Mine"}, "a.b.Mine"),
         ({"hoodie.client.heartbeat.interval_in_ms": "soon"}, "soon"),

@@ -1,0 +1,95 @@
+"""Anchors: an empty base file for each bucket of a partition that has none, before writers log into it without a lock.
+
+They begin and complete within one hold of the table lock: so nobody completes in between, and what others are logging
+meanwhile completes later, and belongs to the anchor's slice. A bucket that has completed rows gets none, it would bury
+them.
+
+Source: Hudi RFC-66; `HoodieTableFileSystemView` (a log file is of the slice that had begun when it was completed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lockprovider.table.errors import Aborted
+from lockprovider.table.files.bucket_groups import index_of
+from lockprovider.table.files.group_writer import GroupWriter, NewGroup, WritesHere
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import FileGroup
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
+from lockprovider.table.services import plans
+from lockprovider.table.state.parallel import in_order
+from lockprovider.table.timeline.non_blocking import Bucket, anchor_id, bare_buckets
+from lockprovider.table.timeline.view import Snapshot, replaced_groups
+
+if TYPE_CHECKING:
+    from lockprovider import Lease
+    from lockprovider.table.state.context import TableContext
+    from lockprovider.table.timeline.timeline import Timeline
+
+_AT_ONCE = 16
+_TOKEN = "0-0-0"  # noqa: S105 - Hudi's write token
+
+
+def anchor(table: TableContext, partitions: Collection[str]) -> None:
+    """See to it that each bucket of these partitions has a file group. Safe to repeat, by many at once.
+
+    Costs nothing where this process knows that they have.
+
+    Raises:
+        Aborted: a restore is pending.
+        InvalidRecords: a new partition is inside another one, or around one.
+        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+    """
+    if _all_there(table, table.memory.slices, partitions):
+        return
+    now = table.now().timeline
+    if _all_there(table, table.memory.snapshot(now) or table.memory.found(table.snapshot_of(now)), partitions):
+        return
+    with table.lock.acquire() as lease:
+        listed = table.timeline()
+        if listed.pending(Action.RESTORE):
+            raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
+        bare = bare_buckets(table.snapshot_of(listed), partitions, index_of(table.config()).buckets)
+        if bare:
+            _write(table, lease, listed, bare)
+
+
+def ended_groups(table: TableContext, now: Timeline) -> frozenset[FileGroup]:
+    """The file groups that replacecommits have ended."""
+    return frozenset[FileGroup]().union(*replaced_groups(now, table.metadata_of).values())
+
+
+def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
+    """Write an empty base file for each of these buckets, by one instant."""
+    rows, keys = writer.schema.empty_table(), pa.array([], pa.string())
+    groups = [NewGroup(one[0], rows, keys, _TOKEN, anchor_id(one, ended)) for one in buckets]
+    put = partial(writer.put, announced=writer.announce(groups))
+    return in_order((partial(put, file) for file in writer.encode_each(groups)), _AT_ONCE)
+
+
+def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collection[str]) -> bool:
+    config = table.memory.config or table.config()
+    return seen is not None and not bare_buckets(seen, partitions, index_of(config).buckets)
+
+
+def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Bucket]) -> None:
+    """Under the lock, from the begin to the completion."""
+    config, schema = table.config(), table.schema(now)
+    here = WritesHere([], [], set())
+    with plans.beating(table, now) as begin:
+        writer = GroupWriter(table.place, begin, config, schema, here)
+        writer.open_partitions({partition for partition, _ in bare})
+        plans.put_plan(table, begin, Action.DELTACOMMIT, b"", lease)
+        stats: dict[str, tuple[WriteStat, ...]] = {}
+        for stat in write_anchors(writer, bare, ended_groups(table, now)):
+            stats[stat.partition] = (*stats.get(stat.partition, ()), stat)
+        said = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name))
+        plans.complete(table, lease, begin, Action.DELTACOMMIT, encode_commit(said))
+        table.store.delete_all(here.markers)
+    table.tell("anchored", begin, file_groups=len(bare))

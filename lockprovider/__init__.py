@@ -30,13 +30,14 @@ from lockprovider.errors import (
 )
 from lockprovider.group.combine import Decided, Decider, Hold, JudgeAnew, Void
 from lockprovider.group.intent import Intent
+from lockprovider.holder import Holder
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import Counters, Measure, OnMetric
 from lockprovider.observe.status import JVM_HOLDS, LockStatus
 from lockprovider.record.commit_log import Entry as LogEntry
 from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
-from lockprovider.record.record import HUDI_LOCK_PATH, Holder, LockRecord
+from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.renamed import deprecated, renamed
 from lockprovider.settings import LockSettings
 

@@ -13,22 +13,43 @@ LockError
 from __future__ import annotations
 
 import enum
+from typing import Any, ClassVar
+
+from lockprovider.holder import Holder
 
 
 class LockError(Exception):
-    """The root of the tree; built from one sentence."""
+    """The root of the tree.
+
+    Where it is known, `url` is the lock's, `owner` and `holder` say who has it (host, pid, user, command, since when),
+    and `valid_until_ms` until when that was promised (epoch ms); the message says the same.
+    """
+
+    next_step: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        url: str = "",
+        owner: str = "",
+        holder: Holder | None = None,
+        valid_until_ms: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.url = url
+        self.owner = owner
+        self.holder = holder
+        self.valid_until_ms = valid_until_ms
 
 
 class NotAcquired(LockError, TimeoutError):
     """The lock was not free within the timeout.
 
-    `owner` and `valid_until_ms` (epoch ms) describe the holder that was seen last, if any.
+    `owner`, `holder` and `valid_until_ms` describe the holder that was seen last, if any.
     """
 
-    def __init__(self, message: str = "", *, owner: str = "", valid_until_ms: int = 0) -> None:
-        super().__init__(message)
-        self.owner = owner
-        self.valid_until_ms = valid_until_ms
+    next_step = "wait longer (timeout=), or see `lockprovider status {url}`"
 
 
 class LossReason(enum.Enum):
@@ -48,14 +69,20 @@ class LeaseLost(LockError):
     `reason` is for programs; `why` says the same, and more, for people.
     """
 
-    def __init__(self, message: str = "", *, reason: LossReason = LossReason.TAKEN_OVER, why: str = "") -> None:
-        super().__init__(message)
+    next_step = "stop, and acquire it again: what was not published never will be"
+
+    def __init__(
+        self, message: str = "", *, reason: LossReason = LossReason.TAKEN_OVER, why: str = "", **who: Any
+    ) -> None:
+        super().__init__(message, **who)
         self.reason = reason
         self.why = why
 
 
 class PublishUnknown(LockError):
     """Neither the store nor the lock record could tell whether the commit point was passed."""
+
+    next_step = "acquire the lock again, then read the path"
 
 
 class Unappliable(LockError):
@@ -64,8 +91,10 @@ class Unappliable(LockError):
     `occupied`: other bytes are at its path, so it never can be, while they are there.
     """
 
-    def __init__(self, message: str = "", *, occupied: bool = False) -> None:
-        super().__init__(message)
+    next_step = "`lockprovider break {url}`, then acquire again"
+
+    def __init__(self, message: str = "", *, occupied: bool = False, **who: Any) -> None:
+        super().__init__(message, **who)
         self.occupied = occupied
 
 

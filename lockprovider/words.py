@@ -16,6 +16,17 @@ def moment(at_ms: int) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d} UTC"
 
 
+def iso(at_ms: int) -> str:
+    """Epoch ms as ISO 8601, in UTC; a number that is no time of this calendar is shown as it is."""
+    return moment(at_ms).replace(" UTC", "Z").replace(" ", "T", 1) if moment(at_ms).endswith("UTC") else moment(at_ms)
+
+
+def until(at_ms: int, now_ms: int) -> str:
+    """An end, and how far it is: 2026-11-22T18:02:11.000Z (in 42.0 s)."""
+    far = f"in {span(at_ms - now_ms)}" if at_ms >= now_ms else f"{span(now_ms - at_ms)} ago"
+    return f"{iso(at_ms)} ({far})"
+
+
 def span(ms: int) -> str:
     """A duration: 250 ms, 12.3 s, 4 min 10 s, 2 h 5 min."""
     seconds = abs(ms) / 1000

@@ -40,7 +40,8 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("__main__",),
     ],
     "lockprovider": [
-        ("errors", "renamed", "words"),
+        ("holder", "renamed", "words"),
+        ("errors",),
         ("hudi_keys",),
         ("settings",),
         ("record",),
@@ -91,6 +92,7 @@ PURE: dict[str, set[str]] = {
     "fsspec_cas.send.retry": set(),
     "lockprovider.errors": set(),
     "lockprovider.renamed": set(),
+    "lockprovider.holder": set(),
     "lockprovider.hudi_keys": set(),
     "lockprovider.settings": set(),
     "lockprovider.record": set(),

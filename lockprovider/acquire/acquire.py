@@ -16,7 +16,7 @@ from lockprovider.errors import NotAcquired
 from lockprovider.lease.record_file import Known
 from lockprovider.lease.states import EVERYONE, Busy, Held, Idle, Passing
 from lockprovider.record.line import ahead_of, joined
-from lockprovider.words import moment, span
+from lockprovider.words import iso, until
 
 if TYPE_CHECKING:
     import threading
@@ -151,12 +151,12 @@ class _Acquisition:
 def _not_acquired(where: str, busy: Busy, world: World) -> NotAcquired:
     if not busy.valid_until_ms:
         return NotAcquired(f"{where!r} is about to be taken by {busy.owner}, of this process", owner=busy.owner)
-    now_ms, until_ms, holder = world.now_ms(), busy.valid_until_ms, busy.holder
-    who = f" ({holder.host}, pid {holder.pid}, since {moment(holder.since_ms)})" if holder else ""
-    end = f"in {span(until_ms - now_ms)}" if until_ms >= now_ms else f"{span(now_ms - until_ms)} ago"
+    holder, until_ms = busy.holder, busy.valid_until_ms
+    who = f" ({holder}, since {iso(holder.since_ms)})" if holder else ""
+    end = until(until_ms, world.now_ms())
     return NotAcquired(
-        f"{where!r} is held by {busy.owner}{who} until {moment(until_ms)} ({end}) unless it is renewed: wait longer "
-        "(timeout=), or see `lockprovider status`",
+        f"{where!r} is held by {busy.owner}{who} until {end} unless it is renewed",
         owner=busy.owner,
+        holder=holder,
         valid_until_ms=until_ms,
     )

@@ -119,7 +119,8 @@ class AsyncLock:
         deadline = loop.time() + wait_s(timeout, self._lock.settings.timeout_s)
         queue = TaskQueue.of(self._same)
         if not await queue.wait(max(0.0, deadline - loop.time())):
-            raise NotAcquired(f"another task of this process holds {self._lock!r}: wait longer", owner=queue.holder)
+            said = f"another task of this process holds {self._lock!r}: wait longer (timeout=)"
+            raise NotAcquired(said, owner=queue.holder)
         try:
             lease = await self._attempt(queue, max(0.0, deadline - loop.time()))
         except BaseException:
@@ -216,7 +217,7 @@ class AsyncLease:
         self._inner.check()
         if self._depth < 1:
             said = f"the lease of epoch {self.epoch} is lost: it was released"
-            raise LeaseLost(said, reason=LossReason.RELEASED, why="it was released")
+            raise LeaseLost(f"{said}; {LeaseLost.next_step}", reason=LossReason.RELEASED, why="it was released")
 
     async def publish(self, path: str, data: bytes) -> None:
         """See `Lease.publish`. Cancelled, it goes on unseen: it may happen, but not after `release` has returned."""

@@ -23,6 +23,8 @@ from lockprovider.acquire.acquire import Tried
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.client.observer import ClientObserver
+from lockprovider.client.own_process import command, user
+from lockprovider.client.telling import telling
 from lockprovider.errors import LockError
 from lockprovider.group.committer import Committer
 from lockprovider.lease.driver import REQUEST_S, Answer, Driver, final
@@ -80,7 +82,7 @@ class Client:
         self.queue = ProcessQueue.of(store, path, world)
         self.turn = Fifo()  # one thread at a time wants or has the lock
         self.pulse = Pulse()
-        self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name)
+        self.me = Me(world.new_id(), settings, socket.gethostname(), os.getpid(), self.queue.name, user(), command())
         self._lease: weakref.ref[Lease] | None = None  # so that one that is dropped is noticed
         self._ends: threading.Event | None = None  # that lease's own
         self._store = store
@@ -116,6 +118,10 @@ class Client:
     def known(self) -> Known | None:
         """What it knows of the record."""
         return self._file.known
+
+    def telling(self) -> contextlib.AbstractContextManager[None]:
+        """Let the errors of the lock say which it is, who holds it as far as is known here, and what to do."""
+        return telling(self.where, lambda: None if self.known is None else self.known.record, self.world.now_ms)
 
     # -- asking for the lock (`lockprovider.acquire.acquire`) ----------------------------------------------------------
 

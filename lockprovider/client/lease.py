@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fsspec_cas import AlreadyExists, CasError
 from lockprovider.client.dropped import Renewed, end_at_exit, warn_and_give_back
+from lockprovider.client.telling import say_all
 from lockprovider.errors import (
     LeaseLost,
     LockError,
@@ -150,6 +151,10 @@ class Lease:
         self._publish(pending, lambda: self._commit(pending, given))
 
     def _publish(self, pending: Pending, decide: Callable[[], object]) -> None:
+        with self._client.telling():
+            self._publish_or_say(pending, decide)
+
+    def _publish_or_say(self, pending: Pending, decide: Callable[[], object]) -> None:
         try:
             decide()
         except (AlreadyExists, LeaseLost, PublishUnknown):
@@ -310,7 +315,11 @@ class Lease:
 
     def _lost(self, ended: Ended) -> LeaseLost:
         said = f"the lease of {self.owner} on {self._client.where!r} (epoch {self.epoch}) is lost: {ended.why}"
-        return LeaseLost(said, reason=ended.reason, why=ended.why)
+        error = LeaseLost(said, reason=ended.reason, why=ended.why)
+        known = self._client.known
+        others = None if known is None or known.record.owner == self.owner else known.record
+        say_all(error, self._client.where, others, self._client.world.now_ms())
+        return error
 
     def _learn(self, ended: Ended | None) -> None:
         with self._telling:

@@ -20,6 +20,7 @@ from lockprovider.acquire.acquire import acquire
 from lockprovider.client.client import Client
 from lockprovider.client.inspect import look
 from lockprovider.client.lease import Lease, OnLost
+from lockprovider.client.telling import telling
 from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPicklable
 from lockprovider.group.combine import Decider
 from lockprovider.group.commit_requests import CommitAnswer
@@ -149,7 +150,7 @@ class Lock:
         mine = client.lease
         if mine is not None and mine.thread is threading.current_thread():
             return mine.again(keeps_log=keeps_log)
-        with client.metrics.acquisition():
+        with client.telling(), client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
             if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s())):
                 raise NotAcquired(
@@ -194,7 +195,9 @@ class Lock:
             return None
         if lease.thread is not threading.current_thread():
             raise LockError(
-                f"{self._client.where!r} was taken by thread {lease.thread.name!r}; only that may release it"
+                f"{self._client.where!r} was taken by thread {lease.thread.name!r}; only that may release it",
+                url=self._client.where,
+                owner=lease.owner,
             )
         return lease
 
@@ -225,7 +228,8 @@ class Lock:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
         """
-        return look(self._store, self.path, self._world)
+        with telling(self._client.where, lambda: None, self._world.now_ms):
+            return look(self._store, self.path, self._world)
 
     def try_lock(self) -> Lease | Busy:
         """Take the lock if it is free now, else say who holds it."""
@@ -272,7 +276,7 @@ class Lock:
         check_bytes(intent.stem, intent.body)
         client = self._of_this_process()
         self.require_safe_store()
-        with client.metrics.acquisition():
+        with client.telling(), client.metrics.acquisition():
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 
     def sweep_intents(self) -> int:

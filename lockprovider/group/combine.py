@@ -37,7 +37,7 @@ from lockprovider.record.line import (
     rests_s,
 )
 from lockprovider.record.pending import Pending
-from lockprovider.record.record import Holder, LockRecord
+from lockprovider.record.record import LockRecord
 
 MOST_UNAPPLIED = 16  # decided and not there yet: they are put there one after the other, within `HAND_OVER_S`
 
@@ -145,7 +145,7 @@ def combine(
         handed=bool(unapplied),
         epoch=max(seen.epoch + 1, epoch + 1, at.now_ms),
         nonce=at.nonce,
-        holder=Holder(me.host, me.pid, at.now_ms),
+        holder=me.holds_since(at.now_ms),
         line=() if lies_free_s(seen, at.now_ms) > goes_first_s(seen) else seen.line,
         turn_ms=seen.turn_ms,
         freed_ms=at.now_ms,

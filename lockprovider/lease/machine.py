@@ -85,7 +85,7 @@ from lockprovider.record.line import (
     turn_ms,
 )
 from lockprovider.record.pending import Pending
-from lockprovider.record.record import Holder, LockRecord
+from lockprovider.record.record import LockRecord
 from lockprovider.settings import HAND_OVER_S, LockSettings
 
 # -- the machine -------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRe
         epoch=max((seen.epoch if seen else 0) + 1, wish.epoch + 1, at.now_ms),
         nonce=at.nonce,
         pending=seen.pending if seen else None,
-        holder=Holder(me.host, me.pid, at.now_ms),
+        holder=me.holds_since(at.now_ms),
         line=tuple(name for name in (seen.line[no_shows:] or restored) if name != me.line_name) if seen else (),
         turn_ms=turn_ms(seen, at.now_ms) if seen else 0,
         late_ms=late_ms(seen, at.now_ms) if seen else 0,

@@ -10,8 +10,9 @@ from typing import Literal
 
 from fsspec_cas import Condition, Version
 from lockprovider.errors import LossReason
+from lockprovider.holder import Holder
 from lockprovider.record.pending import Pending
-from lockprovider.record.record import Holder, LockRecord
+from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
 
 Purpose = Literal["take", "renew", "commit", "release"]
@@ -28,6 +29,12 @@ class Me:
     host: str = ""
     pid: int = 0
     line_name: str = ""  # its name in the line; clients of one process may share it
+    user: str = ""
+    command: str = ""
+
+    def holds_since(self, now_ms: int) -> Holder:
+        """What the record says of it, for people."""
+        return Holder(self.host, self.pid, now_ms, self.user, self.command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def who(record: LockRecord) -> str:
     """The holder in words."""
     if record.holder is None:
         return f"{record.owner} (a JVM writer, or one that says no more)"
-    return f"{record.owner} ({record.holder.host}, pid {record.holder.pid})"
+    return f"{record.owner} ({record.holder})"
 
 
 def status_fields(status: LockStatus) -> dict[str, Any]:
@@ -117,6 +117,8 @@ def record_fields(record: LockRecord | None) -> dict[str, Any]:
         "owner": record and record.owner,
         "host": holder and holder.host,
         "pid": holder and holder.pid,
+        "user": holder and (holder.user or None),
+        "command": holder and (holder.command or None),
         "since_ms": holder and holder.since_ms,
         "valid_until_ms": record and record.valid_until_ms,
         "epoch": record and record.epoch,
@@ -133,7 +135,7 @@ def lines(status: LockStatus) -> list[str]:
     named = [("state", _state_words(status, record)), ("owner", record.owner)]
     if record.holder is not None:
         since_ms = record.holder.since_ms
-        named.append(("holder", f"{record.holder.host}, pid {record.holder.pid}"))
+        named.append(("holder", str(record.holder)))
         named.append(("since", f"{moment(since_ms)} ({span(now_ms - since_ms)} ago)"))
     if not record.given:
         named.append(("until", f"{moment(record.valid_until_ms)} ({_distance(record.valid_until_ms - now_ms)})"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockprovider.errors import MalformedRecord
+from lockprovider.holder import Holder
 from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
 from lockprovider.settings import GRACE_MS
@@ -27,15 +28,6 @@ HUDI_LOCK_PATH = ".hoodie/.locks/table_lock.json"
 def lapsed(valid_until_ms: int, now_ms: int) -> bool:
     """Whether a lease that was promised until then counts as over, by a clock that says `now_ms`."""
     return now_ms > valid_until_ms + GRACE_MS
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who to ask: for people, never for decisions."""
-
-    host: str
-    pid: int
-    since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +114,7 @@ class LockRecord:
             "epoch": self.epoch,
             "nonce": self.nonce,
             "pending": None if self.pending is None else fields_of(self.pending, enclosed=not self.tells_all),
-            "holder": None if self.holder is None else {n: getattr(self.holder, n) for n in Holder.__slots__},
+            "holder": None if self.holder is None else _holder_fields(self.holder),
         }
         fields |= {name: value for name, value in self._only_if_said() if value}
         if self.earlier:
@@ -231,4 +223,10 @@ def _pending(value: Any, log: Log | None) -> Pending | None:
 def _holder(value: Any) -> Holder | None:
     if value is None:
         return None
-    return Holder(_of(value["host"], str), _of(value["pid"], int), _of(value["since_ms"], int))
+    user, command = (_of(value.get(name) or "", str) for name in ("user", "command"))
+    return Holder(_of(value["host"], str), _of(value["pid"], int), _of(value["since_ms"], int), user, command)
+
+
+def _holder_fields(holder: Holder) -> dict[str, Any]:
+    fields: dict[str, Any] = {"host": holder.host, "pid": holder.pid, "since_ms": holder.since_ms}
+    return fields | {n: v for n, v in (("user", holder.user), ("command", holder.command)) if v}

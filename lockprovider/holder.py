@@ -1,0 +1,22 @@
+"""Who holds a lock: for people, never for decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who to ask. `command` is a program's name without its arguments, which may be secrets."""
+
+    host: str
+    pid: int
+    since_ms: int
+    user: str = ""
+    command: str = ""
+
+    def __str__(self) -> str:
+        """`ship, pid 42, user ann, nightly.py`."""
+        parts = [self.host, f"pid {self.pid}"]
+        parts += [f"user {self.user}"] if self.user else []
+        return ", ".join([*parts, self.command] if self.command else parts)

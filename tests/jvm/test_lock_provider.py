@@ -236,10 +236,13 @@ def test_both_refuse_what_is_no_record_and_leave_it_as_it_is(table: Table, their
 
 
 def test_a_counter_that_only_the_lock_protects_loses_nothing(jvm: JvmLocks, table: Table) -> None:
-    counted, looks = contend(table, [jvm.open(table.url)], ours=2, times=30)
-    assert counted == 90
-    assert looks[0] > 30, "they never met"
-    print(f"3 clients, 30 times each; theirs looked {looks} times")  # noqa: T201 (shown with -s)
+    for _ in range(5):  # on a busy machine one of them may be done before another begins
+        counted, looks = contend(table, [jvm.open(table.url)], ours=2, times=30)
+        assert counted == 90
+        if looks[0] > 30:
+            print(f"3 clients, 30 times each; theirs looked {looks} times")  # noqa: T201 (shown with -s)
+            return
+    pytest.fail("they never met")
 
 
 def test_a_counter_under_two_locks_loses_increments(jvm: JvmLocks, table: Table) -> None:

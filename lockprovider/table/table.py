@@ -25,15 +25,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fsspec_cas import Entry, Store, Won, check_url
-from lockprovider import AuditLog
+from fsspec_cas import Entry, Store
 from lockprovider.table.engines import arrow, frames, replace
 from lockprovider.table.engines.rows import Rows
-from lockprovider.table.errors import InvalidRecords, TableExists
+from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.layout import PROPERTIES
-from lockprovider.table.format.properties import TableConfig, encode_properties
 from lockprovider.table.format.service_metadata import Savepoint
-from lockprovider.table.format.writer_settings import SettingChange, shared, without_blocking
+from lockprovider.table.format.writer_settings import SettingChange
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
 from lockprovider.table.read.consistent import Commit, PointInTime
@@ -46,7 +44,7 @@ from lockprovider.table.services import share as sharing
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
 from lockprovider.table.services.restore import RestoreResult
-from lockprovider.table.settings import Mode, TableSettings, checked_table_settings
+from lockprovider.table.settings import TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.events import Watcher, nobody
@@ -57,9 +55,9 @@ from lockprovider.table.timeline.incremental import Order, latest_checkpoint
 from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
-from lockprovider.table.transaction import retry
+from lockprovider.table.transaction import define, retry
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import CommitResult
 
 
 class Table(TableContext):
@@ -106,38 +104,15 @@ class Table(TableContext):
             UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
             InvalidSettings: they name another index than the spec; nothing was written.
         """
-        url = check_url(url)
-        if not isinstance(spec, TableSpec):
-            raise InvalidRecords(f"spec must be TableSpec(name, schema, ('id',)), not {type(spec).__name__}")
-        settings = checked_table_settings(settings)
-        config = spec.with_index(settings.index).config()
-        config = shared(without_blocking(config) if settings.mode is Mode.NON_BLOCKING else config)
-        settings.check(config)
-        store, data = Store.from_url(url, storage_options), encode_properties(config)
-        audit = AuditLog(store)
-        table = cls(store, url, storage_options=storage_options, settings=settings, watcher=watcher, audit=audit)
-        table.lock.require_safe_store()
-        if not isinstance(store.put_if_absent(PROPERTIES, data), Won):
-            if exist_ok:
-                return cls._as_specified(url, config, storage_options, settings, watcher)
-            raise TableExists(f"there is a table at {url!r} already; open it with Table.open, or create it exist_ok")
-        # So that no file of a failed first write can be older than the whole timeline, which would make it visible.
-        table.transact(lambda txn: txn.add(()))
-        return table
-
-    @classmethod
-    def _as_specified(
-        cls, url: str, config: TableConfig, options: dict[str, Any] | None, settings: TableSettings, watcher: Watcher
-    ) -> Table:
-        table = cls.open(url, storage_options=options, settings=settings, watcher=watcher)
-        there = table.config()
-        for name in ("record_keys", "partition_fields", "ordering_fields", "table_type", "bucket_index"):
-            if getattr(there, name) != getattr(config, name):
-                raise TableExists(
-                    f"there is another table at {url!r}: its {name} are {getattr(there, name)}, not "
-                    f"{getattr(config, name)}; open it with Table.open, or create this one elsewhere"
-                )
-        return table
+        return define.create_table(
+            cls,
+            url,
+            spec,
+            storage_options=storage_options,
+            settings=settings,
+            watcher=watcher,
+            exist_ok=exist_ok,
+        )
 
     @staticmethod
     def exists(url: str | os.PathLike[str], *, storage_options: dict[str, Any] | None = None) -> bool:
@@ -393,12 +368,7 @@ class Table(TableContext):
         """
         if not isinstance(columns, pa.Schema):
             raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
-
-        def run(txn: Transaction) -> None:
-            txn.add_columns(columns)
-            txn.add(())
-
-        return self.transact(run, retries=retries, extra={"added_columns": ",".join(columns.names)})
+        return define.add_columns(self, columns, retries=retries)
 
     def transaction(self, *, pinned: bool = True) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.

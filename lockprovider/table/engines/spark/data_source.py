@@ -7,7 +7,9 @@
 
 The options are those of `options.SparkOptions`. A loaded DataFrame, and a view, is the table as of its making: load it
 again to see later commits. `append` adds rows without looking for their keys; `overwrite` replaces the whole table in
-one commit. Upserts, merges and deletes are functions (`spark`, `spark_merge`): a data source cannot shuffle rows.
+one commit. With Hudi's own options (`source.hudi_write`) a write makes the table where there is none, and upserts or
+deletes; rows that have to come together do so in one process then (`source.gathered`), as a data source cannot shuffle
+them: many of them are for the functions of the engine.
 
 Not promised: what needs a catalog in the JVM (MERGE, UPDATE, DELETE, catalog tables); typed errors (Spark hands on
 their type and sentence as text, after words of its own: `errors.typed_errors` makes them errors again); that a
@@ -19,22 +21,20 @@ Source: Spark's `pyspark.sql.datasource`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
 from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, checked_times, latest_completion
+from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
 from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
 from lockprovider.table.engines.writer import plain_columns
-from lockprovider.table.errors import TableNotFound
 from lockprovider.table.timeline.incremental import OPERATION
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ class HudiCas(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         """Batch reads."""
         options = SparkOptions.of(self.options)
-        options.refuse("a batch read", "stream_id", "starting", "max_commits")
+        options.refuse("a batch read", *_OF_WRITES, "stream_id", "starting", "max_commits")
         return BatchReader(options, self._pinned or options.as_of, schema)
 
     @in_one_sentence()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Streaming reads."""
         options = SparkOptions.of(self.options)
-        options.refuse("a stream", "as_of", "begin", "end", "stream_id", "read_optimized")
+        options.refuse("a stream", *_OF_WRITES, "as_of", "begin", "end", "stream_id", "read_optimized")
         return StreamReader(options, schema)
 
     @in_one_sentence()
@@ -100,9 +100,8 @@ class HudiCas(DataSource):
         """Batch writes."""
         options = SparkOptions.of(self.options)
         options.refuse("a write", *_OF_READS, "stream_id")
-        job = WriteJob(options, schema.names, overwrite)
-        with _planning(options):
-            job.begin()
+        job = _job(options, schema, overwrite=overwrite)
+        job.begin()
         return BatchWriter(job)
 
     @in_one_sentence()
@@ -111,29 +110,22 @@ class HudiCas(DataSource):
         if overwrite:
             raise InvalidInput("outputMode complete would replace the table with each batch: use append")
         options = SparkOptions.of(self.options)
-        options.refuse("a streaming write", *_OF_READS)
-        job = WriteJob(options, schema.names, overwrite)
-        with _planning(options):
-            job.check()
+        options.refuse("a streaming write", *_OF_READS, "if_exists")
+        job = _job(options, schema, overwrite=False)
+        if job.overwrite or job.asked.operation is WriteOperation.INSERT_OVERWRITE:
+            raise InvalidInput("each batch of a stream would replace those before it: use insert, upsert or delete")
+        job.check()
         return StreamWriter(job)
 
 
 _OF_READS = (
     "columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized", "starting", "max_commits",
 )  # fmt: skip
+_OF_WRITES = ("merge_schema", "if_exists")
 
 
-@contextmanager
-def _planning(options: SparkOptions) -> Iterator[None]:
-    """Where there is no table, say what a writer is to do.
-
-    Raises:
-        TableNotFound: there is none.
-    """
-    try:
-        yield
-    except TableNotFound:
-        raise TableNotFound(
-            f"there is no table at {options.url!r}, and format('hudi_cas') makes none: create it first, with "
-            "Table.create or `lockprovider table create`, then write again"
-        ) from None
+def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> WriteJob:
+    asked = HudiWrite.of(options.hudi, overwrite=overwrite)
+    if overwrite and options.if_exists != "append":
+        raise InvalidInput(f"if_exists={options.if_exists} contradicts mode('overwrite'): leave one of them out")
+    return WriteJob(options, asked, to_arrow_schema(schema, timezone="UTC"))

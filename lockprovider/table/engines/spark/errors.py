@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,13 +14,16 @@ from fsspec_cas import CasError, InvalidInput
 from lockprovider import InvalidSettings, LockError
 from lockprovider.table.errors import (
     Aborted,
+    AlreadyCommitted,
     Corrupt,
     HistoryGone,
     InvalidRecords,
     TableError,
+    TableExists,
     TableNotFound,
     UnsupportedSchema,
     UnsupportedTable,
+    WriteConflict,
 )
 from lockprovider.wal import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
 
@@ -27,6 +31,7 @@ _TYPES: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__name__}": kind
     for kind in (
         Aborted,
+        AlreadyCommitted,
         Corrupt,
         Fenced,
         HistoryGone,
@@ -35,6 +40,7 @@ _TYPES: dict[str, type[Exception]] = {
         InvalidSettings,
         MalformedObject,
         NoLog,
+        TableExists,
         TableNotFound,
         Trimmed,
         UnsupportedSchema,
@@ -43,20 +49,44 @@ _TYPES: dict[str, type[Exception]] = {
 }
 # Spark hands on a worker's error as text, after words of its own: at the end is the error itself, often a traceback's.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _TYPES))}): (.+)$", re.MULTILINE)
+_LOST = re.compile(rf"\b{re.escape(f'{WriteConflict.__module__}.WriteConflict')}: instant (\d{{17}}) lost to (\S+)")
+# What a worker says whose interpreter is not that of the driver, or lacks what is installed there.
+_OTHER_PYTHON = re.compile(
+    r"No module named '(?:lockprovider|fsspec_cas|fsspec|pyarrow|pandas|fastavro|numpy|pyspark)\b[^']*'"
+    r"|lockprovider\.table needs \w+, which is not installed|PYTHON_VERSION_MISMATCH"
+    r"|Python in worker has different version|PACKAGE_NOT_INSTALLED"
+)
 _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Around a Spark action: an error of ours that a worker raised comes out as itself, Spark's own as it is."""
+    """Around a Spark action: an error of ours that a worker raised comes out as itself, Spark's own as it is.
+
+    A worker whose Python is another one, without this package, comes out as `InvalidSettings`, with what to do.
+    """
     try:
         yield
     except PySparkException as error:
-        found = _RAISED.findall(str(error))
-        if not found:
+        found = translated(str(error))
+        if found is None:
             raise
+        raise found from error
+
+
+def translated(text: str) -> Exception | None:
+    """What a worker raised, from the words that Spark made of it; None if it is Spark's own."""
+    if found := _RAISED.findall(text):
         kind, sentence = found[-1]
-        raise _TYPES[kind](sentence) from error
+        return _TYPES[kind](sentence)
+    if lost := _LOST.search(text):
+        return WriteConflict(lost[1], lost[2].rstrip(":,"), ())
+    if other := _OTHER_PYTHON.search(text):
+        return InvalidSettings(
+            f"Spark's executors run another Python than {sys.executable} ({other[0]}): set PYSPARK_PYTHON to it before "
+            "the session is made; on a cluster install this package there, or ship an environment by spark.archives"
+        )
+    return None
 
 
 @contextmanager

@@ -20,7 +20,9 @@ _HUDI = "hoodie."
 _QUERY_TYPE = "hoodie.datasource.query.type"
 _READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized"})
 _STREAM = frozenset({"stream_id", "starting", "max_commits"})
-_OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _STREAM
+_WRITE = frozenset({"mergeschema", "if_exists"})
+_OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _STREAM | _WRITE
+_IF_EXISTS = ("append", "error", "ignore")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class SparkOptions:
         stream_id: what a sink calls its stream; None: the query's own id, which its checkpoint keeps.
         starting: where a source starts: `earliest`, `latest` or a completion time.
         max_commits: how many commits a source takes at once at most; None: all.
+        merge_schema: `mergeSchema=true`: columns that a write has and the table has not are added to it first.
+        if_exists: what a write does where there is a table: `append`, or `error` or `ignore`, which Spark itself does
+            not let modes of Python's sources be.
         hudi: those that start with `hoodie.`.
     """
 
@@ -57,6 +62,8 @@ class SparkOptions:
     stream_id: str | None = None
     starting: str = "earliest"
     max_commits: int | None = None
+    merge_schema: bool = False
+    if_exists: str = "append"
     hudi: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -88,8 +95,12 @@ class SparkOptions:
             stream_id=known.get("stream_id"),
             starting=known.get("starting", "earliest"),
             max_commits=count_option("max_commits", known.get("max_commits")),
+            merge_schema=_flag("mergeSchema", known.get("mergeschema", "false")),
+            if_exists=known.get("if_exists", "append").lower(),
             hudi={key: value for key, value in known.items() if key.startswith(_HUDI)},
         )
+        if found.if_exists not in _IF_EXISTS:
+            raise InvalidInput(f"if_exists={found.if_exists} is none of {', '.join(_IF_EXISTS)}")
         if found.read_optimized:
             found.refuse("a read of base files only", "begin", "end", "changes")
         return found
@@ -100,7 +111,7 @@ class SparkOptions:
         Raises:
             InvalidInput: one of these is given.
         """
-        given = [name for name in names if getattr(self, name) not in {None, "earliest", False}]
+        given = [name for name in names if getattr(self, name) not in {None, "earliest", "append", False}]
         if given:
             raise InvalidInput(f"options {given} mean nothing for {purpose}; leave them out")
 

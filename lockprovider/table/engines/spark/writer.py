@@ -13,7 +13,7 @@ Source: Spark's `DataSourceWriter`, `DataSourceStreamWriter`; Hudi `HoodieStream
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,8 +22,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from fsspec_cas import InvalidInput, Machine
+from lockprovider.table.engines.rows import check_columns
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
+from lockprovider.table.engines.spark.source.gathered import commit_gathered, packed
+from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
+from lockprovider.table.engines.spark.source.target import open_target
 from lockprovider.table.engines.spark.tasks import insert_all
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import AlreadyCommitted
@@ -46,6 +50,7 @@ class Written(WriterCommitMessage):
     begin: str
     stats: list[WriteStat]
     stream: str | None
+    rows: bytes = b""  # where all tasks' come together
 
 
 @dataclass
@@ -53,63 +58,83 @@ class WriteJob:
     """A write on its way to the tasks."""
 
     options: SparkOptions
-    columns: Sequence[str]
-    overwrite: bool
+    asked: HudiWrite
+    rows: pa.Schema
     group: GroupWriter | None = None
+    is_left_out: bool = False
 
     def check(self) -> None:
-        """Refuse what `begin` would.
+        """Refuse what `begin` would; make the table, if there is none.
 
         Raises:
-            TableNotFound: there is none.
+            TableNotFound, TableExists, InvalidInput, InvalidRecords, UnsupportedSchema: see `open_target`.
             InvalidInput: the rows cannot be written to it.
         """
-        table = self.options.open()
-        self._check(table.config(), table.schema(table.timeline()))
+        table = open_target(self.options, self.asked, self.rows)
+        self.is_left_out = table is None
+        if table is not None:
+            self._check(table.config(), table.schema())
 
     def begin(self) -> Transaction | None:
-        """Take an instant, unless there is one.
+        """Take an instant, unless there is one, or rows come together before any is written.
 
         Raises:
-            TableNotFound, InvalidInput: see `check`.
+            TableNotFound, TableExists, InvalidInput, InvalidRecords, UnsupportedSchema: see `check`.
         """
-        if self.group is not None:
+        if self.group is not None or self.is_left_out:
+            return None
+        self.check()
+        if self.is_left_out or self.asked.gathers:
             return None
         table = self.options.open()
         txn = Transaction(table)
         schema = table.schema(txn.timeline)
-        self._check(txn.config, schema)
         if self.overwrite:
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
         self.group = for_tasks(txn, schema)
         return txn
 
+    @property
+    def overwrite(self) -> bool:
+        """Whether all that the table has is replaced."""
+        return self.asked.operation is WriteOperation.INSERT_OVERWRITE_TABLE
+
     def _check(self, config: TableConfig, schema: pa.Schema) -> None:
-        if config.bucket_index is not None:
+        if config.bucket_index is not None and not self.asked.gathers:
             raise InvalidInput(
                 "a data source cannot bring the rows of a bucket together, as this table's bucket index asks for: use "
                 "append, upsert or insert_overwrite of lockprovider.table.engines.spark (foreachBatch for a stream)"
             )
-        needed = {*config.record_keys, *config.partition_fields}
-        if missing := sorted(needed - set(self.columns)) or sorted(set(self.columns) - set(schema.names)):
-            raise InvalidInput(
-                f"columns {missing} are not on both sides: the table has {schema.names}, these rows others"
-            )
+        if missing := sorted({*config.identifying} - {*self.rows.names}):
+            raise InvalidInput(f"columns {missing} tell a row's key and partition; these rows have {self.rows.names}")
+        if self.asked.operation is WriteOperation.UPSERT:
+            check_columns(self.rows, schema, schema.names)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """In a task: write its rows."""
+        """In a task: write its rows, or hand them on."""
         group, context = self.group, TaskContext.get()
+        if context is not None and (self.is_left_out or self.asked.gathers):
+            rows = b"" if self.is_left_out else packed(batches)
+            return Written("", [], context.getLocalProperty(_QUERY), rows)
         if group is None or context is None:
             raise RuntimeError("a data source's rows are written in Spark tasks only")
         with self._beating(group):
             return Written(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
 
-    def commit(self, begin: str, stats: list[WriteStat], batch_id: BatchId | None = None) -> CommitResult:
-        """Make the write visible.
+    def commit(self, written: list[Written], batch_id: BatchId | None = None) -> CommitResult | None:
+        """Make the write visible; None if there is nothing to do.
 
         Raises:
             Aborted, AlreadyCommitted: see `Transaction.commit`; the instant is rolled back.
+            WriteConflict, InvalidRecords, UnsupportedSchema: of rows that came together, see `commit_gathered`.
         """
+        if self.is_left_out:
+            return None
+        if self.asked.gathers:
+            parts = [one.rows for one in written]
+            return commit_gathered(self.options.open(), self.asked.operation, parts, self.rows.empty_table(), batch_id)
+        begin = written[0].begin if self.group is None else self.group.begin
+        stats = [stat for one in written for stat in one.stats]
         txn = Transaction.resume(self.options.open(), begin)
         try:
             txn.operation = "INSERT_OVERWRITE_TABLE" if self.overwrite else "INSERT"
@@ -149,9 +174,7 @@ class BatchWriter(DataSourceArrowWriter):
     @in_one_sentence()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In a process of its own, after all tasks."""
-        group = self.job.group
-        if group is not None:
-            self.job.commit(group.begin, _stats(messages))
+        self.job.commit(_written(messages))
 
     @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -182,7 +205,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if stream is None:
             raise InvalidInput("Spark did not tell the query's id: give the option stream_id, one for each query")
         try:
-            self.job.commit(written[0].begin, _stats(messages), BatchId(stream, batchId))
+            self.job.commit(written, BatchId(stream, batchId))
         except AlreadyCommitted:
             return  # by the run before, which died before Spark noted it
 
@@ -190,7 +213,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """In a process of its own, after a failure. Of a batch that no task finished the next writer cleans up."""
         del batchId
-        for begin in {one.begin for one in _written(messages)}:
+        for begin in {one.begin for one in _written(messages)} - {""}:
             self.job.abort(begin)
 
     def __getstate__(self) -> WriteJob:
@@ -207,7 +230,3 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
     return [one for one in messages if isinstance(one, Written)]
-
-
-def _stats(messages: list[WriterCommitMessage | None]) -> list[WriteStat]:
-    return [stat for one in _written(messages) for stat in one.stats]

@@ -111,7 +111,7 @@ def test_a_write_that_fails_leaves_nothing(spark: Any, table: Table) -> None:
         frame.write.format("hudi_cas").mode("append").save(table.url)
     with pytest.raises(Exception, match="value 'b:c' of partition column 'part' has ':'"):
         spark.createDataFrame([(9, "b:c", 9)], TRIPLE).write.format("hudi_cas").mode("append").save(table.url)
-    with pytest.raises(Exception, match="are not on both sides"):
+    with pytest.raises(Exception, match="are not in the table"):
         frame.withColumnRenamed("value", "other").write.format("hudi_cas").mode("append").save(table.url)
     assert table.timeline().pending_writes == ()
     assert orphans(Path(table.url)) == set()
@@ -124,8 +124,18 @@ def test_a_write_that_is_refused_says_so_in_one_sentence_with_its_type(
     good, bad = (spark.createDataFrame([(key, "b", 1)], TRIPLE) for key in (9, None))
     nowhere = str(tmp_path / "nowhere")
     refused = [
-        (good, nowhere, TableNotFound, f"there is no table at {nowhere!r}, and format('hudi_cas') makes none: create"),
-        (good.withColumnRenamed("value", "more"), table.url, InvalidInput, "columns ['more'] are not on both sides"),
+        (
+            good,
+            nowhere,
+            TableNotFound,
+            f"there is no table at {nowhere!r}: name the columns of its record",
+        ),
+        (
+            good.withColumnRenamed("value", "more"),
+            table.url,
+            InvalidInput,
+            "columns ['more'] are not in the table, which has",
+        ),
         (bad, table.url, InvalidRecords, "record key ['id'] is null or empty"),
     ]
     for frame, url, kind, sentence in refused:

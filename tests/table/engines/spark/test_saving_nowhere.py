@@ -1,4 +1,4 @@
-"""A DataFrame is saved where there is a table, and nowhere else; seen without a session, as Spark calls the source."""
+"""A DataFrame is saved where there is a table, or is said what it is to be; seen without a session, as by Spark."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ pytest.importorskip("pyspark", minversion="4.2")
 
 from pyspark.sql.types import StructType
 
+from fsspec_cas import InvalidInput
 from lockprovider.table import TableNotFound
 from lockprovider.table.engines.spark.data_source import HudiCas
+
+
+def test_a_batch_of_a_stream_does_not_replace_those_before_it(tmp_path: Path) -> None:
+    for more in ({"hoodie.datasource.write.operation": "insert_overwrite"}, {"if_exists": "error"}):
+        with pytest.raises(InvalidInput, match="replace those before|mean nothing for a streaming write"):
+            HudiCas({"path": str(tmp_path / "nothing"), **more}).streamWriter(StructType(), False)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_saving_to_a_place_without_a_table_says_what_to_do_and_makes_nothing(tmp_path: Path, stream: bool) -> None:
     source = HudiCas({"path": str(tmp_path / "nothing")})
-    with pytest.raises(TableNotFound, match="makes none: create it first, with Table.create") as refused:
+    with pytest.raises(TableNotFound, match="name the columns of its record key by hoodie") as refused:
         source.streamWriter(StructType(), False) if stream else source.writer(StructType(), False)
     assert refused.value.__suppress_context__
     assert list(tmp_path.iterdir()) == []

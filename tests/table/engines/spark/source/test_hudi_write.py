@@ -1,0 +1,111 @@
+"""What Hudi's own options ask of a write, and which are refused. No Spark is needed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark", minversion="4.2")
+
+from fsspec_cas import InvalidInput
+from lockprovider import InvalidSettings
+from lockprovider.table import InvalidRecords, TableExists, WriteConflict
+from lockprovider.table.engines.spark.errors import translated
+from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
+from lockprovider.table.spec import TableSpec
+
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("ts", pa.int64())])
+W = "hoodie.datasource.write."
+WHOLE = {
+    f"{W}recordkey.field": "id",
+    f"{W}partitionpath.field": "part",
+    f"{W}precombine.field": "ts",
+    "hoodie.table.name": "trips",
+}
+
+
+def test_the_options_say_what_a_new_table_is() -> None:
+    found = HudiWrite.of({**WHOLE, f"{W}table.type": "merge_on_read", f"{W}hive_style_partitioning": "true"})
+    assert found.spec(SCHEMA) == TableSpec(
+        "trips", SCHEMA, "id", "part", ordering="ts", hive_style=True, table_type="MERGE_ON_READ"
+    )
+    found = HudiWrite.of({"hoodie.table.recordkey.fields": "id, part", "hoodie.table.name": "t"})
+    assert found.spec(SCHEMA) == TableSpec("t", SCHEMA, ("id", "part"), table_type="COPY_ON_WRITE")
+    with pytest.raises(InvalidInput, match=r"hoodie\.table\.name is missing"):
+        HudiWrite.of({f"{W}recordkey.field": "id"}).spec(SCHEMA)
+    with pytest.raises(InvalidRecords, match="name columns of"):
+        HudiWrite.of({**WHOLE, f"{W}recordkey.field": "nothing"}).spec(SCHEMA).config()
+
+
+@pytest.mark.parametrize(
+    ("options", "overwrite", "operation"),
+    [
+        ({}, False, WriteOperation.INSERT),
+        (WHOLE, False, WriteOperation.UPSERT),
+        ({**WHOLE, f"{W}operation": "bulk_insert"}, False, WriteOperation.INSERT),
+        ({f"{W}operation": "UPSERT"}, False, WriteOperation.UPSERT),
+        ({f"{W}operation": "delete"}, False, WriteOperation.DELETE),
+        (WHOLE, True, WriteOperation.INSERT_OVERWRITE_TABLE),
+        ({f"{W}operation": "insert_overwrite"}, True, WriteOperation.INSERT_OVERWRITE),
+        ({f"{W}operation": "insert_overwrite_table"}, False, WriteOperation.INSERT_OVERWRITE_TABLE),
+    ],
+)
+def test_the_operation(options: dict[str, str], overwrite: bool, operation: WriteOperation) -> None:
+    assert HudiWrite.of(options, overwrite=overwrite).operation is operation
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({f"{W}operation": "compact"}, "use one of bulk_insert, delete, insert, insert_overwrite,"),
+        ({f"{W}recordkey.feild": "id"}, "['hoodie.datasource.write.recordkey.feild'] would have no effect"),
+        ({f"{W}keygenerator.class": "x.Mine"}, "would have no effect"),
+        ({f"{W}partitionpath.field": "part:SIMPLE"}, "['part:SIMPLE'] are no names of columns"),
+        ({"hoodie.table.ordering.fields": "ts,id"}, "has several columns"),
+        ({f"{W}precombine.field": "ts", "hoodie.table.ordering.fields": "id"}, "contradict each other"),
+        ({f"{W}hive_style_partitioning": "yes"}, "is neither true nor false"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        HudiWrite.of(options)
+    with pytest.raises(InvalidInput, match="deletes keys"):
+        HudiWrite.of({f"{W}operation": "delete"}, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        (f"{W}recordkey.field", "id,part", "id"),
+        (f"{W}partitionpath.field", "", "part"),
+        ("hoodie.table.ordering.fields", "id", "ts"),
+        ("hoodie.table.name", "others", "trips"),
+        (f"{W}table.type", "MERGE_ON_READ", "COPY_ON_WRITE"),
+        (f"{W}hive_style_partitioning", "true", "false"),
+    ],
+)
+def test_of_a_table_that_is_there_nothing_else_may_be_said(key: str, value: str, found: str) -> None:
+    said = {name: text for name, text in WHOLE.items() if name != f"{W}precombine.field"}
+    config = HudiWrite.of(WHOLE).spec(SCHEMA).config()
+    HudiWrite.of(WHOLE).check(config)
+    HudiWrite.of({}).check(replace(config, name="any"))
+    with pytest.raises(InvalidInput, match=re.escape(f"{key}={value}, but the table that is there has {found}:")):
+        HudiWrite.of({**said, key: value}).check(config)
+
+
+def test_what_a_worker_raised_is_made_an_error_again() -> None:
+    lost = WriteConflict("20260101000000000", "20260102000000000.commit", (("a", "1-0"),))
+    assert isinstance(translated(f"[X] failed:\n{WriteConflict.__module__}.WriteConflict: {lost}"), WriteConflict)
+    assert isinstance(translated(f"[X] failed: {TableExists.__module__}.TableExists: there is one"), TableExists)
+    for words in (
+        "ModuleNotFoundError: No module named 'lockprovider'",
+        "ModuleNotFoundError: No module named 'pyarrow.parquet'",
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11",
+    ):
+        found = translated(f"File x, line 7\n{words}\n")
+        assert isinstance(found, InvalidSettings)
+        assert "set PYSPARK_PYTHON" in str(found)
+    assert translated("No module named 'their_own'") is None

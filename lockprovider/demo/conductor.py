@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsspec_cas import Machine
+from fsspec_cas import Machine, check_url
 from lockprovider.demo import flights, picture, proof
 from lockprovider.demo.attempts import attempts
 from lockprovider.demo.children import Children, Ended
@@ -78,6 +78,7 @@ def run(settings: Settings) -> Report:
 
 
 def _absolute(url: str) -> str:
+    check_url(url)  # `s3:/x` would be a local folder
     return url if "://" in url else str(Path(url).absolute())
 
 

@@ -64,6 +64,8 @@ def check_target(url: str, storage_options: Mapping[str, object]) -> None:
 
 
 def _filesystem(protocol: str, url: str, storage_options: Mapping[str, object]) -> fsspec.AbstractFileSystem:
+    if protocol not in (*LOCAL, *_BUCKET_STORES):
+        raise CannotStart(f"{url} has no conditional writes: name a folder, or one of {', '.join(_BUCKET_STORES)}://")
     try:
         # No cached instance: its listings and its credentials may be of an earlier moment.
         return fsspec.filesystem(protocol, **storage_options, skip_instance_cache=True)

@@ -71,7 +71,7 @@ class QueueWriter:
         if content is None and max_age_s:  # it may have been made since
             content = self._object.get()
         if content is None:
-            raise NoQueue(f"there is no queue at {self.path!r}: make it with create()")
+            raise NoQueue(f"there is no queue at {self.path!r}: make it: `lockprovider queue create URL`, or create()")
         known = self._known
         if known is not None and known[0] == content.version:
             return known[1], known[0]

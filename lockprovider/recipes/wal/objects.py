@@ -105,7 +105,7 @@ class LogObjects:
 
     def _decoded(self, data: bytes | None) -> LogManifest:
         if data is None:
-            raise NoLog(f"there is no log at {self.path!r}: make it with create()")
+            raise NoLog(f"there is no log at {self.path!r}: make it: `lockprovider wal create URL`, or create()")
         manifest = decode_log_manifest(data, self._manifest_path)
         if self._manifest is not None and self._manifest.id != manifest.id:
             raise Fenced(f"the log at {self.path!r} was removed and made anew: open it again")

@@ -87,7 +87,8 @@ class CurrentState:
                 continue  # a JVM writer replaces the file by deleting it first; then the backup is the truth
             except Corrupt as error:
                 cut = error  # it may be being written, on a disk
-        raise cut or TableNotFound(f"there is no Hudi table at {self._url!r}; create one with Table.create")
+        said = f"there is no Hudi table at {self._url!r}; create one: `lockprovider table create URL`, or Table.create"
+        raise cut or TableNotFound(said)
 
     def config_since(self, monotonic_s: float) -> TableConfig:
         """The properties as they were after that moment, and not long ago: not every upgrade is made under the lock."""

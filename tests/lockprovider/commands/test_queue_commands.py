@@ -31,7 +31,7 @@ def queue(*arguments, stdin="", code=0):
 
 
 def test_messages_are_put_shown_and_worked_on(url, tmp_path) -> None:
-    assert "make it with create" in queue("stat", url, code=2).stderr
+    assert "make it: `lockprovider queue create URL`" in queue("stat", url, code=2).stderr
     queue("create", url, "--max-attempts", 2)
     queue("create", url, "--max-attempts", 2)
     assert "is there, with" in queue("create", url, code=2).stderr

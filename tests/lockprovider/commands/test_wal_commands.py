@@ -40,7 +40,7 @@ def wal(capsys, monkeypatch):
 
 
 def test_records_are_appended_once_shown_and_trimmed(url, wal) -> None:
-    assert "make it with create" in wal("info", url, code=2).err
+    assert "make it: `lockprovider wal create URL`" in wal("info", url, code=2).err
     wal("create", url, "--slots", 64)
     assert "is there, with" in wal("create", url, "--write-once", code=2).err
     assert "appended: 3; there before: 0" in wal("append", url, "--producer", "days", stdin="a\nb\nc\n").out

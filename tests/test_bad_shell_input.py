@@ -1,0 +1,163 @@
+"""Bad input from a shell: an exit code, one sentence that names what is wrong and what to do, and nothing is made."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fsspec_cas.cli
+import lockprovider.cli
+
+Case = tuple[str, int, str]  # what is typed, the exit code, words of the answer parted by " | "
+PLACES = "status", "break", "watch", "audit", "leader"
+NO_TABLE = "there is no Hudi table | lockprovider table create"
+ON = [(f"{command} {url}", 2, words) for command in PLACES[:3] for url, words in (
+    ("gs:/b", "'gs:/b' | write gs://b"),
+    ("C:\\\\x", "path of Windows"),
+    ("./here?timeout=1", "'./here?timeout=1' | file:///"),
+    ("../x/../y", "'../x/../y' | without '..'"),
+    ("s3://", "'s3://' names no bucket"),
+)]  # fmt: skip
+LOCKS: list[Case] = [
+    *ON,
+    *((f"{command}", 2, "required | URL") for command in PLACES),
+    ("status ftp://h/x", 5, "'ftp' | supported are"),
+    ("status ./a --on ../b", 2, "'../b' | jobs/nightly.json"),
+    ("status ./a -o x", 2, "-o | KEY=VALUE"),
+    ("status ./a -o auto_mkdr=true", 2, "'auto_mkdr' | did you mean auto_mkdir"),
+    ("status ./a --storage-options [1]", 2, "not a JSON object"),
+    ("status ./a --storage-options {x", 2, "not JSON"),
+    ("status ./a --jsn", 2, "unrecognized | --jsn"),
+    ("status ./a ./b", 2, "unrecognized | ./b"),
+    ("break ./a --if-owner", 2, "--if-owner | expected one"),
+    ("break --yes", 2, "required | URL"),
+    ("leader ftp://h/x", 5, "'ftp' | supported are"),
+    ("run", 125, "write -- between"),
+    ("run ./a", 125, "no command | write -- between"),
+    ("run ./a true", 125, "write -- between"),
+    ("run ./a --", 125, "no command"),
+    ("run -- true", 125, "write -- between"),
+    ("run '' -- true", 125, "names no place"),
+    ("run s3:/x -- true", 125, "'s3:/x' | write s3://x"),
+    ("run ./a --timeout -1 -- true", 125, "timeout | below zero"),
+    ("run ./a --timeout x -- true", 125, "--timeout | 'x'"),
+    ("run ./a --validity 0 -- true", 125, "validity | above zero"),
+    ("run ./a --validity x -- true", 125, "--validity | 'x'"),
+    ("run ./a --renew 100 --validity 50 -- true", 125, "validity=50 | renew=100"),
+    ("run ./a --grce 5 -- true", 125, "--grce"),
+    ("elect", 125, "required | URL"),
+    ("elect ./a", 125, "no command"),
+    ("elect ./a --timeout x -- true", 125, "write -- between"),
+    ("watch ./a --interval x", 2, "unrecognized | --interval"),
+    ("completion", 2, "required | shell"),
+    ("completion powershell", 2, "'powershell' | 'bash', 'zsh', 'fish'"),
+    ("nothing", 2, "'nothing' | choose from"),
+    ("", 2, "required | COMMAND"),
+    ("demo --url s3:/x", 2, "'s3:/x' | write s3://x"),
+    ("demo --url ftp://h/x", 2, "ftp://h/x | no conditional writes"),
+    ("demo --url memory://x", 2, "memory of one process | a folder or a bucket"),
+    ("demo --out", 2, "--out | expected one"),
+]
+RECIPES: list[Case] = [
+    ("queue", 2, "required | COMMAND"),
+    ("queue put", 2, "required | URL, MESSAGE"),
+    ("queue put ./q.json {", 2, "there is no queue | lockprovider queue create"),
+    ("queue status ./q.json", 2, "'status' | 'stat'"),
+    ("queue stat ./q.json", 2, "there is no queue | lockprovider queue create"),
+    ("queue work ./q.json", 2, "no command | write -- between"),
+    ("queue work ./q.json -- true", 2, "there is no queue"),
+    ("queue create ftp://h/q.json", 5, "'ftp' | supported are"),
+    ("queue create", 2, "required | URL"),
+    ("queue create ./q.json --limit x", 2, "unrecognized | --limit"),
+    ("wal", 2, "required | COMMAND"),
+    ("wal append", 2, "required | URL, RECORD"),
+    ("wal append ./w x", 2, "there is no log | lockprovider wal create"),
+    ("wal read ./w", 2, "there is no log | lockprovider wal create"),
+    ("wal read ./w --after x", 2, "unrecognized | --after"),
+    ("wal nothing ./w", 2, "'nothing' | 'append'"),
+    ("wal create ftp://h/w", 5, "'ftp' | supported are"),
+    ("state", 2, "required | COMMAND"),
+    ("state get", 2, "required | URL"),
+    ("state get ./s.json", 1, "there is no state at ./s.json"),
+    ("state get ftp://h/s", 5, "'ftp' | supported are"),
+    ("state put ./s.json {", 2, "unrecognized"),
+    ("state set ./s.json", 2, "'set' | 'put'"),
+    ("state edit ./s.json --timeout x", 2, "--timeout | 'x'"),
+    ("state run ./s.json", 2, "no command | write -- between"),
+    ("state lock ./s.json", 2, "required | --style"),
+]
+TABLES: list[Case] = [
+    ("table", 2, "required | COMMAND"),
+    ("table history ./t", 2, "'history' | 'timeline'"),
+    ("table info", 2, "required | URL"),
+    ("table info ftp://h/t", 5, "'ftp' | supported are"),
+    ("table info s3:/t", 2, "'s3:/t' | write s3://t"),
+    *(
+        (f"table {command} ./t", 2, NO_TABLE)
+        for command in ("info", "timeline", "files", "read", "clean", "compact", "cluster", "archive", "doctor", "log")
+    ),
+    *((f"table {command} ./t", 2, NO_TABLE) for command in ("savepoint", "rollback", "share", "retire-metadata")),
+    ("table timeline ./t --last x", 2, "--last | 'x'"),
+    ("table read ./t --limit -1", 2, "--limit -1 | 0 shows all"),
+    ("table restore ./t", 2, "required | INSTANT"),
+    ("table adopt-buckets ./t", 2, "required | N"),
+    ("table create ./t", 2, "required | --key"),
+]
+WRITES: list[Case] = [
+    ("", 2, "required | COMMAND"),
+    ("nothing", 2, "'nothing' | 'probe'"),
+    *((command, 2, "required | URL") for command in ("probe", "get")),
+    ("probe ftp://h/x", 5, "'ftp' | supported are"),
+    ("probe s3:/x", 2, "'s3:/x' | write s3://x"),
+    ("probe ./x --timeout x", 2, "--timeout | 'x'"),
+    ("get ./x", 2, "there is no object"),
+    ("get ./x a -o x", 2, "KEY=VALUE"),
+    ("get ./x a -o auto_mkdr=1", 2, "'auto_mkdr' | did you mean auto_mkdir"),
+    ("get ./x a --storage-options 5", 2, "not a JSON object"),
+    ("put ./x a", 2, "--if-absent --if-match is required"),
+    ("put ./x a --if-match 1", 2, "'1' | backend:token"),
+    ("put ./x a --if-absent --if-match local:1", 2, "not allowed with"),
+    ("put ./x a --if-absent", 2, "No such file | 'a'"),
+    ("rm ./x", 2, "required | --if-match"),
+    ("rm ./x --if-match", 2, "--if-match | expected one"),
+    ("rm ./x --if-match x", 2, "'x' | backend:token"),
+    ("rm ./x --if-match s3:1", 2, "s3:1 | local"),
+    ("completion csh", 2, "'csh' | 'bash', 'zsh', 'fish'"),
+]
+
+
+def refused(main: Callable[[list[str]], int], case: Case, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    typed, code, words = case
+    try:
+        got = main(shlex.split(typed))
+    except SystemExit as ended:  # argparse's own way out
+        got = int(ended.code or 0)
+    shown = capsys.readouterr()
+    assert (got, "Traceback" in shown.err) == (code, False), shown.err
+    assert [part for part in words.split(" | ") if part not in shown.err] == []
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", [*LOCKS, *RECIPES, *TABLES], ids=lambda case: case[0] or "nothing typed")
+def test_lockprovider_refuses(
+    case: Case, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(lockprovider.cli.main, case, capsys, tmp_path)
+
+
+@pytest.mark.parametrize("case", WRITES, ids=lambda case: case[0] or "nothing typed")
+def test_fsspec_cas_refuses(
+    case: Case, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(fsspec_cas.cli.main, case, capsys, tmp_path)
+
+
+def test_none_is_there_twice() -> None:
+    for cases in ([*LOCKS, *RECIPES, *TABLES], WRITES):
+        typed = [case[0] for case in cases]
+        assert len(typed) == len(set(typed))

@@ -36,6 +36,7 @@ from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import ROOT, running
 
 ENGINES = ("lockprovider.table", "deltalake", "lance", "pyiceberg")
+UPSERTS = ("upserts, non-blocking", "upserts, optimistic")  # if asked for
 SHAPED = "GET 15, PUT 30, LIST 40 ms"
 WEED = "SeaweedFS"
 ROWS = 100
@@ -54,6 +55,7 @@ class Run:
     p99_ms: float
     failed: int
     asked: int  # calls of `append`
+    again: float  # per commit: how often it conflicted and was tried again by its caller
     requests: float | None  # per commit; None where the server does not count
     refused: float | None
     jain: float
@@ -137,6 +139,7 @@ def summary(
         p99_ms=quantiles(took_ms, n=100, method="inclusive")[98] if len(took_ms) > 1 else took_ms[0],
         failed=sum(len(one["done"]) for one in told) - sum(counts),
         asked=sum(len(one["done"]) for one in told),
+        again=sum(call[3] for calls in done for call in calls) / commits,
         requests=None if requests is None else sum(requests.values()) / commits,
         refused=None if requests is None else refusals / commits,
         jain=sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) if sum(counts) else 0.0,
@@ -147,8 +150,9 @@ def summary(
 
 def commit_table(runs: list[Run]) -> Iterator[str]:
     """Markdown."""
-    yield "| store | table | writers | commits/s | median ms | p99 ms | failed | requests | 412 | Jain | wrong |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    heads = "store | table | writers | commits/s | median ms | p99 ms | failed | again | requests | 412 | Jain | wrong"
+    yield f"| {heads} |"
+    yield "|---" * len(heads.split("|")) + "|"
     for run in runs:
         cells = (
             run.store,
@@ -158,6 +162,7 @@ def commit_table(runs: list[Run]) -> Iterator[str]:
             f"{run.median_ms:.0f}",
             f"{run.p99_ms:.0f}",
             f"{run.failed} of {run.asked}" if run.failed else "0",
+            f"{run.again:.1f}",
             "-" if run.requests is None else f"{run.requests:.1f}",
             "-" if run.refused is None else f"{run.refused:.1f}",
             f"{run.jain:.2f}",
@@ -190,7 +195,7 @@ def growth_table(rows: list[dict[str, Any]]) -> Iterator[str]:
 def main() -> None:
     """Run it all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=[*ENGINES, *UPSERTS])
     parser.add_argument("--writers", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--seconds", type=float, default=6.0, help="of a run; twice that with delays")
     parser.add_argument("--stores", nargs="*", default=[WEED, SHAPED], choices=[WEED, SHAPED])

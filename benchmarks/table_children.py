@@ -18,6 +18,10 @@ from benchmarks.s3_clients import Site
 
 ROWS = 100
 SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64()), ("value", pa.float64())])
+UPSERTS = {  # of one table's 16 buckets by all writers
+    "upserts, non-blocking": "non_blocking_concurrency_control",
+    "upserts, optimistic": "optimistic_concurrency_control",
+}
 _LAST = 20  # commits, of which the median is taken
 _RETRIES = 1000  # of the loop that pyiceberg's manual asks its callers to write
 
@@ -78,6 +82,36 @@ class Ours:
     def ids(self) -> list[int]:
         found: list[int] = self.table.to_arrow(["id"]).column("id").to_pylist()
         return found
+
+
+class Upserts(Ours):
+    """`lockprovider.table`, merge-on-read: each commit upserts into all of the same 16 buckets, in this mode."""
+
+    def __init__(self, site: Site, mode: str) -> None:
+        from lockprovider.table import Mode, TableSettings, TableSpec
+
+        super().__init__(site)
+        kind = {"ordering": "value", "buckets": 16, "table_type": "merge_on_read"}
+        self._spec = TableSpec("bench", SCHEMA, record_keys=("id",), **kind)
+        self._settings = TableSettings(mode=Mode(mode))
+
+    @property
+    def table(self) -> Any:
+        from lockprovider.table import Table
+
+        if self._table is None:
+            self._table = Table.open(self._url, storage_options=self._options, settings=self._settings)
+        return self._table
+
+    def make(self) -> None:
+        from lockprovider.table import Table
+
+        made = Table.create(self._url, self._spec, storage_options=self._options, settings=self._settings)
+        made.upsert(rows(2000, 0))  # so that the buckets are there
+
+    def append(self, part: pa.Table) -> int:
+        conflicts: int = self.table.upsert(part, retries=_RETRIES).conflicts
+        return conflicts
 
 
 class Delta:
@@ -217,6 +251,8 @@ def engine_of(site: Site, task: dict[str, Any]) -> Engine:
     """The engine that the task names."""
     if task["engine"] == "pyiceberg":
         return Iceberg(site, task["folder"])
+    if task["engine"] in UPSERTS:
+        return Upserts(site, UPSERTS[task["engine"]])
     return {"lockprovider.table": Ours, "deltalake": Delta, "lance": Lance}[task["engine"]](site)
 
 

@@ -326,6 +326,8 @@ class Table(TableContext):
     ) -> CommitResult:
         """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
 
+        To a non-blocking writer the ordering column does: with it nothing is read, and nobody conflicts.
+
         Or those for which a condition is true, as SQL text or a pyarrow expression: `delete("fare is null")`. Rows that
         come in by others meanwhile, in new file groups, stay.
 

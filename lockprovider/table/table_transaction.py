@@ -114,7 +114,8 @@ class TableTransaction(Transaction):
         """
         where = isinstance(keys, (str, pc.Expression))
         found = self.to_arrow(self.config.identifying, keys) if where else as_table(keys)
-        gone = arrow.identifying(found, self.config, self.table.schema(self.timeline))
+        valued = self.may_be_blind and self.config.ordering_field in found.column_names
+        gone = arrow.columns_of_deletes(found, self.config, self.table.schema(self.timeline), valued=valued)
         self._begin("upsert")
         self._keys.append(gone)
 

@@ -29,6 +29,7 @@ from lockprovider.table import (
     TableSpec,
     WriteConflict,
 )
+from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.files import group_writer
@@ -187,6 +188,34 @@ def test_appends_and_deletes_with_values_are_blind_too(table: Table) -> None:
     assert seen(table) == [(2, "a", "high", 8)]
     table.upsert(rows((3, "a", "x", 1), (4, "a", "x", 1)), deletes=gone((3, "a", 2)))
     assert seen(table) == [(2, "a", "high", 8), (4, "a", "x", 1)]
+
+
+def test_the_deletes_of_a_transaction_are_blind_if_all_have_values(table: Table) -> None:
+    table.upsert(rows((1, "a", "x", 5), (2, "a", "x", 5)))
+    with another(table).transaction() as txn:
+        txn.upsert(rows((3, "a", "x", 5)))
+        txn.delete(gone((1, "a", 6)))
+        table.upsert(rows((2, "a", "meanwhile", 6)))
+    assert seen(table) == [(2, "a", "meanwhile", 6), (3, "a", "x", 5)]
+    txn = table.transaction()
+    txn.delete(gone((2, "a", 9)))
+    txn.delete(keys((3, "a")))
+    with pytest.raises(InvalidRecords, match="ordering column 'ts' is null in 1 rows"):
+        txn.commit()
+    txn.rollback()
+
+
+def test_the_doctor_names_groups_of_logs_alone(table: Table) -> None:
+    as_the_jvm_does(table, (IN_BUCKET_0, "a", "theirs", 1)).commit()
+    (found,) = told = bare(table)
+    assert (found.rule, found.state) == ("buckets", "note")
+    assert found.what.startswith("1 file groups"), told
+    table.compact()
+    assert bare(table) == []
+
+
+def bare(table: Table) -> list[Any]:
+    return [one for _, _, found in diagnose(table) for one in found if "have log files alone" in one.what]
 
 
 def test_what_reads_first_is_an_ordinary_transaction_and_may_conflict(table: Table) -> None:

@@ -29,6 +29,7 @@ def buckets(facts: Facts) -> Iterator[TableFinding]:
         return
     yield from _strangers(facts, facts.config.bucket_index.buckets)
     yield from _twins(facts)
+    yield from _bare(facts)
     if facts.misplaced:
         what = f"{sum(facts.misplaced.values())} rows are not in the bucket of their key: {some(facts.misplaced)}"
         mend = "a writer had other settings of the index: find it; overwrite these partitions with all their rows"
@@ -41,6 +42,16 @@ def _strangers(facts: Facts, count: int) -> Iterator[TableFinding]:
         what = f"{len(found)} file groups are of none of the {count} buckets: {some(found)}"
         mend = "a writer had no bucket index: find it; overwrite these partitions with all their rows"
         yield TableFinding(_RULE, "wrong", what, mend)
+
+
+def _bare(facts: Facts) -> Iterator[TableFinding]:
+    found = [one.paths[0] for one in facts.slices if not one.path]
+    if found:
+        what = (
+            f"{len(found)} file groups have log files alone: JVM readers see none of their rows while the write that "
+            f"began first in them is pending: {some(found)}"
+        )
+        yield TableFinding(_RULE, "note", what, "`lockprovider table compact` gives them base files")
 
 
 def _twins(facts: Facts) -> Iterator[TableFinding]:

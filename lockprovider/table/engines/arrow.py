@@ -152,7 +152,7 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
 
     def split(planner: GroupWriter) -> dict[str, PartitionChanges]:
         schema = planner.schema
-        keys = None if deletes is None else _deleted(deletes, txn.config, schema, valued=is_blind)
+        keys = None if deletes is None else columns_of_deletes(deletes, txn.config, schema, valued=is_blind)
         if upserts is not None:
             check_columns(upserts.schema, schema, schema.names)
         return changes_by_partition(planner, upserts, keys, valued=is_blind and deletes is not None)
@@ -160,7 +160,7 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.column_names)
     writer, found = _split_first(txn, split, blindly=is_blind)
-    inside = AT_ONCE if len(found) == 1 else 1
+    inside = (SMALL_AT_ONCE if is_blind else AT_ONCE) if len(found) == 1 else 1
     _open_new(txn, writer, found)
 
     def rewrite(partition: str) -> list[WriteStat]:
@@ -296,7 +296,7 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     )
 
 
-def _deleted(deletes: pa.Table, config: TableConfig, schema: pa.Schema, *, valued: bool) -> pa.Table:
+def columns_of_deletes(deletes: pa.Table, config: TableConfig, schema: pa.Schema, *, valued: bool) -> pa.Table:
     """The columns of deletes that matter: what `identifying` keeps, and of a blind write the ordering values."""
     found = identifying(deletes, config, schema)
     if not valued or config.ordering_field in found.column_names:

@@ -5,13 +5,21 @@ from typing import Any
 
 import pytest
 
+from lockprovider.table.errors import WriteConflict
 from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.timeline.conflict import ConcurrentOperation, by_file_group, by_partition, prefer_writer
+from lockprovider.table.timeline.conflict import (
+    ConcurrentOperation,
+    by_file_group,
+    by_partition,
+    non_blocking,
+    prefer_writer,
+)
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.transaction.conflict_rules import refuse_overlap
 from lockprovider.table.transaction.proposal import Proposal, operation_name, stats_by_partition
 
 A, B = format_ms(1_000), format_ms(2_000)
@@ -57,10 +65,10 @@ def test_two_first_file_groups_of_one_bucket_overlap_where_there_are_buckets_onl
     mine, theirs = (WriteStat(file_id(2, f"{n}" * 24), "p/x", "p") for n in (1, 2))
     done = Instant(A, Action.COMMIT, InstantState.COMPLETED, A)
     others = [ConcurrentOperation.of(done, CommitMetadata({"p": (theirs,)}, "UPSERT"))]
-    found = proposal(mine, config=BUCKETED).overlap(others, by_file_group)
-    assert found is not None
-    assert (found.lost_to, found.file_groups) == (done, (("p", theirs.file_id),))
-    assert proposal(mine).overlap(others, by_file_group) is None
+    with pytest.raises(WriteConflict) as found:
+        refuse_overlap(proposal(mine, config=BUCKETED).operation, others, by_file_group, buckets=True)
+    assert (found.value.lost_to, found.value.file_groups) == (done.file_name, (("p", theirs.file_id),))
+    refuse_overlap(proposal(mine).operation, others, by_file_group, buckets=False)
 
 
 def test_its_result_counts_the_rows_of_all_files_and_the_tries() -> None:
@@ -80,3 +88,12 @@ def test_an_engine_that_knows_no_overwrite_says_one_where_rows_are_replaced() ->
 def test_of_what_others_have_pending_a_table_service_alone_is_told() -> None:
     assert proposal(OLD, operation="CLUSTER").is_table_service
     assert not proposal(OLD, operation="UPSERT").is_table_service
+
+
+def test_a_blind_write_is_compared_with_what_ends_file_groups_and_with_nothing_else() -> None:
+    done = [Instant(A, action, InstantState.COMPLETED, B) for action in (Action.DELTACOMMIT, Action.REPLACECOMMIT)]
+    blind = proposal(OLD, config=BUCKETED, is_blind=True)
+    assert blind.compared(done, by_partition) == (done[1],)
+    assert proposal(OLD, config=BUCKETED).compared(done, by_file_group) == tuple(done)
+    assert proposal(NEW).compared(done, by_file_group) == ()
+    assert (blind.rule(by_partition), proposal(OLD).rule(by_partition)) == (non_blocking, by_partition)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 STORES = ("local", "seaweedfs", "fake_gcs", "azurite")
 # So long that a machine that stands still for minutes does not make it lapse.
-LONG = {"validity_s": 3600.0, "renew_s": 360.0, "poll_s": 0.2}
+LONG = {"validity": 3600.0, "renew": 360.0, "poll": 0.2}
 # So short that a test can wait for it.
-SHORT = {"validity_s": 2.5, "renew_s": 0.25, "poll_s": 0.1}
+SHORT = {"validity": 2.5, "renew": 0.25, "poll": 0.1}
 HOUR_S = 3600.0
 
 
@@ -252,7 +252,7 @@ def test_after_kill_9_before_the_commit_nothing_of_it_ever_appears(place: Place)
 
 
 def test_a_holder_whose_wall_clock_is_stepped_by_an_hour_keeps_the_lock_and_can_publish(place: Place) -> None:
-    holder, other = place.puppet(**LONG | {"validity_s": 600.0, "renew_s": 60.0}), place.lock(**LONG)
+    holder, other = place.puppet(**LONG | {"validity": 600.0, "renew": 60.0}), place.lock(**LONG)
     for path, wrong_by_s in (("state/back", -HOUR_S), ("state/ahead", HOUR_S)):
         holder.ask("step_clock", 0)
         holder.ask("acquire", 60)
@@ -268,7 +268,7 @@ def test_a_holder_whose_wall_clock_is_stepped_by_an_hour_keeps_the_lock_and_can_
 
 
 def test_a_contender_an_hour_ahead_takes_over_but_two_never_publish(place: Place) -> None:
-    with place.lock(**LONG | {"validity_s": 600.0, "renew_s": 60.0}).acquire(60) as lease:
+    with place.lock(**LONG | {"validity": 600.0, "renew": 60.0}).acquire(60) as lease:
         thief = place.puppet(**LONG)
         thief.ask("step_clock", HOUR_S)
         thief.ask("acquire", 60)

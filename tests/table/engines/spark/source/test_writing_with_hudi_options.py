@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from table.engines.spark.spark_tables import TRIPLE, frame
-from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content
+from table.engines.spark.spark_tables import TRIPLE, forget_last_batch, frame, to_its_end
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, upsert
 
 from fsspec_cas import InvalidInput
 from lockprovider import InvalidSettings
@@ -113,6 +114,24 @@ def test_a_table_with_buckets_and_one_with_logs_are_upserted_too(spark: Any, url
     logged = Table.open(f"{url}2", settings=SETTINGS)
     assert content(logged) == by_hudi_rs(f"{url}2") == {(1, "a", 5), (2, "a", 2), (3, "a", 3)}
     assert any(one.logs for one in logged.snapshot().slices)
+
+
+def test_a_stream_makes_its_table_and_upserts_each_batch_once(spark: Any, url: str, tmp_path: Path) -> None:
+    source = Table.create(str(tmp_path / "source"), SPEC, settings=SETTINGS)
+    upsert(source, (1, "a", 1), (2, "b", 2))
+
+    def run() -> None:
+        stream = spark.readStream.format("hudi_cas").load(source.url)
+        sunk = stream.writeStream.format("hudi_cas").options(**OPTIONS).trigger(availableNow=True)
+        assert to_its_end(partial(sunk.option("checkpointLocation", str(tmp_path / "checkpoint")).start, url))
+
+    run()
+    forget_last_batch(tmp_path / "checkpoint")
+    upsert(source, (1, "a", 5), (3, "c", 3))
+    run()
+    table = Table.open(url, settings=SETTINGS)
+    assert content(table) == by_hudi_rs(url) == {(1, "a", 5), (2, "b", 2), (3, "c", 3)}
+    assert [commit.operation for commit in table.history()][1:] == ["UPSERT", "UPSERT"]
 
 
 def test_another_python_on_the_executors_is_recognised(

@@ -87,7 +87,7 @@ def test_tail_shows_what_comes_until_it_is_interrupted(url) -> None:
         assert json.loads(tail.stdout.readline()) == {"position": "1:1", "base64": "/w=="}
         until(lambda: log.info().readers["r"].slot == 2)
         tail.send_signal(signal.SIGINT)
-        assert tail.wait(240) == 130
+        assert tail.wait(240) in {130, 3}  # 3: it had not heard yet that its position is kept
     finally:
         tail.kill()
         tail.communicate()

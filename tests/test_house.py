@@ -65,7 +65,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("election", "queue", "state", "wal"),
     ],
     "lockprovider.table": [
-        ("errors", "extras"),
+        ("errors", "extras", "html"),
         ("format",),
         ("timeline",),
         ("files", "settings"),
@@ -127,6 +127,7 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.wal.reports": {"fsspec_cas"},
     "lockprovider.recipes.wal.appending": set(),
     "lockprovider.table.errors": set(),
+    "lockprovider.table.html": {"html"},
     "lockprovider.table.format": {"numpy", "pyarrow", "fastavro", "fsspec_cas", "io"},
     "lockprovider.table.timeline": {"pyarrow", "fsspec_cas"},
     "lockprovider.table.state.events": set(),

@@ -20,7 +20,7 @@ from lockprovider.table.errors import (
     WriteConflict,
 )
 from lockprovider.table.read.changes import Changes
-from lockprovider.table.read.consistent import Commit
+from lockprovider.table.read.consistent import Commit, CommitHistory
 from lockprovider.table.settings import FailedWrites, Mode, TableSettings
 from lockprovider.table.spec import TableSpec
 from lockprovider.table.state.events import TableEvent, Watcher
@@ -41,6 +41,7 @@ __all__ = [
     "Changes",
     "ClusterEvery",
     "Commit",
+    "CommitHistory",
     "CommitResult",
     "CompactEvery",
     "Corrupt",

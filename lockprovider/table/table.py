@@ -34,7 +34,7 @@ from lockprovider.table.format.service_metadata import Savepoint
 from lockprovider.table.format.writer_settings import SettingChange
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Changes, changes_since
-from lockprovider.table.read.consistent import Commit, PointInTime
+from lockprovider.table.read.consistent import CommitHistory, PointInTime
 from lockprovider.table.read.scan import Where, to_reader
 from lockprovider.table.rewrite import clustering, compaction, inline
 from lockprovider.table.rewrite.clustering import ClusteringResult
@@ -143,7 +143,7 @@ class Table(TableContext):
         keys = self.scan([self.config().record_keys[0]], filter, partitions, as_of)
         return sum(batch.num_rows for batch in keys)
 
-    def history(self) -> list[Commit]:
+    def history(self) -> CommitHistory:
         """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
         return consistent.commits(self)
 

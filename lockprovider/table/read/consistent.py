@@ -21,6 +21,7 @@ import pyarrow as pa
 from fsspec_cas import Entry
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.html import grid
 from lockprovider.table.read import scan
 from lockprovider.table.state.as_of import snapshot_at
 from lockprovider.table.state.look_again import Stale, look_again
@@ -30,6 +31,8 @@ from lockprovider.table.timeline.view import AsOf, Snapshot
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
+
+_SHOWN = 50
 
 PointInTime = str | datetime | AsOf | None  # None is now
 
@@ -55,6 +58,23 @@ class Commit:
     def extra(self) -> dict[str, str]:
         """What the writer said about it."""
         return dict(self.metadata.extra)
+
+
+class CommitHistory(list[Commit]):
+    """Completed writes, in the order of their completion: a list, which notebooks show as a table, newest first."""
+
+    def _repr_html_(self) -> str:
+        names = "completion", "operation", "instant", "partitions", "files", "inserts", "updates", "deletes"
+        rows = [_row(commit) for commit in reversed(self[-_SHOWN:])]
+        left = f", the newest {_SHOWN} shown" if len(self) > _SHOWN else ""
+        return grid(f"{len(self)} completed writes{left}", names, rows)
+
+
+def _row(commit: Commit) -> tuple[object, ...]:
+    stats = commit.metadata.all_stats
+    counts = [sum(getattr(stat, name) for stat in stats) for name in ("num_inserts", "num_updates", "num_deletes")]
+    touched = len(commit.metadata.stats)
+    return commit.completion, commit.operation, commit.instant, touched, len(stats), *counts
 
 
 def snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
@@ -126,13 +146,15 @@ def rows(
     return look_again(look)
 
 
-def commits(table: TableContext) -> list[Commit]:
+def commits(table: TableContext) -> CommitHistory:
     """See `Table.history`."""
 
-    def look() -> list[Commit]:
+    def look() -> CommitHistory:
         done = table.timeline().writes
         try:
-            return [Commit(i.begin, i.completion or "", i.action.value, table.metadata_of(i)) for i in done]
+            return CommitHistory(
+                Commit(i.begin, i.completion or "", i.action.value, table.metadata_of(i)) for i in done
+            )
         except HistoryGone as error:
             raise Stale(error) from error  # archived just now
 

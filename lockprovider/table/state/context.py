@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from fsspec_cas import Entry, Machine, Store, World, check_url
+from fsspec_cas import CasError, Entry, Machine, Store, World, check_url
 from lockprovider import AuditLog, InvalidSettings, Lock, LockRecord
+from lockprovider.table.errors import TableError
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import TableConfig, check_readable
+from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
@@ -110,6 +112,26 @@ class TableContext:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self.url!r}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, and its newest write. Asks the store; if that fails, no more than its place."""
+        try:
+            config, timeline = self.config(), self.timeline()
+        except (CasError, TableError) as error:
+            return facts(repr(self), [("cannot be read", error)])
+        newest = timeline.latest_completed_time
+        return facts(
+            repr(self),
+            [
+                ("name", config.name),
+                ("type", f"{config.table_type}, version {config.version}"),
+                ("record keys", ", ".join(config.record_keys)),
+                ("partitioned by", ", ".join(config.partition_fields) or "nothing"),
+                ("ordering", ", ".join(config.ordering_fields) or "none"),
+                ("completed writes on the timeline", len(timeline.writes)),
+                ("newest", newest or "none"),
+            ],
+        )
 
     def config(self) -> TableConfig:
         """The table's properties as they are now.

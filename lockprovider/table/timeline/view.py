@@ -27,6 +27,7 @@ from lockprovider.table.format.data_files import BaseFile, LogFile, data_file_at
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms, to_ms
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.html import facts
 from lockprovider.table.timeline.timeline import Timeline
 
 By = Literal["completion", "begin"]
@@ -173,6 +174,20 @@ class Snapshot:
 
     timeline: Timeline
     slices: tuple[FileSlice, ...]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how many partitions, file groups and files, and as of when."""
+        logs = sum(len(slice_.logs) for slice_ in self.slices)
+        return facts(
+            "Snapshot",
+            [
+                ("as of", self.timeline.latest_completed_time or "before the first write"),
+                ("partitions", len(self.partitions)),
+                ("file groups", len(self.slices)),
+                ("base files", sum(1 for slice_ in self.slices if slice_.path)),
+                ("log files", logs),
+            ],
+        )
 
     @property
     def partitions(self) -> tuple[str, ...]:

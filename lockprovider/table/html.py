@@ -1,0 +1,20 @@
+"""Tables for notebooks: what `_repr_html_` shows. Plain HTML, every text escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def facts(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    """Names and what they are."""
+    body = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows)
+    return f"<table><caption>{escape(title)}</caption><tbody>{body}</tbody></table>"
+
+
+def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns and lines."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(one))}</td>" for one in row) + "</tr>" for row in rows)
+    table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f"<table><caption>{escape(title)}</caption>{table}</table>"

@@ -20,7 +20,7 @@ store, a publish never appears before one that was decided earlier.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lockprovider.group.intent import Intent
@@ -165,10 +165,11 @@ def combine(
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """It stands in the log, under this path. `posted`: where its intent is left, if there is one."""
+    """It stands in the log, under this path, at this place. `posted`: where its intent is left, if there is one."""
 
     path: str
     posted: str = ""
+    place: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +199,9 @@ def verdict(log: Log | None, intent: Intent, decider: Decider) -> _Verdict:
     """What the log in the record says of the intent."""
     if log is None or log.name != intent.log:
         return Void()
-    path = next((entry.path for entry in log.entries if entry.path.startswith(intent.stem)), None)
-    if path is not None:
-        return Decided(path)
+    found = next((at for at, entry in enumerate(log.entries) if entry.path.startswith(intent.stem)), None)
+    if found is not None:
+        return Decided(log.entries[found].path, place=log.first + found)
     since = log.since(intent.place)
     if since is None:
         return Void()

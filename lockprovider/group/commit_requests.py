@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fsspec_cas import Store, World
@@ -118,9 +118,9 @@ class CommitRequests:
                     if error is not None:
                         self._forget(request)
                         self.end(request, error)
-                case Decided(path):
+                case Decided() as came:
                     self._note_wait(request)
-                    self.end(request, Decided(path, self.intents.path(request.intent) if request.posted else ""))
+                    self.end(request, replace(came, posted=self.intents.path(request.intent) if request.posted else ""))
                 case Void() as came:
                     self._forget(request)
                     self.end(request, came)

@@ -16,6 +16,7 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.services import plans, restore, rollback
 from lockprovider.table.services.plans import dead_among
+from lockprovider.table.state.checkpoint import remove_ended
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -71,6 +72,7 @@ def _forget(table: TableContext) -> None:
         plans.remove_files(table, begin, ())
         table.store.delete(heartbeat_path(begin))
     table.lock.sweep_intents()
+    remove_ended(table.store, table.lock)
 
 
 def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:

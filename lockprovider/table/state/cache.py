@@ -82,6 +82,7 @@ class Memory:
 
         So many of the last publishes may be decided and not be there yet; they are part of the timeline if `decided`.
         """
+        before = self.known(log)
         entries = () if log is None else log.since(log.first) or ()
         # A listing of several pages may have a later one, and not the one before that was put there meanwhile.
         last = entries[len(entries) - unapplied :] if unapplied else ()
@@ -93,10 +94,18 @@ class Memory:
         self.latest = timeline
         place = 0 if log is None else log.next - (0 if decided else len(missing))
         if log is not None and not any(not i.is_completed and i.action not in _PLAIN for i in timeline.instants):
-            self._seen = KnownView(log.name, place, timeline, config)
+            is_same = before is not None and before.timeline.written == timeline.written
+            slices = before.slices if before is not None and is_same else None
+            self._seen = KnownView(log.name, place, timeline, config, slices)
         else:
             self._seen = None
         return timeline, place
+
+    def adopt(self, log: Log, seen: KnownView) -> KnownView | None:
+        """Go by what others have seen at some place of the log that is in the lock record now; as `known`."""
+        self._learn(log.since(log.first) or ())
+        self._seen, self.latest = seen, seen.timeline
+        return self.known(log)
 
     @property
     def config(self) -> TableConfig | None:

@@ -23,17 +23,19 @@ from itertools import pairwise
 import pyarrow as pa
 
 from fsspec_cas import Entry, ObjectNotFound, Store, Version
-from lockprovider import Lock, LockRecord, MalformedRecord
+from lockprovider import Lock, LockRecord, Log, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
+from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import Archive, completions
-from lockprovider.table.state.cache import Memory
+from lockprovider.table.state.cache import KnownView, Memory
 from lockprovider.table.state.metadata_table import LISTING, listed_files
 from lockprovider.table.state.parallel import at_once
+from lockprovider.table.timeline.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, archived_logs, replaced_groups, snapshot_of
 
@@ -139,7 +141,7 @@ class CurrentState:
         decided = record is not None
         record = record or self._record()
         log = record.log if record is not None and record.tells_all else None
-        seen = None if listed else self._memory.known(log)
+        seen = None if listed else self.known(log)
         if seen is not None:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
             return TableView(
@@ -151,6 +153,20 @@ class CurrentState:
         unapplied = 0 if record is None else len(record.unapplied)
         timeline, place = self._memory.learn(log, unapplied, found[0], config, decided=decided)
         return TableView(timeline, config, None if log is None else log.name, place, listed=True)
+
+    def known(self, log: Log | None) -> KnownView | None:
+        """The table now, if the record has `log` now and that tells it, by what this process or others have seen."""
+        seen = self._memory.known(log)
+        if seen is not None or log is None or log.next < checkpoint.EVERY:
+            return seen
+        found: list[Checkpoint | None] = []
+        # The properties as they are now, for what was read before the log began may be of before that.
+        config, _ = at_once(self._store, [self.config, lambda: found.append(checkpoint.find(self._store, log))])
+        if config is None or found[0] is None:
+            return None
+        slices = {one.group: one for one in found[0].slices}
+        view = KnownView(found[0].log, found[0].place, found[0].timeline, config, slices)
+        return self._memory.adopt(log, view)
 
     def has(self, instant: Instant) -> bool:
         """Whether that file of the timeline is there now."""
@@ -236,12 +252,15 @@ class CurrentState:
         commit without the lock, as a single JVM writer does.
         """
         record = self._record()
-        seen = None if record is None or not record.tells_all else self._memory.known(record.log)
+        seen = None if record is None or not record.tells_all else self.known(record.log)
         known = None if seen is None else self._memory.snapshot(seen.timeline)
         if record is None or seen is None or known is None:
             return None
-        newest = self._store.list(f"{TIMELINE}/", start_after=f"{TIMELINE}/{seen.timeline.latest_time}~")
-        pending = None if record.pending is None else record.pending.path
-        there = pending is None or pending == self._memory.is_there or self._exists(pending)
-        later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
+        prefix, pending = f"{TIMELINE}/", "" if record.pending is None else record.pending.path
+        end = f"{prefix}{seen.timeline.latest_time}~"
+        asked = pending != self._memory.is_there and pending.startswith(prefix)
+        newest = {e.path for e in self._store.list(prefix, start_after=min(end, pending[:-1]) if asked else end)}
+        there = pending in newest if asked else pending in ("", self._memory.is_there) or self._exists(pending)
+        self._memory.is_there = pending if there else self._memory.is_there
+        later = Timeline.of(path.removeprefix(prefix) for path in newest)
         return known if there and later.written <= seen.timeline.written else None

@@ -37,7 +37,7 @@ from lockprovider.table.errors import Aborted, AlreadyCommitted, WriteConflict
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
-from lockprovider.table.services import restore
+from lockprovider.table.services import checkpoint, restore
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import validate
@@ -145,6 +145,7 @@ class Committing:
         if isinstance(came, Decided):
             name = came.path.removeprefix(f"{TIMELINE}/")
             table.memory.remember(name, self._data)
+            checkpoint.write_if_due(table, came.place)
             return self._ended(name.partition("_")[2].partition(".")[0], came.posted)
         return _Again(hold=isinstance(came, Hold))
 

@@ -1,0 +1,248 @@
+"""Who opens a table by a checkpoint beside the lock sees what a listing shows, whatever happened in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from noting import record
+from table.asked_for import counted
+from table.mor_tables import a_table as merge_on_read
+from table.mor_tables import rows as mor_rows
+from table.state.test_cache import SELDOM, taken_by_jvm
+from table.tables import SPEC, by_hudi_rs, content, rows, upsert
+
+from fsspec_cas import Store
+from lockprovider import Log
+from lockprovider.table import KeepVersions, Table
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.read import consistent
+from lockprovider.table.state import checkpoint
+from lockprovider.table.timeline.checkpoint import Checkpoint
+from lockprovider.table.timeline.view import Snapshot
+
+LISTED = {"list_page files", "list_page timeline"}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few commits make a checkpoint."""
+    monkeypatch.setattr(checkpoint, "EVERY", 4)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(str(tmp_path / "t"), SPEC, settings=SELDOM)
+
+
+def grown(table: Table, commits: int = 10) -> Table:
+    for number in range(commits):
+        upsert(table, (number % 3, "ab"[number % 2], number))
+    return table
+
+
+def checkpoints(table: Table) -> list[str]:
+    return sorted(path.name for path in Path(table.url, checkpoint.CHECKPOINTS).glob("*/*"))
+
+
+def listed(table: Table) -> Snapshot:
+    return consistent.snapshot_by(table, table.timeline(), None)
+
+
+def another(table: Table) -> Table:
+    return Table.open(table.url, settings=table.settings)
+
+
+def test_a_table_is_opened_by_five_requests_whatever_its_age(table: Table) -> None:
+    grown(table)
+    fresh, asked = counted(table, SELDOM)
+    fresh.config()
+    found = fresh.snapshot()
+    assert asked.names == ["get properties", "get lock", "get properties", "get files", "list_page timeline"]
+    assert found.slices == listed(table).slices
+    assert found.timeline.writes == listed(table).timeline.writes
+    assert fresh.schema() == table.schema()
+    assert content(fresh) == by_hudi_rs(table.url)
+
+
+def test_a_fresh_writer_goes_by_it_too(table: Table) -> None:
+    grown(table)
+    fresh, asked = counted(table, SELDOM)
+    txn = fresh.transaction()
+    engine.write(txn, upserts=rows((1, "b", 100)))
+    assert "list_page files" not in asked.names
+    txn.commit()
+    assert content(fresh) == content(another(table)) == by_hudi_rs(table.url)
+
+
+def test_one_writer_writes_it_and_the_last_two_stay(table: Table) -> None:
+    other = another(table)
+    wrote: list[str] = []
+    for number in range(20):
+        upsert((table, other)[number % 2], (number, "a", number))
+        wrote.extend(name for name in checkpoints(table) if name not in wrote)
+    assert wrote == ["1", "2", "3", "4", "5"]
+    assert checkpoints(table) == ["4", "5"]
+
+
+def test_appends_alone_make_one_too_that_lists_the_files_once(table: Table) -> None:
+    writer, asked = counted(table, SELDOM)
+    counts = []
+    for number in range(30):
+        writer.append(rows((number, "a", number)))
+        counts.append(asked.names.count("list_page files"))
+    assert len(checkpoints(table)) == 2
+    assert counts[6] == counts[-1]
+    assert another(table).snapshot().slices == listed(table).slices
+
+
+def by_clean(table: Table) -> None:
+    assert table.clean(KeepVersions(1))
+
+
+def by_rollback(table: Table) -> None:
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((77, "z", 7)))
+    txn.leave()
+    table.roll_back(txn.begin, force=True)
+
+
+def by_archive(table: Table) -> None:
+    assert table.archive().instants
+
+
+def by_restore(table: Table) -> None:
+    table.restore(table.timeline().writes[-3].begin)
+
+
+def by_share(table: Table) -> None:
+    with table.lock.acquire():
+        pass
+
+
+@pytest.mark.parametrize("ends", [by_clean, by_rollback, by_archive, by_restore, by_share, taken_by_jvm])
+def test_whatever_ends_the_log_ends_it(table: Table, ends: Callable[[Table], None]) -> None:
+    grown(table, 40 if ends is by_archive else 10)
+    assert checkpoints(table)
+    ends(table)
+    upsert(table, (5, "c", 5))
+    upsert(table, (6, "c", 6))
+    fresh, asked = counted(table, SELDOM)
+    found = fresh.snapshot()
+    assert "get files" not in asked.names, "no log of that name, no checkpoint"
+    assert found.slices == listed(table).slices
+    assert content(fresh) == by_hudi_rs(table.url)
+
+
+def test_those_of_ended_logs_are_swept(table: Table) -> None:
+    grown(table)
+    taken_by_jvm(table)
+    grown(table, 5)
+    live = record(table.store).log
+    assert live is not None
+    assert len(checkpoints(table)) == 3
+    table.sweep()
+    assert [path.name for path in Path(table.url, checkpoint.CHECKPOINTS).glob(f"{live.name}/*")] == ["1"]
+    assert checkpoints(table) == ["1"]
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"x\x9c\x03\x00\x00\x00\x00\x01"])
+def test_one_that_cannot_be_read_is_none(table: Table, data: bytes) -> None:
+    grown(table)
+    for path in Path(table.url, checkpoint.CHECKPOINTS).glob("*/*"):
+        path.write_bytes(data)
+    assert another(table).snapshot().slices == listed(table).slices
+
+
+def test_one_that_the_log_does_not_go_back_to_is_none(table: Table) -> None:
+    grown(table)
+    log = record(table.store).log
+    assert log is not None
+    assert checkpoint.find(table.store, log) is not None
+    short = Log(log.name, log.next, log.next)
+    assert checkpoint.find(table.store, short) is None
+    assert checkpoint.find(table.store, replace(log, name="another")) is None
+
+
+def test_files_that_are_removed_while_they_are_listed_make_none(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        table.append(rows((number, "a", number)))
+    upsert(another(table), (0, "a", 10))
+    look = Table.snapshot_of
+
+    def cleaned(self: Table, *args: Any) -> Snapshot:
+        found = look(self, *args)
+        monkeypatch.setattr(Table, "snapshot_of", look)
+        assert another(table).clean(KeepVersions(1))
+        return found
+
+    monkeypatch.setattr(Table, "snapshot_of", cleaned)
+    table.append(rows((4, "a", 4)))
+    assert Table.snapshot_of is look
+    assert checkpoints(table) == []
+
+
+@pytest.mark.parametrize("is_wrong", [False, True], ids=["as it is", "a wrong twin"])
+@pytest.mark.parametrize("seed", range(3))
+def test_in_random_histories_it_shows_what_a_listing_shows(
+    table: Table, monkeypatch: pytest.MonkeyPatch, seed: int, *, is_wrong: bool
+) -> None:
+    """The twin goes by the checkpoint of any log."""
+    monkeypatch.setattr(checkpoint, "EVERY", 2)
+    draw = random.Random(seed)
+    writers = [table, another(table)]
+    others = [by_clean, by_rollback, by_restore, by_share, taken_by_jvm]
+    by_checkpoint, differs = 0, 0
+    for number in range(40):
+        writer = draw.choice(writers)
+        try:
+            if draw.random() < 0.1 and len(writer.timeline().writes) > 3:
+                draw.choice(others)(writer)
+            elif draw.random() < 0.2:
+                engine.delete(writer, rows((draw.randrange(6), "a", 0)).select(["id", "part"]))
+            else:
+                upsert(writer, (draw.randrange(6), draw.choice("ab"), number), retries=5)
+        except AssertionError:
+            continue  # nothing to clean
+        fresh, asked = counted(table, SELDOM)
+        with monkeypatch.context() as twin:
+            if is_wrong:
+                twin.setattr(checkpoint, "find", any_log)
+            differs += fresh.snapshot().slices != listed(table).slices
+        by_checkpoint += not set(asked.names) >= LISTED
+    assert is_wrong or by_checkpoint > 5
+    assert bool(differs) == is_wrong
+
+
+def any_log(store: Store, log: Log) -> Checkpoint | None:
+    paths = sorted(entry.path for entry in store.list(checkpoint.CHECKPOINTS))
+    found = Checkpoint.decode(store.read(paths[-1]).data) if paths else None
+    return None if found is None else replace(found, log=log.name, place=log.first)
+
+
+def test_slices_with_log_files_come_out_as_they_were(tmp_path: Path) -> None:
+    table = merge_on_read(tmp_path / "t", "by commit")
+    table.append(mor_rows((1, "a", "x", 1), (2, "b", "x", 1)))
+    for number in range(3):
+        table.upsert(mor_rows((1, "a", str(number), 2), (3, "c", "y", 1)))
+    seen = table.snapshot()
+    assert any(len(one.logs) > 1 for one in seen.slices)
+    found = Checkpoint.decode(Checkpoint.of("log", 3, seen.timeline, seen.slices).encode())
+    assert found is not None
+    assert [(one, one.path, one.size, one.logs) for one in found.slices] == [
+        (one, one.path, one.size, one.logs) for one in seen.slices
+    ]
+    assert found.timeline.writes == seen.timeline.writes
+    assert found.timeline.unfinished == seen.timeline.unfinished
+    assert (found.timeline.first_active, found.timeline.latest_time) == (
+        seen.timeline.first_active,
+        seen.timeline.latest_time,
+    )
+
+
+def test_nothing_is_due_before_as_many_places_have_passed() -> None:
+    assert [place for place in range(13) if checkpoint.is_due(place)] == [4, 8, 12]

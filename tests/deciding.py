@@ -94,7 +94,7 @@ def posted(store: Store) -> set[str]:
     """The stems of what waits to be decided."""
     log = record(store).log
     assert log is not None
-    return {intent.stem for intent in Intents(store, HUDI_LOCK_PATH.rpartition("/")[0]).listed(log.name)}
+    return {intent.stem for intent in Intents(store, HUDI_LOCK_PATH.rpartition("/")[0]).listed(log)}
 
 
 def decide(store: Store, *intents: Intent, duty_ms: int = 0, world: World | None = None) -> LockRecord:

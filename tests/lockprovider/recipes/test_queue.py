@@ -278,6 +278,22 @@ def test_clocks_an_hour_apart_take_nobodys_job_away(store) -> None:
     job.ack()
 
 
+def test_a_message_whose_worker_is_killed_before_it_was_processed_is_delivered_again(store) -> None:
+    """Kombu's filesystem transport removes it first: a killed worker loses it."""
+    clock = ManualClock()
+    made(store, visible_s=60).put("a")
+    killed = Queue(store, PATH, world=clock).claim()
+    other = Queue(store, PATH, world=clock)
+    assert other.claim() is None
+    clock.advance(61)
+    job = other.claim()
+    assert (job.body, job.attempt) == ("a", 2)
+    with pytest.raises(ClaimLost):
+        killed.ack()
+    job.ack()
+    assert (other.stat().ready, other.stat().claimed) == (0, 0)
+
+
 def test_a_job_knows_that_its_time_is_over_without_a_request(store) -> None:
     clock = ManualClock()
     made(store, visible_s=60).put("a")

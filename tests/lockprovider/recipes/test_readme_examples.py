@@ -1,0 +1,100 @@
+"""The first example and the pipelines of each recipe's section are run as they stand, on local disk."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_documents import blocks
+
+from lockprovider.state import Fenced
+
+README = "lockprovider/recipes/README.md"
+
+
+def run(begins: str, names: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The one block in which this stands."""
+    (body,) = [one for one in blocks(README, "python") if begins in one]
+    body = body.replace("s3://bucket", f"file://{folder}").replace("memory://", f"file://{folder}/")
+    exec(compile(body, README, "exec"), names)  # noqa: S102 - that is the point
+    return names
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("pipelines", "jobs"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+class Batch:
+    """What Spark hands to `foreachBatch`, as far as the examples ask it."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def count(self) -> int:
+        return self.rows
+
+    def agg(self, _: dict[str, str]) -> Batch:
+        return self
+
+    def first(self) -> list[str]:
+        return ["2026-11-22"]
+
+
+def test_state_a_watermark_and_a_stream_whose_batch_comes_again(folder, capsys) -> None:
+    for _ in range(2):
+        names = run('state = lockprovider.state.open("s3', {}, folder)
+    assert [one.serial for one in names["state"].history()] == [1], "the same watermark again writes nothing"
+    assert "2026-11-22" in capsys.readouterr().out
+    names["state"].put({"batch": -1, "rows": 0})
+    write = run('lambda s: UNCHANGED if s["batch"]', names, folder)["write"]
+    for batch_id, rows in ((0, 5), (1, 7), (1, 7), (2, 1), (0, 5)):
+        write(Batch(rows), batch_id)
+    assert names["state"].read().value == {"batch": 2, "rows": 13}
+
+
+def test_queue_a_backfill_that_is_begun_again_works_each_day_once(folder) -> None:
+    days = [f"2026-11-{day:02}" for day in range(1, 31)]
+    loaded: list[str] = []
+    for _ in range(2):  # as after a crash
+        names = run('queue = lockprovider.queue.create("s3', {"days": days, "load": loaded.append}, folder)
+    assert sorted(loaded) == days
+    stat = names["queue"].stat()
+    assert (stat.put, stat.ready, stat.claimed, stat.dead) == (30, 0, 0, 0)
+
+
+def test_log_offsets_of_a_stream_whose_batch_comes_again(folder) -> None:
+    for _ in range(2):
+        names = run('log = lockprovider.wal.create("s3', {}, folder)
+    assert names["log"].end().offset == 1
+    names["json"] = __import__("json")
+    write = run('with log.appender("orders-stream")', names, folder)["write"]
+    for batch_id in (0, 1, 1, 2, 2):
+        write(Batch(4), batch_id)
+    told = [names["json"].loads(record) for batch in names["log"].read() for record in batch.records][1:]
+    assert [one["batch"] for one in told] == [0, 1, 2]
+
+
+def test_election_one_compactor_whose_late_write_is_refused(folder, capsys) -> None:
+    names = run('election = lockprovider.election.open("memory', {}, folder)
+    assert capsys.readouterr().out.startswith("vm-7 ")
+    state = run('state = lockprovider.state.open("s3', {}, folder)["state"]
+    state.update(lambda s: {**s, "compacted": 0}, fence=1 << 52)  # somebody has led since
+    compacting = threading.Event()
+
+    def compact(_: str) -> int:
+        compacting.set()
+        return 7
+
+    body = next(one for one in blocks(README, "python") if "def main(term):" in one)
+    made = {**names, "state": state, "compact": compact}
+    main = body.partition("election.run")[0].replace("wait(60)", "wait(0)")
+    exec(compile(main, README, "exec"), made)  # noqa: S102 - that is the point
+    with pytest.raises(Fenced):
+        names["election"].run(made["main"])
+    assert compacting.is_set()
+    assert state.read().value["compacted"] == 0

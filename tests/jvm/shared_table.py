@@ -9,7 +9,7 @@ from table.tables import SCHEMA, SPEC, upsert
 
 from jvm.spark import SHARED, HudiSpark
 from lockprovider import LockSettings
-from lockprovider.table import HeartbeatSettings, Table, TableSettings
+from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
@@ -31,9 +31,9 @@ OPTIONS = {
 }
 
 
-def new_table(server: SeaweedFS) -> Table:
+def new_table(server: SeaweedFS, spec: TableSpec = SPEC, settings: TableSettings = SETTINGS) -> Table:
     """Ours, with a row in each of two partitions."""
-    table = Table.create(server.new_prefix(), SPEC, settings=SETTINGS, storage_options=server.storage_options)
+    table = Table.create(server.new_prefix(), spec, settings=settings, storage_options=server.storage_options)
     upsert(table, (1, "a", 1), (2, "b", 2))
     return table
 

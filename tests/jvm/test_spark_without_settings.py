@@ -8,7 +8,7 @@ import pytest
 from patience import PATIENCE_S
 from table.tables import SPEC, by_hudi_rs, content, upsert
 
-from jvm.shared_table import DDL, Triple, theirs
+from jvm.shared_table import DDL, Triple, new_table, theirs
 from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_races import race
 from lockprovider import LockSettings
@@ -35,9 +35,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def table(seaweedfs: SeaweedFS) -> Table:
-    table = Table.create(seaweedfs.new_prefix(), SPEC, settings=PLAIN, storage_options=seaweedfs.storage_options)
-    upsert(table, (1, "a", 1), (2, "b", 2))
-    return table
+    return new_table(seaweedfs, settings=PLAIN)
 
 
 def properties(table: Table) -> dict[str, str]:

@@ -40,6 +40,7 @@ class Writing:
     rows: list[Triple]
     gate: Path
     options: dict[str, str] = field(default_factory=lambda: OPTIONS)
+    ddl: str = DDL
     error: BaseException | None = None
     instant: str = ""
 
@@ -75,7 +76,7 @@ class Writing:
 
     def _run(self) -> None:
         try:
-            self.hudi.write(self.table.url, DDL, self.rows, self.options, self.gate)
+            self.hudi.write(self.table.url, self.ddl, self.rows, self.options, self.gate)
         except BaseException as error:  # noqa: BLE001 (raised by finish)
             self.error = error
 

@@ -1,0 +1,127 @@
+"""JVM Hudi's non-blocking writer beside ours: no conflict, and all readers see the greatest ordering value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from table.mor_tables import COLUMNS, Row, content, rows
+from table.test_non_blocking import BUCKETS, IN_BUCKET_0, as_the_jvm_does
+
+from jvm.shared_table import OPTIONS, SETTINGS
+from jvm.test_spark_writes import Writing
+from lockprovider.demo.proof import reader_options
+from lockprovider.table import Mode, Table, TableSpec
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.bucket import fixed_file_id
+from lockprovider.table.format.writer_settings import MODE_KEY
+from lockprovider.table.services import anchors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from servers.seaweedfs import SeaweedFS
+
+    from jvm.spark import HudiSpark
+
+pytestmark = pytest.mark.jvm
+BLIND = replace(SETTINGS, mode=Mode.NON_BLOCKING)
+SPEC = TableSpec("t", COLUMNS, ("id",), ("part",), ordering="ts", buckets=BUCKETS, table_type="merge_on_read")
+DDL = "id bigint, part string, value string, ts bigint"
+THEIRS = OPTIONS | {
+    "hoodie.table.name": "t",
+    MODE_KEY: "NON_BLOCKING_CONCURRENCY_CONTROL",
+    "hoodie.table.type": "MERGE_ON_READ",
+    "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+    "hoodie.compact.inline": "false",  # else they run what we have scheduled
+}
+
+
+@pytest.fixture
+def table(seaweedfs: SeaweedFS) -> Table:
+    return Table.create(seaweedfs.new_prefix(), SPEC, settings=BLIND, storage_options=seaweedfs.storage_options)
+
+
+def another(table: Table, **changed: Any) -> Table:
+    return Table.open(table.url, storage_options=table.storage_options, settings=replace(BLIND, **changed))
+
+
+def by_hudi_rs(table: Table) -> list[Row]:
+    from hudi import HudiTableBuilder
+
+    options = dict(reader_options(table.url, table.storage_options, {}))
+    batches = HudiTableBuilder.from_base_uri(table.url).with_options(options).build().read()
+    return sorted(tuple(row[name] for name in COLUMNS.names) for batch in batches for row in batch.to_pylist())  # type: ignore[misc]
+
+
+def theirs(hudi: HudiSpark, table: Table) -> list[Row]:
+    return sorted(tuple(row) for row in hudi.read(table.url, COLUMNS.names))  # type: ignore[misc]
+
+
+def agreed(hudi: HudiSpark, table: Table) -> list[Row]:
+    found = content(another(table))
+    assert theirs(hudi, table) == by_hudi_rs(table) == found
+    return found
+
+
+def begun(table: Table, *given: Row) -> Any:
+    txn = another(table).transaction(pinned=False)
+    engine.write(txn, rows(*given))
+    return txn
+
+
+def test_writers_of_both_beside_each_other_with_a_compaction_between(hudi: HudiSpark, table: Table) -> None:
+    first = begun(table, (1, "a", "ours", 5), (2, "a", "ours", 1), (3, "a", "ours", 50))
+    hudi.write(table.url, DDL, [(1, "a", "theirs", 4), (2, "a", "theirs", 2), (4, "b", "theirs", 1)], THEIRS)
+    assert agreed(hudi, table) == [(1, "a", "theirs", 4), (2, "a", "theirs", 2), (4, "b", "theirs", 1)]
+    planned = table.schedule_compaction()
+    assert planned is not None
+    hudi.write(table.url, DDL, [(3, "a", "theirs", 49), (4, "b", "theirs", 3)], THEIRS)
+    table.run_compaction(planned)
+    first.commit()
+    expected = [(1, "a", "ours", 5), (2, "a", "theirs", 2), (3, "a", "ours", 50), (4, "b", "theirs", 3)]
+    assert agreed(hudi, table) == expected
+
+
+def test_they_write_into_our_groups_without_a_setting_of_the_mode(hudi: HudiSpark, table: Table) -> None:
+    table.upsert(rows(*((n, "a", "ours", 1) for n in range(4))))
+    before = {one.file_id for one in table.snapshot().slices}
+    told = {key: value for key, value in THEIRS.items() if key != MODE_KEY}
+    hudi.write(table.url, DDL, [(1, "a", "theirs", 2), (7, "a", "theirs", 2)], told)
+    assert {one.file_id for one in another(table).snapshot().slices} == before == {fixed_file_id(n) for n in range(2)}
+    assert [row for row in agreed(hudi, table) if row[2] == "theirs"] == [(1, "a", "theirs", 2), (7, "a", "theirs", 2)]
+
+
+def test_one_of_theirs_that_is_under_way_and_ours_both_commit(hudi: HudiSpark, table: Table, tmp_path: Path) -> None:
+    table.upsert(rows((1, "a", "old", 1), (2, "a", "old", 1)))
+    given: Any = [(1, "a", "theirs", 9), (2, "a", "theirs", 3)]
+    with Writing(hudi, table, given, tmp_path / "gate", THEIRS, ddl=DDL) as write:
+        table.upsert(rows((1, "a", "ours", 8), (2, "a", "ours", 4)))
+        table.compact()
+        write.finish()
+    assert agreed(hudi, table) == [(1, "a", "theirs", 9), (2, "a", "ours", 4)]
+
+
+@pytest.mark.parametrize("is_anchored", [True, False], ids=["anchored", "twin without an anchor"])
+def test_m1_their_readers_see_what_is_committed_while_an_earlier_write_is_pending(
+    hudi: HudiSpark, table: Table, is_anchored: bool
+) -> None:
+    if is_anchored:
+        anchors.anchor(table, ["a"])
+    pending = as_the_jvm_does(table, (IN_BUCKET_0, "a", "pending", 1))
+    as_the_jvm_does(table, (IN_BUCKET_0, "a", "done", 2)).commit()
+    found = [(IN_BUCKET_0, "a", "done", 2)]
+    assert content(another(table)) == by_hudi_rs(table) == found
+    assert theirs(hudi, table) == (found if is_anchored else [])
+    pending.rollback()
+    assert agreed(hudi, table) == found
+
+
+def test_m10_after_our_overwrite_their_rows_are_seen(hudi: HudiSpark, table: Table) -> None:
+    table.upsert(rows(*((n, "a", "ours", 1) for n in range(6))))
+    another(table, mode=Mode.OPTIMISTIC).overwrite(rows(), ["a"])
+    assert agreed(hudi, table) == []
+    hudi.write(table.url, DDL, [(n, "a", "theirs", 2) for n in range(6)], THEIRS)
+    assert agreed(hudi, table) == [(n, "a", "theirs", 2) for n in range(6)]
+    assert {one.file_id for one in another(table).snapshot().slices} == {fixed_file_id(n, 1) for n in range(2)}

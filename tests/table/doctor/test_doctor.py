@@ -23,6 +23,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.data_files import parse_base_file
 from lockprovider.table.format.instant import format_ms, to_ms
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
+from lockprovider.table.services.rollback import roll_back
 from lockprovider.table.state import archive_index
 
 DATA = Path(__file__).parents[1] / "data"
@@ -222,6 +223,7 @@ def a_file_cut_short(folder: Path) -> tuple[str, str]:
 def a_ghost(folder: Path) -> tuple[str, str]:
     lost = Table.open(str(folder), settings=SETTINGS).transaction()
     engine.write(lost, upserts=rows((9, "a", 9)))
+    roll_back(lost.table, lost.begin, own=True)  # as if others had
     lost.rollback()
     name = f"{lost.begin}_{format_ms(to_ms(lost.begin) + 1)}.commit"
     (folder / ".hoodie" / "timeline" / name).write_bytes(last_commit(folder).read_bytes())

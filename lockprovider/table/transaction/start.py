@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -162,7 +162,8 @@ def _verify(
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
     looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
     seen = table.now(listed=looks_for_dead)
-    creating.result()
+    if creating.result() and seen.listed:  # maybe before it was there
+        seen = replace(seen, timeline=seen.timeline.plus([inflight]))
     now = seen.timeline
     if seen.config == kind.config and now.latest_completed_begin < begin and now.is_alone(requested):
         return Started(begin, heartbeat, seen, looks_for_dead)

@@ -170,6 +170,21 @@ def test_what_may_be_decided_is_not_said_to_be_aborted_and_comes_to_be(table: Ta
     assert by_hudi_rs(table.url) == {(1, "a", 1), (2, "b", 1), (3, "c", 1)}
 
 
+def test_a_listing_that_is_older_than_the_own_inflight_file_is_no_rollback(table: Table) -> None:
+    backend = Behind()
+    mine = over(table, backend)
+    transaction = mine.transaction()
+
+    def each_time() -> None:
+        backend.meanwhile = each_time
+
+    backend.hidden, backend.meanwhile = ".inflight", each_time
+    engine.write(transaction, upserts=rows((3, "a", 1)))
+    backend.meanwhile = None
+    transaction.commit()
+    assert (3, "a", 1) in content(table)
+
+
 def test_one_that_could_not_begin_beats_no_more(table: Table) -> None:
     before = {thread for thread in threading.enumerate() if thread.name.startswith("writer-heartbeat")}
     failing = dying(table, ".requested")

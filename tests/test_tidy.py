@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -98,6 +99,12 @@ def test_no_test_sleeps_where_it_could_wait_for_what_is_to_happen() -> None:
         if isinstance(node, ast.Attribute) and (getattr(node.value, "id", ""), node.attr) == ("time", "sleep")
     }
     assert sleeping == set(SLEEPS), "wait with `patience.until`; or say here why not"
+
+
+def test_no_two_files_of_tests_have_one_name_where_that_is_all_there_is_of_it() -> None:
+    """Or the second of them is not collected, when both are."""
+    alone = [p.name for p in TESTS.values() if p.name.startswith("test_") and not (p.parent / "__init__.py").exists()]
+    assert {name for name, count in Counter(alone).items() if count > 1} == set()
 
 
 def test_no_file_is_a_drawer_for_everything() -> None:

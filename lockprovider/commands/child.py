@@ -24,10 +24,19 @@ _SIGNALLED = 128
 
 
 class Child:
-    """One running command; `on_end` is called from another thread as soon as it has ended."""
+    """One running command.
+
+    `on_start` is called right after it was started, `on_end` from another thread as soon as it has ended.
+    """
 
     def __init__(
-        self, words: Sequence[str], environment: Mapping[str, str], grace_s: float, on_end: Callable[[], None]
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        grace_s: float,
+        *,
+        on_start: Callable[[], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._grace_s = grace_s
         self._on_end = on_end
@@ -37,6 +46,7 @@ class Child:
             self._process = subprocess.Popen(  # noqa: S603 - running it is the purpose
                 words, env={**os.environ, **environment}, start_new_session=self._own_group
             )
+            on_start()
         except BaseException:
             self._tell_guard(b"")
             raise

@@ -115,7 +115,8 @@ class CommandOrder:
         said.epoch = held.epoch
         self.signals.hold()  # a command that was just started must not be forgotten
         try:
-            child = Child(self.words, {"LOCKPROVIDER_EPOCH": str(held.epoch)}, self.grace_s, self.news.set)
+            epoch = {"LOCKPROVIDER_EPOCH": str(held.epoch)}
+            child = Child(self.words, epoch, self.grace_s, on_start=self.signals.started, on_end=self.news.set)
         except OSError as error:
             said.code = NO_SUCH_COMMAND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
             said.why = f"{self.words[0]}: {error.strerror}"
@@ -166,6 +167,7 @@ class Signals:
     def __init__(self) -> None:
         self._send: Callable[[int], None] = self._stop
         self._held: list[int] = []
+        self._before = 0  # so many of them came before the command was started
         self._ignored: frozenset[int] = frozenset()
         self.asked_to_end = 0  # by this signal, the last of those that do so
 
@@ -181,13 +183,20 @@ class Signals:
         """Keep what comes, for whoever takes it."""
         self._send = self._held.append
 
+    def started(self) -> None:
+        """The command runs from now on."""
+        self._before = len(self._held)
+
     def pass_to(self, child: Child) -> None:
-        """The terminal has sent its own to the command already, where that is in the same group."""
+        """The terminal sends its own to the command, too, once that runs, where it is in the same group."""
         names = () if child.own_group else _FROM_TERMINAL
         self._ignored = frozenset(getattr(signal, name) for name in names)
         self._send = child.send
         while self._held:
-            child.send(self._held.pop(0))
+            number = self._held.pop(0)
+            if self._before > 0 or number not in self._ignored:
+                child.send(number)
+            self._before -= 1
 
     def stop(self) -> None:
         """Let the next one stop what is being done; what was kept came too late."""

@@ -29,7 +29,7 @@ from lockprovider import (
     PublishUnknown,
 )
 from lockprovider.lease.heartbeat import Heartbeat
-from lockprovider.words import moment
+from lockprovider.words import iso
 from simulate.town import FOR_LONG, SETTINGS, SOON_S, Town
 
 # -- lost answers ------------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_a_waiting_client_looks_a_last_time_at_its_timeout_and_not_later(town: T
         assert town.time.now_s - began_s == pytest.approx(3.0)
         assert refusal.value.owner == holder.lock.owner
         assert refusal.value.valid_until_ms == town.record.valid_until_ms
-        for part in (str(os.getpid()), holder.lock.owner, moment(town.record.valid_until_ms)):
+        for part in (str(os.getpid()), holder.lock.owner, iso(town.record.valid_until_ms)):
             assert part in str(refusal.value)
 
 

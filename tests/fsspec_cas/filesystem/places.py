@@ -29,6 +29,13 @@ class Place:
     def cas(self, **options: Any) -> Any:
         return fsspec.filesystem("cas", target_protocol=self.protocol, target_options=self.options, **options)
 
+    def cas_of_this_loop(self) -> Any:
+        """For async callers: fsspec keeps targets, and they keep connections of the loop that they were used on."""
+        options = {**self.options, "skip_instance_cache": True}
+        return fsspec.filesystem(
+            "cas", target_protocol=self.protocol, target_options=options, asynchronous=True, skip_instance_cache=True
+        )
+
     @property
     def storage_options(self) -> dict[str, Any]:
         """For a chained URL."""

@@ -105,7 +105,7 @@ def test_a_condition_on_more_than_one_object_is_refused(call, words):
 @pytest.mark.parametrize("name", ["seaweedfs", "azurite"])
 async def test_so_are_the_coroutines(request, name):
     at = place(request, name)
-    fs = at.cas(asynchronous=True, skip_instance_cache=True)
+    fs = at.cas_of_this_loop()
     path = f"{at.folder}/a"
     first = await fs._put_if_absent(path, b"one", content_type="text/x-a")
     assert [one["version"] for one in await fs._ls(at.folder, detail=True)] == [str(first)]

@@ -398,7 +398,7 @@ ASYNC = [name for name in STORES if name not in ("memory", "local")]
 @pytest.mark.parametrize("name", ASYNC)
 async def test_the_same_for_async_callers(request, name):
     at = place(request, name)
-    fs = at.cas(asynchronous=True, skip_instance_cache=True)
+    fs = at.cas_of_this_loop()
     session = await fs.set_session() if hasattr(fs.fs, "set_session") else None
     path = f"{at.folder}/a"
     try:

@@ -14,6 +14,7 @@ import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from faults import actions as do
@@ -23,6 +24,7 @@ from patience import PATIENCE_S, until
 
 from fsspec_cas import Machine, Store
 from lockprovider import HUDI_LOCK_PATH, Lock, LockRecord, LockSettings
+from lockprovider.commands.running import Signals
 
 COMMAND = str(Path(sys.executable).with_name("lockprovider"))
 LIMIT_S = PATIENCE_S
@@ -572,6 +574,17 @@ def test_a_command_in_a_terminal_can_read_from_it_and_gets_its_ctrl_c_once(local
     assert terminal.ends() == 5
     assert (tmp_path / "got").read_text() == "int\n"
     assert local.record().expired
+
+
+def test_what_the_terminal_sent_to_the_command_itself_is_not_sent_again():
+    signals, sent = Signals(), []
+    signals.hold()
+    signals.receive(signal.SIGINT, None)
+    signals.started()
+    signals.receive(signal.SIGINT, None)
+    signals.receive(signal.SIGTERM, None)
+    signals.pass_to(SimpleNamespace(own_group=False, send=sent.append))
+    assert sent == [signal.SIGINT, signal.SIGTERM]
 
 
 def test_what_nohup_ignores_stays_ignored(local, tmp_path):

@@ -27,6 +27,7 @@ from lockprovider.observe.audit import Tenure, places
 from lockprovider.observe.audit_log import set_enabled
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.services.rollback import roll_back
 
 
 @pytest.fixture
@@ -39,6 +40,7 @@ def folder(tmp_path: Path) -> Path:
     upsert(table, (1, "a", 2))
     with pytest.raises(WriteConflict):
         late.commit()
+    roll_back(late.table, late.begin, own=True)  # as others do
     late.rollback()
     overwrite(table, ["b"], (3, "b", 3))
     table.transact(lambda txn: (txn.extra.update(writer="nightly"), engine.write(txn, upserts=rows((4, "c", 4)))))

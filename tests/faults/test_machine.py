@@ -298,4 +298,6 @@ WRONG = [
 def test_a_wrong_theory_is_caught(monkeypatch, name, wrong):
     monkeypatch.setattr(sender, name, wrong)
     with pytest.raises((AssertionError, KeyError)):
-        run_state_machine_as_test(FaultyRegister, settings=settings(SETTINGS, phases=[Phase.generate]))
+        run_state_machine_as_test(
+            FaultyRegister, settings=settings(SETTINGS, phases=[Phase.generate], max_examples=5000)
+        )

@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from fsspec_cas.answer import Denied, NoAnswer, NotNow, Seen, Upload
-from fsspec_cas.backends import Uploads, with_attributes
+from fsspec_cas.backends import Uploads
 from fsspec_cas.bridge.drive import Drive
 from fsspec_cas.bridge.twin import sync
 from fsspec_cas.content import Bytes, check_buffer
@@ -137,8 +137,8 @@ class AsyncExclusive:
 
     async def _begin(self) -> None:
         def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
-            more = with_attributes(self._write.attributes)
-            return self._uploads.begin(self.path, self._write.write_id, timeout_s=left, **more)
+            write = self._write
+            return self._uploads.begin(self.path, write.write_id, timeout_s=left, attributes=write.attributes)
 
         begun = await self._sender.repeat(self.path, ask, self._timeout)
         self._denied = isinstance(begun, Denied)  # "it exists": what comes now is taken and dropped

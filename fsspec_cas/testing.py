@@ -28,7 +28,7 @@ from fsspec_cas.answer import (
     WriteAnswer,
 )
 from fsspec_cas.attributes import Attributes
-from fsspec_cas.backends import AttributeRules, Backend, PartRules, Uploads, with_attributes
+from fsspec_cas.backends import AttributeRules, Backend, PartRules, Uploads
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import World
 from fsspec_cas.version import Condition, Version
@@ -209,9 +209,8 @@ class Faulty:
         attributes: Attributes | None = None,
     ) -> WriteAnswer:
         """The write, as the plan has it."""
-        more = with_attributes(attributes)
         return await self._do(
-            "put", lambda: self.inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+            "put", lambda: self.inner.put(path, data, condition, write_id, timeout_s=timeout_s, attributes=attributes)
         )
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
@@ -308,9 +307,8 @@ class _FaultyUploads:
     async def begin(
         self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
     ) -> UploadAnswer:
-        more = with_attributes(attributes)
         answer: UploadAnswer = await self._do(
-            "begin", lambda: self._inner.begin(path, write_id, timeout_s=timeout_s, **more)
+            "begin", lambda: self._inner.begin(path, write_id, timeout_s=timeout_s, attributes=attributes)
         )
         return answer
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lockprovider.words import iso, until
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -20,3 +22,9 @@ class Holder:
         parts = [self.host, f"pid {self.pid}"]
         parts += [f"user {self.user}"] if self.user else []
         return ", ".join([*parts, self.command] if self.command else parts)
+
+
+def held_by(owner: str, holder: Holder | None, valid_until_ms: int, now_ms: int) -> str:
+    """`held by O (ship, pid 42, since …) until … (in 42.0 s)`."""
+    who = f"{owner} ({holder}, since {iso(holder.since_ms)})" if holder else owner
+    return f"held by {who} until {until(valid_until_ms, now_ms)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 
 _MINUTE_S, _HOUR_S = 60, 3600
@@ -18,13 +19,17 @@ def moment(at_ms: int) -> str:
 
 def iso(at_ms: int) -> str:
     """Epoch ms as ISO 8601, in UTC; a number that is no time of this calendar is shown as it is."""
-    return moment(at_ms).replace(" UTC", "Z").replace(" ", "T", 1) if moment(at_ms).endswith("UTC") else moment(at_ms)
+    return re.sub(r"^(\S+) (\S+) UTC$", r"\1T\2Z", moment(at_ms))
 
 
 def until(at_ms: int, now_ms: int) -> str:
     """An end, and how far it is: 2026-11-22T18:02:11.000Z (in 42.0 s)."""
-    far = f"in {span(at_ms - now_ms)}" if at_ms >= now_ms else f"{span(now_ms - at_ms)} ago"
-    return f"{iso(at_ms)} ({far})"
+    return f"{iso(at_ms)} ({distance(at_ms - now_ms)})"
+
+
+def distance(ms: int) -> str:
+    """How far from now: in 42.0 s, 3 min 2 s ago."""
+    return f"in {span(ms)}" if ms >= 0 else f"{span(-ms)} ago"
 
 
 def span(ms: int) -> str:

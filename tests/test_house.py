@@ -40,7 +40,8 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
         ("__main__",),
     ],
     "lockprovider": [
-        ("holder", "renamed", "words"),
+        ("renamed", "words"),
+        ("holder",),
         ("errors",),
         ("hudi_keys",),
         ("settings",),

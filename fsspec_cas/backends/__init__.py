@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import weakref
 from collections.abc import Coroutine
 from importlib import import_module
 from typing import Any, TypeVar
@@ -35,7 +36,6 @@ __all__ = [
     "off_thread",
     "place_of",
     "split_url",
-    "with_attributes",
 ]
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ def place_of(backend: Backend) -> object:
         return backend.name  # one of each for the process
     fs = getattr(backend, "_given", None)  # fsspec's own instances differ from thread to thread
     if fs is None:
-        return backend
+        return weakref.ref(backend)  # as good as the backend, and keeps nothing alive
     options = repr((fs.storage_args, sorted(fs.storage_options.items())))
     return type(fs), hashlib.blake2b(options.encode(), digest_size=16).hexdigest()  # they may hold a key and a secret
 
@@ -130,11 +130,6 @@ def place_of(backend: Backend) -> object:
 def off_thread(backend: Backend) -> Backend:
     """For async callers: run a blocking backend's calls in threads, so that the event loop never waits for a disk."""
     return _OffThread(backend) if backend.blocking else backend
-
-
-def with_attributes(attributes: Attributes | None) -> dict[str, Attributes]:
-    """The argument `attributes` of `put` and `begin`, where there are some."""
-    return {} if attributes is None else {"attributes": attributes}
 
 
 class _OffThread:
@@ -171,7 +166,7 @@ class _OffThread:
         attributes: Attributes | None = None,
     ) -> WriteAnswer:
         return await self._run(
-            self._inner.put(path, data, condition, write_id, timeout_s=timeout_s, **with_attributes(attributes))
+            self._inner.put(path, data, condition, write_id, timeout_s=timeout_s, attributes=attributes)
         )
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:
@@ -210,7 +205,7 @@ class _UploadsOffThread:
     async def begin(
         self, path: str, write_id: str, *, timeout_s: float, attributes: Attributes | None = None
     ) -> UploadAnswer:
-        return await self._run(self._inner.begin(path, write_id, timeout_s=timeout_s, **with_attributes(attributes)))
+        return await self._run(self._inner.begin(path, write_id, timeout_s=timeout_s, attributes=attributes))
 
     async def add(self, upload: Upload, data: bytes, *, timeout_s: float) -> UploadAnswer:
         return await self._run(self._inner.add(upload, data, timeout_s=timeout_s))

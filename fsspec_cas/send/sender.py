@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from fsspec_cas.answer import Applied, FinishAnswer, Missing, NoAnswer, NotNow, Seen, Unchanged, WriteAnswer, throttled
-from fsspec_cas.backends import Backend, with_attributes
+from fsspec_cas.backends import Backend
 from fsspec_cas.clock import World
 from fsspec_cas.errors import NotSupported, OutcomeUnknown, StoreError, Unavailable
 from fsspec_cas.given import seconds
@@ -100,8 +100,8 @@ class Sender:
             return Applied(removed) if isinstance(answer, Applied) else answer
 
         async def put(left: float) -> WriteAnswer:
-            more = with_attributes(write.attributes)
-            return await self._backend.put(path, data or b"", condition, write.write_id, timeout_s=left, **more)
+            body, attributes = data or b"", write.attributes
+            return await self._backend.put(path, body, condition, write.write_id, timeout_s=left, attributes=attributes)
 
         return remove if write.removes else put
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 from lockprovider.acquire.polling import FIRST_S, Join, Observation, Pause, Waiter, join_failed, looked, passing
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import NotAcquired
+from lockprovider.holder import held_by
 from lockprovider.lease.record_file import Known
 from lockprovider.lease.states import EVERYONE, Busy, Held, Idle, Passing
 from lockprovider.record.line import ahead_of, joined
-from lockprovider.words import iso, until
 
 if TYPE_CHECKING:
     import threading
@@ -151,12 +151,6 @@ class _Acquisition:
 def _not_acquired(where: str, busy: Busy, world: World) -> NotAcquired:
     if not busy.valid_until_ms:
         return NotAcquired(f"{where!r} is about to be taken by {busy.owner}, of this process", owner=busy.owner)
-    holder, until_ms = busy.holder, busy.valid_until_ms
-    who = f" ({holder}, since {iso(holder.since_ms)})" if holder else ""
-    end = until(until_ms, world.now_ms())
-    return NotAcquired(
-        f"{where!r} is held by {busy.owner}{who} until {end} unless it is renewed",
-        owner=busy.owner,
-        holder=holder,
-        valid_until_ms=until_ms,
-    )
+    owner, holder, until_ms = busy.owner, busy.holder, busy.valid_until_ms
+    held = held_by(owner, holder, until_ms, world.now_ms())
+    return NotAcquired(f"{where!r} is {held} unless it is renewed", owner=owner, holder=holder, valid_until_ms=until_ms)

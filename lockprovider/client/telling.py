@@ -6,14 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from lockprovider.errors import LockError
+from lockprovider.holder import held_by
 from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
-from lockprovider.words import iso, until
-
-
-def held_by(record: LockRecord, now_ms: int) -> str:
-    """The holder of a record that nobody has given back, and its times."""
-    who = f"{record.owner} ({record.holder}, since {iso(record.holder.since_ms)})" if record.holder else record.owner
-    return f"held by {who} until {until(record.valid_until_ms, now_ms)}"
 
 
 @contextlib.contextmanager
@@ -34,7 +28,7 @@ def say_all(error: LockError, url: str, record: LockRecord | None, now_ms: int) 
     if record is not None and not record.given:
         error.holder = error.holder or record.holder
         error.owner, error.valid_until_ms = error.owner or record.owner, error.valid_until_ms or record.valid_until_ms
-        more += [] if "held by" in said else [held_by(record, now_ms)]
+        more += [] if "held by" in said else [held_by(record.owner, record.holder, record.valid_until_ms, now_ms)]
     step = error.next_step.format(url=_place(url))
     ends = [", ".join(more)] if more else []
     ends += [step] if step and step not in said else []

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fsspec_cas import Version
 from lockprovider.record.record import LockRecord
-from lockprovider.words import moment, span
+from lockprovider.words import distance, moment, span
 
 RecordState = Literal["absent", "released", "held", "lapsed"]
 ChangeKind = Literal[
@@ -138,7 +138,7 @@ def lines(status: LockStatus) -> list[str]:
         named.append(("holder", str(record.holder)))
         named.append(("since", f"{moment(since_ms)} ({span(now_ms - since_ms)} ago)"))
     if not record.given:
-        named.append(("until", f"{moment(record.valid_until_ms)} ({_distance(record.valid_until_ms - now_ms)})"))
+        named.append(("until", f"{moment(record.valid_until_ms)} ({distance(record.valid_until_ms - now_ms)})"))
     named.append(("epoch", str(record.epoch) if record.epoch else "none (written by JVM Hudi)"))
     if record.line:
         named.append(("waiting", f"{len(record.line)} in line"))
@@ -162,10 +162,6 @@ def _state_words(status: LockStatus, record: LockRecord) -> str:
             return f"lapsed {span(late_ms)} ago without a release: the next one who asks gets it"
         case "released" | "absent":
             return "released: the next one who asks gets it"
-
-
-def _distance(ms: int) -> str:
-    return f"in {span(ms)}" if ms >= 0 else f"{span(-ms)} ago"
 
 
 def _clock_words(status: LockStatus) -> str:

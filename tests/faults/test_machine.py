@@ -66,8 +66,8 @@ class Witness(MemoryBackend):
         self.versions: dict[str, list[Version]] = {}
         self.meanwhile = None
 
-    async def put(self, path, data, condition, write_id, *, timeout_s):
-        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
+        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
         if isinstance(answer, Applied):
             self.applied[write_id] += 1
             self.versions.setdefault(write_id, []).append(answer.version)

@@ -88,7 +88,7 @@ class Scripted:
             raise answer
         return answer
 
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         return self._next("put", path, data, condition, write_id, timeout_s)
 
     async def head(self, path, *, timeout_s):

@@ -13,7 +13,7 @@ from lockprovider import LockSettings
 from lockprovider.table import HeartbeatSettings, Table, TableSettings, TableSpec, WriteConflict
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.format.instant import Action
-from lockprovider.table.rewrite import clustering
+from lockprovider.table.rewrite import clustering, executor
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
@@ -107,7 +107,7 @@ def test_they_go_on_with_what_we_left_half_done(hudi: HudiSpark, table: Table) -
     begin = table.schedule_clustering(sort_by=["id"])
     assert begin is not None
     with clustering._executing(table, begin) as mine:
-        assert len(clustering._execute(table, begin, mine)) == 2
+        assert len(clustering._execute(table, begin, mine, executor.here)) == 2
     call(hudi, table, f"op => 'execute', instants => '{begin}'")
     assert (same(hudi, table), files(table)) == (START, 2)
     assert table.timeline().written_at(begin) is not None

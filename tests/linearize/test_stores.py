@@ -151,7 +151,7 @@ class ChecksThenWrites(MemoryBackend):
         super().__init__(fs)
         self.gate = threading.Barrier(2)
 
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         if await self._now(path) != condition:
             return Denied()
         try:
@@ -160,7 +160,7 @@ class ChecksThenWrites(MemoryBackend):
             self.gate.reset()
         answer = Denied()
         while isinstance(answer, Denied):
-            answer = await super().put(path, data, await self._now(path), write_id, timeout_s=timeout_s)
+            answer = await super().put(path, data, await self._now(path), write_id, timeout_s=timeout_s, **more)
         return answer
 
     async def _now(self, path):

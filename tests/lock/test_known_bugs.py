@@ -311,12 +311,12 @@ class HashedVersions:
         return getattr(self.inner, name)
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float, **more: Any
     ) -> WriteAnswer:
         if isinstance(condition, Version):
             seen = await self.inner.get(path, None, timeout_s=timeout_s)
             condition = seen.version if isinstance(seen, Seen) and hashed(seen).version == condition else condition
-        answer = await self.inner.put(path, data, condition, write_id, timeout_s=timeout_s)
+        answer = await self.inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more)
         if not isinstance(answer, Applied):
             return answer
         self.bodies.append(data)

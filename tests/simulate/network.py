@@ -39,9 +39,12 @@ class Network:
         self.name, self.capabilities, self.uploads = inner.name, inner.capabilities, inner.uploads
         self.fired: Counter[str] = Counter()
 
-    async def put(self, path: str, data: bytes, condition: Any, write_id: str, *, timeout_s: float) -> Any:
+    async def put(self, path: str, data: bytes, condition: Any, write_id: str, *, timeout_s: float, **more: Any) -> Any:
         return self._ask(
-            "put", path, lambda: self._inner.put(path, data, condition, write_id, timeout_s=timeout_s), timeout_s
+            "put",
+            path,
+            lambda: self._inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more),
+            timeout_s,
         )
 
     async def head(self, path: str, *, timeout_s: float) -> Any:

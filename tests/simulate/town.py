@@ -76,10 +76,10 @@ class Hooked:
         return getattr(self._inner, name)
 
     async def put(
-        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float
+        self, path: str, data: bytes, condition: Condition, write_id: str, *, timeout_s: float, **more: Any
     ) -> WriteAnswer:
         self.before("put", path, data)
-        answer: WriteAnswer = await self._inner.put(path, data, condition, write_id, timeout_s=timeout_s)
+        answer: WriteAnswer = await self._inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more)
         return answer
 
     async def head(self, path: str, *, timeout_s: float) -> ReadAnswer:

@@ -69,13 +69,13 @@ def _does_not_look(lease: Lease, pending: Any, answer: Any) -> None:
 
 
 async def _put_whatever_is_there(
-    network: Network, path: str, data: bytes, condition: Any, write_id: str, *, timeout_s: float
+    network: Network, path: str, data: bytes, condition: Any, write_id: str, *, timeout_s: float, **more: Any
 ) -> Any:
     """A store that ignores the conditions of what is written."""
     seen = await network._inner.head(path, timeout_s=timeout_s)
     condition = getattr(seen, "version", condition)
     return network._ask(
-        "put", path, lambda: network._inner.put(path, data, condition, write_id, timeout_s=timeout_s), timeout_s
+        "put", path, lambda: network._inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more), timeout_s
     )
 
 

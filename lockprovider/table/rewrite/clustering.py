@@ -245,7 +245,7 @@ def _outputs(begin: str, planned: ClusteringPlan) -> Iterator[_Output]:
 
 
 def _execute(
-    table: TableContext, begin: str, mine: executor.Execution[ClusteringPlan], run: executor.Runner = executor.here
+    table: TableContext, begin: str, mine: executor.Execution[ClusteringPlan], run: executor.Runner
 ) -> list[WriteStat]:
     schema, planned = table.schema(), mine.planned
     if fault := _fault(schema, planned.sort_by):

@@ -162,7 +162,7 @@ def _execute(
     table: TableContext,
     begin: str,
     mine: executor.Execution[tuple[CompactionOperation, ...]],
-    run: executor.Runner = executor.here,
+    run: executor.Runner,
 ) -> list[WriteStat]:
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
     slices = [mine.files.slice_of(one.group, one.base_instant, one.base_file, one.logs) for one in mine.planned]

@@ -25,7 +25,7 @@ from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode
 from lockprovider.table.services import plans
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.non_blocking import Bucket, anchor_id, bare_buckets
-from lockprovider.table.timeline.view import Snapshot, replaced_groups
+from lockprovider.table.timeline.view import Snapshot, ended_groups
 
 if TYPE_CHECKING:
     from lockprovider import Lease
@@ -60,11 +60,6 @@ def anchor(table: TableContext, partitions: Collection[str]) -> None:
             _write(table, lease, listed, bare)
 
 
-def ended_groups(table: TableContext, now: Timeline) -> frozenset[FileGroup]:
-    """The file groups that replacecommits have ended."""
-    return frozenset[FileGroup]().union(*replaced_groups(now, table.metadata_of).values())
-
-
 def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collection[FileGroup]) -> Iterable[WriteStat]:
     """Write an empty base file for each of these buckets, by one instant."""
     rows, keys = writer.schema.empty_table(), pa.array([], pa.string())
@@ -87,7 +82,7 @@ def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Buck
         writer.open_partitions({partition for partition, _ in bare})
         plans.put_plan(table, begin, Action.DELTACOMMIT, b"", lease)
         stats: dict[str, tuple[WriteStat, ...]] = {}
-        for stat in write_anchors(writer, bare, ended_groups(table, now)):
+        for stat in write_anchors(writer, bare, ended_groups(now, table.metadata_of)):
             stats[stat.partition] = (*stats.get(stat.partition, ()), stat)
         said = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name))
         plans.complete(table, lease, begin, Action.DELTACOMMIT, encode_commit(said))

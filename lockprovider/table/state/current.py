@@ -27,7 +27,7 @@ from lockprovider import Lock, LockRecord, Log, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE, FileGroup
+from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
 from lockprovider.table.state import checkpoint
@@ -37,7 +37,7 @@ from lockprovider.table.state.metadata_table import LISTING, listed_files
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import Snapshot, archived_logs, replaced_groups, snapshot_of
+from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
 
 _LOG = logging.getLogger("lockprovider.table")
 _AFTER_META = ".hoodie0"  # the first name after everything below .hoodie/
@@ -226,7 +226,7 @@ class CurrentState:
     def snapshot(self, timeline: Timeline, files: Iterable[Entry] | None = None) -> Snapshot:
         """The completed rows of `timeline`, by these files; None: those that are there now."""
         files = self._files_of(timeline) if files is None else list(files)
-        retired = frozenset[FileGroup]().union(*replaced_groups(timeline, self.metadata_of).values())
+        retired = ended_groups(timeline, self.metadata_of)
         times = self.completions_of(timeline, [entry.path for entry in files])
         return snapshot_of(timeline, files, retired, lambda begin: times.get(begin, begin))
 

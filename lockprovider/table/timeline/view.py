@@ -262,6 +262,11 @@ def replaced_groups(
     return {instant: metadata_of(instant).ended for instant in done}
 
 
+def ended_groups(timeline: Timeline, metadata_of: Callable[[Instant], CommitMetadata]) -> frozenset[FileGroup]:
+    """The file groups that completed replacecommits have retired."""
+    return frozenset[FileGroup]().union(*replaced_groups(timeline, metadata_of).values())
+
+
 def lost(
     seen: Snapshot,
     earlier: Iterable[tuple[Instant, CommitMetadata]],

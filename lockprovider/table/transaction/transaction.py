@@ -30,7 +30,7 @@ from lockprovider.table.settings import Mode
 from lockprovider.table.timeline.conflict import completed_since
 from lockprovider.table.timeline.non_blocking import bare_buckets, left_bare, missing, refuse_replacing
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import FileSlice, Snapshot
+from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.exactly_once import BatchId, committed_in
 from lockprovider.table.transaction.key_check import KeyCheck, refuse_shared
@@ -257,7 +257,7 @@ class Transaction:
         """For buckets that this overwrite would leave to JVM writers that log into a group which it hides."""
         if not self._replaced or missing(self.config):
             return ()
-        ended = anchors.ended_groups(self.table, self.timeline)
+        ended = ended_groups(self.timeline, self.table.metadata_of)
         index, written = index_of(self.config), [stat.group for stat in stats]
         if not (bare := left_bare(self._replaced, written, ended, index.buckets)):
             return ()

@@ -186,24 +186,24 @@ class Wrong(MemoryBackend):
 
 
 class CreateOverwrites(Wrong):
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         if condition == ABSENT and self._version(path) is not None:
             condition = self._version(path)
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
 
 
 class StaleMatches(Wrong):
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         if condition != ABSENT and self._version(path) is not None:
             condition = self._version(path)
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
 
 
 class MatchCreates(Wrong):
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         if self._version(path) is None:
             condition = ABSENT
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
 
 
 class LooksThenWrites(Wrong):
@@ -211,24 +211,24 @@ class LooksThenWrites(Wrong):
 
     blocking = False
 
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         if self._version(path) != (None if condition == ABSENT else condition):
             return Denied()
         await asyncio.sleep(0)
         now = self._version(path)
-        return await super().put(path, data, ABSENT if now is None else now, write_id, timeout_s=timeout_s)
+        return await super().put(path, data, ABSENT if now is None else now, write_id, timeout_s=timeout_s, **more)
 
 
 class CreatesAtomicMatchesNot(Wrong):
     blocking = False
 
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         if condition == ABSENT:
-            return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+            return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
         if self._version(path) != condition:
             return Denied()
         await asyncio.sleep(0)
-        return await super().put(path, data, self._version(path), write_id, timeout_s=timeout_s)
+        return await super().put(path, data, self._version(path), write_id, timeout_s=timeout_s, **more)
 
 
 class DeleteMarkersArePresent(Wrong):
@@ -240,15 +240,15 @@ class DeleteMarkersArePresent(Wrong):
         self.deleted.add(path)
         return await super().delete(path, condition, timeout_s=timeout_s)
 
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         if path in self.deleted and condition == ABSENT:
             return Denied()
-        return await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+        return await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
 
 
 class ForgetsIdentities(Wrong):
-    async def put(self, path, data, condition, write_id, *, timeout_s):
-        return await super().put(path, data, condition, "another", timeout_s=timeout_s)
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
+        return await super().put(path, data, condition, "another", timeout_s=timeout_s, **more)
 
 
 class DeletesWhatChanged(Wrong):
@@ -271,9 +271,9 @@ class TornReads(Wrong):
         super().__init__()
         self.last = {}
 
-    async def put(self, path, data, condition, write_id, *, timeout_s):
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
         old = await super().get(path, None, timeout_s=timeout_s)
-        done = await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+        done = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
         if isinstance(done, Applied):
             self.last[path] = getattr(old, "data", None)
         await asyncio.sleep(0)
@@ -325,9 +325,9 @@ def test_t24_a_header_that_is_ignored_once_versioning_is_on_is_caught_by_asking_
     class Bucket(CreateOverwrites):
         versioning = False
 
-        async def put(self, path, data, condition, write_id, *, timeout_s):
+        async def put(self, path, data, condition, write_id, *, timeout_s, **more):
             kind = CreateOverwrites if self.versioning else Wrong
-            return await kind.put(self, path, data, condition, write_id, timeout_s=timeout_s)
+            return await kind.put(self, path, data, condition, write_id, timeout_s=timeout_s, **more)
 
     bucket = Bucket()
     assert probe(Store(bucket, f"/wrong/{uuid.uuid4().hex}")).verdict.create_once

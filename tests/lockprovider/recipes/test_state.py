@@ -181,8 +181,8 @@ class Meanwhile(Faulty):
         self.writes = writes
         self.armed = False
 
-    async def put(self, path, data, condition, write_id, *, timeout_s):
-        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+    async def put(self, path, data, condition, write_id, *, timeout_s, **more):
+        answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
         if self.armed and path.endswith(PATH):
             self.armed = False
             self.writes()

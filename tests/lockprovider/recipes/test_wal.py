@@ -282,10 +282,10 @@ def test_a_lost_answer_is_settled_also_where_others_have_used_the_place_again(st
     other.append(b"before")
 
     class Meanwhile(Faulty):
-        async def put(self, path, data, condition, write_id, *, timeout_s):
+        async def put(self, path, data, condition, write_id, *, timeout_s, **more):
             if "/slots/" not in path or not self.left:
-                return await self.inner.put(path, data, condition, write_id, timeout_s=timeout_s)
-            answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s)
+                return await self.inner.put(path, data, condition, write_id, timeout_s=timeout_s, **more)
+            answer = await super().put(path, data, condition, write_id, timeout_s=timeout_s, **more)
             if not self.left:
                 for n in range(others):
                     other.append(b"other %d" % n)

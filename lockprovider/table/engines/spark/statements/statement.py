@@ -303,9 +303,7 @@ def _keys(reader: _Reader, text: str, start: int, target: Target, source_alias: 
     found: dict[str, str] = {}
     for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
         sides = {}
-        for column in (
-            (part.this, part.expression) if isinstance(part.unnest(), exp.EQ) and isinstance(part, exp.EQ) else ()
-        ):
+        for column in (part.this, part.expression) if isinstance(part, exp.EQ) else ():
             if isinstance(column, exp.Column):
                 sides[column.table.lower()] = column.name
         if {*sides} != {target.alias.lower(), source_alias.lower()}:

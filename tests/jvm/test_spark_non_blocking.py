@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from patience import PATIENCE_S
 from table.mor_tables import COLUMNS, Row, content, rows
 from table.test_non_blocking import BUCKETS, IN_BUCKET_0, as_the_jvm_does
 
 from jvm.shared_table import OPTIONS, SETTINGS
 from jvm.test_spark_writes import Writing
 from lockprovider.demo.proof import reader_options
-from lockprovider.table import Mode, Table, TableSpec
+from lockprovider.table import Aborted, Mode, Table, TableSpec
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import fixed_file_id
 from lockprovider.table.format.writer_settings import MODE_KEY
@@ -116,6 +118,27 @@ def test_m1_their_readers_see_what_is_committed_while_an_earlier_write_is_pendin
     assert theirs(hudi, table) == (found if is_anchored else [])
     pending.rollback()
     assert agreed(hudi, table) == found
+
+
+def test_they_roll_back_a_dead_writer_of_ours_whose_logs_are_announced_in_one_object(
+    hudi: HudiSpark, table: Table
+) -> None:
+    table.upsert(rows(*((n, part, "ours", 1) for n in range(4) for part in "ab")))
+    dead = begun(table, *((n, part, "dead", 9) for n in range(4) for part in "ab"))
+    dead.leave()
+    left = [entry.path for entry in table.store.list("") if dead.begin in entry.path]
+    assert sum(".log." in path for path in left) == 4
+    assert sorted(path.rpartition("/")[2] for path in left if "/.temp/" in path) == ["MARKERS.type", "MARKERS0"]
+    turns, deadline = 0, time.monotonic() + PATIENCE_S
+    while dead.begin in table.timeline().pending_writes:
+        assert time.monotonic() < deadline
+        turns += 1
+        hudi.write(table.url, DDL, [(9, "b", "theirs", turns)], THEIRS)
+    assert [entry.path for entry in table.store.list("") if dead.begin in entry.path] == []
+    expected = sorted([(9, "b", "theirs", turns), *((n, part, "ours", 1) for n in range(4) for part in "ab")])
+    assert agreed(hudi, table) == expected
+    with pytest.raises(Aborted):
+        dead.commit()
 
 
 def test_m10_after_our_overwrite_their_rows_are_seen(hudi: HudiSpark, table: Table) -> None:

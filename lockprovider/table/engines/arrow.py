@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TypeVar
@@ -22,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.engines import bucketed, logged
-from lockprovider.table.engines.rows import Rows, as_stream, as_table, check_columns
+from lockprovider.table.engines.rows import PartitionChanges, Rows, as_stream, as_table, check_columns
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
@@ -45,19 +44,6 @@ SMALL_ROWS = 1 << 16
 _TASK = "0-0-0"  # one task, one stage, one attempt
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionChanges:
-    """Rows to upsert with their keys, and keys to delete, all of one partition.
-
-    `values` are the ordering values of the deletes of a blind write, which does not look for them.
-    """
-
-    rows: pa.Table
-    keys: pa.Array
-    deletes: pa.Array
-    values: pa.Array | None = None
 
 
 # -- one call, one transaction -----------------------------------------------------------------------------------------
@@ -162,6 +148,7 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
     writer, found = _split_first(txn, split, blindly=is_blind)
     inside = (SMALL_AT_ONCE if is_blind else AT_ONCE) if len(found) == 1 else 1
     _open_new(txn, writer, found)
+    bucketed.announce(writer, txn.slices(found), found, _TASK)
 
     def rewrite(partition: str) -> list[WriteStat]:
         slices = txn.slices([partition])
@@ -229,6 +216,7 @@ def _into_buckets(txn: Transaction, writer: GroupWriter, found: Mapping[str, Par
     for partition, changes in found.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
     _open_new(txn, writer, found)
+    bucketed.announce(writer, txn.remaining(found), found, _TASK)
     for partition, changes in found.items():
         yield from rewrite_partition(writer, txn.remaining([partition]), partition, changes, _TASK, limit=AT_ONCE)
 
@@ -262,10 +250,10 @@ def new_groups(
 
 def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteStat]:
     """Write new file groups: large ones at the same time, small ones are encoded here: threads would only compete."""
-    put = partial(writer.put, announced=writer.announce(groups))
+    writer.announce([group.at(writer.begin) for group in groups])
     if all(len(group.keys) <= SMALL_ROWS for group in groups):
-        return in_order((partial(put, file) for file in writer.encode_each(groups)), SMALL_AT_ONCE)
-    return in_order([partial(lambda group: put(writer.encode(group)), group) for group in groups], AT_ONCE)
+        return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), SMALL_AT_ONCE)
+    return in_order([partial(lambda group: writer.put(writer.encode(group)), group) for group in groups], AT_ONCE)
 
 
 def _in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:

@@ -5,16 +5,18 @@ A bucket has one file group. A row with a new key goes into it, too: its file is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lockprovider.table.engines.rows import PartitionChanges
 from lockprovider.table.files.bucket_groups import groups, index_of, of_keys
 from lockprovider.table.files.group_writer import GroupWriter, group_id
 from lockprovider.table.format import bucket as buckets
+from lockprovider.table.format.data_files import BaseFile, LogFile
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.timeline.view import FileSlice
 
@@ -54,6 +56,28 @@ def rewrites(
         elif part.stop > part.start:
             file_id = new_group(writer.begin, bucket, partition)
             yield partial(writer.insert, partition, rows[part], keys[part], token, file_id)
+
+
+def announce(
+    writer: GroupWriter, slices: Iterable[FileSlice], changes: Mapping[str, PartitionChanges], token: str
+) -> None:
+    """Announce all that `rewrites` makes of these changes by partition at once, where it is known beforehand.
+
+    So in a merge-on-read table, without deletes that are looked for.
+    """
+    index = writer.config.bucket_index
+    looked_for = any(len(one.deletes) and one.values is None for one in changes.values())
+    if index is None or not writer.config.is_merge_on_read or looked_for:
+        return
+    old = groups(slices, index)
+    found: list[tuple[str, BaseFile | LogFile]] = []
+    for partition, one in changes.items():
+        for bucket in pc.unique(of_keys(writer.config, pa.concat_arrays([one.keys, one.deletes]))).to_pylist():
+            if there := old.get((partition, bucket)):
+                found.append((partition, LogFile(there.file_id, writer.begin, 1, token)))
+            else:
+                found.append((partition, BaseFile(new_group(writer.begin, bucket, partition), token, writer.begin)))
+    writer.announce(found)
 
 
 class _Split:

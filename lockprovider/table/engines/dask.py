@@ -26,7 +26,6 @@ import pyarrow as pa
 from dask.delayed import delayed
 
 from lockprovider.table.engines.arrow import (
-    PartitionChanges,
     changes_by_partition,
     check_unique,
     identifying,
@@ -34,7 +33,7 @@ from lockprovider.table.engines.arrow import (
     rewrite_partition,
 )
 from lockprovider.table.engines.pandas import to_frame
-from lockprovider.table.engines.rows import as_table, check_columns
+from lockprovider.table.engines.rows import PartitionChanges, as_table, check_columns
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter

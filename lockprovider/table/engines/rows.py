@@ -8,6 +8,7 @@ way round. NaN of pandas is null, NaN of Arrow stays NaN. An index is no column:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,19 @@ from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
 
 Rows = Any  # what `as_stream` takes; neither pandas nor polars is needed to say so
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanges:
+    """Rows to upsert with their keys, and keys to delete, all of one partition.
+
+    `values` are the ordering values of the deletes of a blind write, which does not look for them.
+    """
+
+    rows: pa.Table
+    keys: pa.Array
+    deletes: pa.Array
+    values: pa.Array | None = None
 
 
 def as_table(rows: Rows) -> pa.Table:

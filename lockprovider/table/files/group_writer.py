@@ -56,7 +56,7 @@ class WritesHere(NamedTuple):
     """What a transaction whose files are all written in its own process is told, and knows."""
 
     markers: list[str]  # from before they are written
-    announced: list[str]  # the paths of their files
+    announced: set[str]  # the paths of the files that they announce
     partitions: set[str]  # those known to have a metafile; to be added to
 
 
@@ -68,6 +68,10 @@ class NewGroup(NamedTuple):
     keys: pa.Array
     token: str
     file_id: str
+
+    def at(self, begin: str) -> tuple[str, BaseFile]:
+        """Its partition, and its file by the instant that began then."""
+        return self.partition, BaseFile(self.file_id, self.token, begin)
 
 
 class Encoded(NamedTuple):
@@ -145,23 +149,19 @@ class GroupWriter:
         stat = WriteStat(base.file_id, path, group.partition, num_writes=count, num_inserts=count)
         return Encoded(stat, data, group.keys)
 
-    def announce(self, groups: Sequence[NewGroup]) -> bool:
-        """Write the markers of many files in one object, before the files; False if each is to have one of its own.
+    def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
+        """Write the markers of many new files, of these partitions, in one object; of few each file's comes with it.
 
         A rollback by the JVM reads markers of one kind only, so they are of the same for all files of an instant.
         """
         here = self.here
-        if here is None or (not self._marks_in_one if here.markers else len(groups) <= _MARKED):
-            return False
-        names = [BaseFile(group.file_id, group.token, self.begin).name for group in groups]
-        files = [(group.partition, name) for group, name in zip(groups, names, strict=True)]
-        self._mark_in_one(here, [(*file, MarkerKind.CREATE) for file in files])
-        return True
+        if here is not None and (self._marks_in_one if here.markers else len(files) > _MARKED):
+            self._mark_in_one(here, [(partition, file.name, MarkerKind.CREATE) for partition, file in files])
 
-    def put(self, file: Encoded, *, announced: bool = False) -> WriteStat:
-        """Create a new group's file; `announced`: it has its marker."""
+    def put(self, file: Encoded) -> WriteStat:
+        """Create a new group's file."""
         self.open_partitions([file.stat.partition])
-        return self._put(file, None if announced else MarkerKind.CREATE)
+        return self._put(file, MarkerKind.CREATE)
 
     def put_slice(self, file: Encoded, kind: MarkerKind) -> WriteStat:
         """Create the next file of a group; one of the same name by an earlier attempt stays, if it has the same keys.
@@ -268,22 +268,23 @@ class GroupWriter:
             self.place.store.delete(path)
             raise Aborted(f"instant {self.begin} was rolled back while a task still wrote; its file was removed")
 
-    def _put(self, file: Encoded, marker: MarkerKind | None) -> WriteStat:
-        """Create the file, after its marker if it needs one."""
+    def _put(self, file: Encoded, marker: MarkerKind) -> WriteStat:
+        """Create the file, after its marker."""
         stat = file.stat
-        if marker is not None:
-            self._mark(stat.partition, stat.file_name, marker)
+        self._mark(stat.partition, stat.file_name, marker)
         is_mine = self._create(stat.path, file.data)
         return replace(stat, file_size=len(file.data) if is_mine else self._size_of_earlier(stat.path, file.keys))
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
+        if self.here is not None and join(partition, name) in self.here.announced:
+            return
         if self.here is not None and self._marks_in_one:
             self._mark_in_one(self.here, [(partition, name, kind)])
             return
         marker = marker_path(self.begin, partition, name, kind)
         if self.here is not None:
             self.here.markers.append(marker)
-            self.here.announced.append(join(partition, name))
+            self.here.announced.add(join(partition, name))
         self._create(marker, b"")
 
     @property
@@ -294,7 +295,7 @@ class GroupWriter:
         kind = markers_type(self.begin)
         marker = markers_file(self.begin, len(here.markers), [marker_name(*file) for file in files])
         here.markers.extend(path for path, _ in (kind, marker))
-        here.announced.extend(join(*file[:2]) for file in files)
+        here.announced.update(join(*file[:2]) for file in files)
         created = self.place.store.in_background(partial(self._create, *kind))
         self._create(*marker)
         created.result()

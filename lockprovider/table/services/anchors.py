@@ -64,8 +64,8 @@ def write_anchors(writer: GroupWriter, buckets: Sequence[Bucket], ended: Collect
     """Write an empty base file for each of these buckets, by one instant."""
     rows, keys = writer.schema.empty_table(), pa.array([], pa.string())
     groups = [NewGroup(one[0], rows, keys, _TOKEN, anchor_id(one, ended)) for one in buckets]
-    put = partial(writer.put, announced=writer.announce(groups))
-    return in_order((partial(put, file) for file in writer.encode_each(groups)), _AT_ONCE)
+    writer.announce([group.at(writer.begin) for group in groups])
+    return in_order((partial(writer.put, file) for file in writer.encode_each(groups)), _AT_ONCE)
 
 
 def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collection[str]) -> bool:
@@ -76,7 +76,7 @@ def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collectio
 def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Bucket]) -> None:
     """Under the lock, from the begin to the completion."""
     config, schema = table.config(), table.schema(now)
-    here = WritesHere([], [], set())
+    here = WritesHere([], set(), set())
     with plans.beating(table, now) as begin:
         writer = GroupWriter(table.place, begin, config, schema, here)
         writer.open_partitions({partition for partition, _ in bare})

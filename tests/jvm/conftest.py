@@ -50,11 +50,8 @@ def jvm(start_jvm: Callable[[], JvmLocks]) -> JvmLocks:
 
 
 @pytest.fixture(scope="session")
-def hudi_jars(request: pytest.FixtureRequest) -> list[Path]:
+def hudi_jars() -> list[Path]:
     """JVM Hudi for Spark, as released."""
-    config = request.config
-    if "jvm" not in config.getoption("markexpr") and not any("::" in argument for argument in config.args):
-        pytest.skip("JVM Hudi in Spark is not tested: its 410 MB are fetched only when asked for by `pytest -m jvm`")
     try:
         return jars("hudi-spark-1.2.0", jvm_spark.JARS)
     except (Missing, ServerError) as reason:

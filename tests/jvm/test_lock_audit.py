@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from jvm.clients import JvmLocks
 
+pytestmark = pytest.mark.jvm
 AT = places(HUDI_LOCK_PATH)
 SETTINGS = LockSettings(validity=60, renew=5)
 

@@ -31,7 +31,9 @@ Place = tuple[str, dict[str, Any]]
 SHORT = pytest.mark.parametrize("place", ["local", "seaweedfs"], indirect=True)
 
 
-@pytest.fixture(params=["local", "seaweedfs", "fake_gcs", "azurite"])
+@pytest.fixture(
+    params=["local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite"))]
+)
 def place(request, tmp_path) -> Place:
     if request.param == "local":
         return f"file://{tmp_path}/jobs", {"auto_mkdir": True}

@@ -21,7 +21,7 @@ from lockprovider.queue import Queue
 from lockprovider.state import UNCHANGED, State
 
 TESTS = Path(__file__).resolve().parent.parent
-STORES = ("local", "seaweedfs", "fake_gcs", "azurite")
+STORES = ("local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite")))
 Place = tuple[str, dict[str, Any]]
 
 

@@ -26,7 +26,9 @@ Place = tuple[str, dict[str, Any]]
 Start = Callable[[str], "Producer"]
 
 
-@pytest.fixture(params=["local", "seaweedfs", "fake_gcs", "azurite"])
+@pytest.fixture(
+    params=["local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite"))]
+)
 def place(request, tmp_path) -> Place:
     if request.param == "local":
         return f"file://{tmp_path}/folder/orders", {"auto_mkdir": True}

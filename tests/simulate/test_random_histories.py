@@ -19,7 +19,8 @@ from simulate.histories import BrokenPromise, History
 from simulate.scheduler import Crew
 from simulate.wrong_locks import WRONG
 
-SEEDS = 2000
+SEEDS = 1000  # of the real lock; by `-m soak` ten times as many
+TRIES = 2000  # to catch a wrong one
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +35,10 @@ def first(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--seed") or 0)
 
 
-def test_every_promise_holds_in_every_history(crew: Crew, first: int) -> None:
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(10 * SEEDS, marks=pytest.mark.soak)])
+def test_every_promise_holds_in_every_history(crew: Crew, first: int, seeds: int) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(first, first + SEEDS):
+    for seed in range(first, first + seeds):
         history = History(seed, crew)
         try:
             history.run()
@@ -44,7 +46,7 @@ def test_every_promise_holds_in_every_history(crew: Crew, first: int) -> None:
             pytest.fail(f"--seed {seed}:\n{broken}")
         seen += happened(history)
     print(dict(seen))  # noqa: T201 - shown with -s
-    rare = {what: n for what, n in seen.items() if n < SEEDS / 100}
+    rare = {what: n for what, n in seen.items() if n < seeds / 100}
     assert rare == {}, "what hardly happens is not tested"
     assert set(seen) >= {
         "DeliverLate",
@@ -99,7 +101,7 @@ def test_two_seeds_tell_two_stories(crew: Crew) -> None:
 def test_a_wrong_lock_is_caught(crew: Crew, wrong: str) -> None:
     promise, break_it = WRONG[wrong]
     with break_it():
-        for seed in range(SEEDS):
+        for seed in range(TRIES):
             if broken := broken_promise(seed, crew):
                 last = broken.splitlines()[-1]
                 assert any(one in last for one in promise.split("|")), (

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from hudi import HudiTableBuilder
 
 from lockprovider.table import Table, TableError
@@ -65,6 +66,7 @@ def wait_until_it_writes(url: str, conductor: subprocess.Popen[str]) -> None:
     raise AssertionError("nothing was written")
 
 
+@pytest.mark.soak
 def test_a_killed_pipeline_leaves_a_table_that_the_others_keep_writing(tmp_path: Path) -> None:
     url = str(tmp_path / "table")
     conductor = start("--url", url)

@@ -34,6 +34,7 @@ from fsspec_cas import (
     ObjectNotFound,
     Store,
     Unavailable,
+    Unknown,
     Version,
     Won,
 )

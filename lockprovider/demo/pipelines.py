@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from lockprovider.table import TableTransaction
     from lockprovider.table.state.events import TableEvent
     from lockprovider.table.timeline.timeline import Timeline
-    from lockprovider.table.transaction.transaction import Transaction
 
 POLL_S = 0.3
 RETRIES = 30
@@ -77,7 +77,7 @@ class Pipeline:
         told = (agenda.done(i.completion or "", dict(self.table.metadata_of(i).extra)) for i in writes)
         return sorted((entry for entry in told if entry), key=lambda entry: entry.completion)
 
-    def commit(self, fn: Callable[[Transaction], None]) -> None:
+    def commit(self, fn: Callable[[TableTransaction], None]) -> None:
         """Run one transaction; a conflict runs it again from a fresh snapshot."""
         result = self.table.transact(fn, retries=RETRIES)
         self.say("result", completion=result.completion, attempts=result.attempts)
@@ -98,8 +98,8 @@ def ingest(pipe: Pipeline) -> None:
     pipe.say("progress", done=len(steps), total=len(steps), doing="")
 
 
-def _deliver(batch: DataFrame, delivery: flights.Delivery) -> Callable[[Transaction], None]:
-    def fn(txn: Transaction) -> None:
+def _deliver(batch: DataFrame, delivery: flights.Delivery) -> Callable[[TableTransaction], None]:
+    def fn(txn: TableTransaction) -> None:
         txn.extra.update(agenda.words("ingest", delivery.month, delivery=delivery.name))
         engine.write(txn, upserts=batch)
 
@@ -128,8 +128,8 @@ def protect(pipe: Pipeline) -> None:
         raise RuntimeError(f"{left} raw tail numbers are left although every delivery was protected")
 
 
-def _protect_month(pipe: Pipeline, month: int) -> Callable[[Transaction], None]:
-    def fn(txn: Transaction) -> None:
+def _protect_month(pipe: Pipeline, month: int) -> Callable[[TableTransaction], None]:
+    def fn(txn: TableTransaction) -> None:
         covers = agenda.last_delivery(pipe.history(txn.timeline), month)
         txn.extra.update(agenda.words("protect", month, covers=covers))
         rows = engine.read(pipe.spark, txn, partitions=[str(month)])
@@ -179,8 +179,8 @@ def backfill(pipe: Pipeline) -> None:
             pipe.world.sleep(POLL_S)
 
 
-def _correct_month(pipe: Pipeline, month: int) -> Callable[[Transaction], None]:
-    def fn(txn: Transaction) -> None:
+def _correct_month(pipe: Pipeline, month: int) -> Callable[[TableTransaction], None]:
+    def fn(txn: TableTransaction) -> None:
         txn.extra.update(agenda.words("backfill", month))
         rows = engine.read(pipe.spark, txn, partitions=[str(month)])
         rows.createOrReplaceTempView("flights")

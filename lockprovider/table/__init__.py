@@ -33,7 +33,7 @@ from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.liveness import HeartbeatSettings
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
 from lockprovider.table.timeline.view import AsOf, FileSlice, Snapshot
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.proposal import CommitResult
 
 __all__ = [
     "Aborted",
@@ -65,7 +65,6 @@ __all__ = [
     "TableSettings",
     "TableSpec",
     "TableTransaction",
-    "Transaction",
     "UnsupportedSchema",
     "UnsupportedTable",
     "Watcher",

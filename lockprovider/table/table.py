@@ -57,7 +57,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction import define, retry
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
-from lockprovider.table.transaction.transaction import CommitResult
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
 class Table(TableContext):
@@ -380,7 +380,7 @@ class Table(TableContext):
 
         Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
         """
-        return TableTransaction(self, pinned=pinned)
+        return TableTransaction(Transaction(self, pinned=pinned))
 
     def transact(
         self,
@@ -402,7 +402,7 @@ class Table(TableContext):
             Aborted: others took this writer for dead.
         """
         return retry.transact(
-            self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned, kind=TableTransaction
+            self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned, face=TableTransaction
         )
 
     def run_inline_services(self) -> None:

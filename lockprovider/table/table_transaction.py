@@ -23,19 +23,22 @@ from lockprovider.table.engines import arrow, frames, replace
 from lockprovider.table.engines.rows import Rows, as_table, check_columns
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where, plan_scan, to_reader
-from lockprovider.table.state.context import TableContext
+from lockprovider.table.transaction.handle import TransactionHandle
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 
-class TableTransaction(Transaction):
+class TableTransaction(TransactionHandle):
     """A transaction with the verbs of `Table`; not thread-safe, and good for one commit.
 
+    The functions of engines take it too: `engines.spark.write(txn, df)`.
+
     Attributes:
+        extra: texts by name that go into the commit's metadata.
         result: what the commit came to; None before it.
     """
 
-    def __init__(self, table: TableContext, *, pinned: bool = True) -> None:
-        super().__init__(table, pinned=pinned)
+    def __init__(self, inner: Transaction) -> None:
+        super().__init__(inner)
         self.result: CommitResult | None = None
         self._kind = ""
         self._rows: list[pa.Table] = []
@@ -51,7 +54,7 @@ class TableTransaction(Transaction):
         partitions: Iterable[str] | None = None,
     ) -> pa.Table:
         """The rows as this transaction began; arguments and errors are those of `Table.to_arrow`."""
-        return arrow.read(self, columns, partitions, filter)
+        return arrow.read(self._inner, columns, partitions, filter)
 
     def to_pandas(
         self,
@@ -78,9 +81,9 @@ class TableTransaction(Transaction):
         partitions: Iterable[str] | None = None,
     ) -> pa.RecordBatchReader:
         """The same batch by batch; see `Table.scan`."""
-        schema = self.table.schema(self.timeline)
-        plan = plan_scan(self.snapshot, schema, self.config, columns=columns, where=filter, partitions=partitions)
-        return to_reader(self.table.place, plan)
+        txn = self._inner
+        plan = plan_scan(txn.snapshot, self._schema, txn.config, columns=columns, where=filter, partitions=partitions)
+        return to_reader(txn.table.place, plan)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -90,7 +93,7 @@ class TableTransaction(Transaction):
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit.
         """
-        self._take("append", as_table(rows), self.config.identifying)
+        self._take("append", as_table(rows), self._inner.config.identifying)
 
     def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
         """Insert or replace rows at the commit, as `Table.upsert`; upserts and then deletes may follow.
@@ -102,7 +105,7 @@ class TableTransaction(Transaction):
         if self._keys:
             raise InvalidRecords("upsert comes before delete in a transaction: a key that is in both is deleted")
         given = as_table(rows)
-        self._take("upsert", given, self.table.schema(self.timeline).names)
+        self._take("upsert", given, self._schema.names)
         if deletes is not None:
             self.delete(deletes)
 
@@ -113,9 +116,9 @@ class TableTransaction(Transaction):
             InvalidRecords, InvalidInput: a column is missing, or the condition does not fit.
         """
         where = isinstance(keys, (str, pc.Expression))
-        found = self.to_arrow(self.config.identifying, keys) if where else as_table(keys)
-        valued = self.may_be_blind and self.config.ordering_field in found.column_names
-        gone = arrow.columns_of_deletes(found, self.config, self.table.schema(self.timeline), valued=valued)
+        found = self.to_arrow(self._inner.config.identifying, keys) if where else as_table(keys)
+        valued = self._inner.may_be_blind and self._inner.config.ordering_field in found.column_names
+        gone = arrow.columns_of_deletes(found, self._inner.config, self._schema, valued=valued)
         self._begin("upsert")
         self._keys.append(gone)
 
@@ -128,10 +131,14 @@ class TableTransaction(Transaction):
         if self._kind:
             raise InvalidRecords(f"overwrite stands alone in a transaction, and there is an {self._kind} already")
         self._partitions = replace.paths_of(partitions)
-        self._take("overwrite", as_table(rows), self.config.identifying)
+        self._take("overwrite", as_table(rows), self._inner.config.identifying)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return self._inner.table.schema(self.timeline)
 
     def _take(self, kind: str, rows: pa.Table, needed: Iterable[str]) -> None:
-        check_columns(rows.schema, self.table.schema(self.timeline), needed)
+        check_columns(rows.schema, self._schema, needed)
         self._begin(kind)
         self._rows.append(rows)
 
@@ -143,10 +150,12 @@ class TableTransaction(Transaction):
     # -- its end -------------------------------------------------------------------------------------------------------
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
-        """Write what was given, and make it visible; see `Transaction.commit`.
+        """Write what was given, and make it visible, all of it, for good; `conflicts` before it are told in the result.
 
         Raises:
-            WriteConflict, Aborted, InvalidRecords: as there; `rollback` it then.
+            WriteConflict: a commit that completed since this began touched the same file groups; `rollback` then.
+            Aborted: others took this writer for dead, or the table changed; `rollback` then.
+            InvalidRecords: nothing was written, or a row cannot be.
         """
         self._write()
         self.result = super().commit(conflicts=conflicts)
@@ -157,15 +166,15 @@ class TableTransaction(Transaction):
         rows = pa.concat_tables(self._rows, promote_options="permissive") if self._rows else None
         keys = pa.concat_tables(self._keys, promote_options="permissive") if self._keys else None
         if kind == "overwrite":
-            replace.replace_all(self, rows, self._partitions)
+            replace.replace_all(self._inner, rows, self._partitions)
         elif kind == "append":
-            arrow.insert(self, rows)
+            arrow.insert(self._inner, rows)
         elif kind:
-            arrow.write(self, rows, keys)
+            arrow.write(self._inner, rows, keys)
 
     def __repr__(self) -> str:
         state = "committed" if self.result is not None else f"began {self.begin}" if self.begin else "nothing written"
-        return f"<TableTransaction on {self.table.url!r}, {state}>"
+        return f"<TableTransaction on {self._inner.table.url!r}, {state}>"
 
     def __enter__(self) -> TableTransaction:
         return self
@@ -175,7 +184,7 @@ class TableTransaction(Transaction):
     ) -> None:
         if self.result is not None:
             return
-        if error is not None or not (self._kind or self._stats is not None):
+        if error is not None or not (self._kind or self._inner.has_written):
             self.rollback()
             return
         try:

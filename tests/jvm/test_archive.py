@@ -18,6 +18,8 @@ from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.format.lsm import parse_file
 from lockprovider.table.state import archive_index
 from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
@@ -61,7 +63,7 @@ def batch(table: Table, number: int) -> None:
         txn.exactly_once(BatchId("orders", number))  # type: ignore[attr-defined]
         arrow.write(txn, upserts=rows((50, "o", number)))  # type: ignore[arg-type]
 
-    table.transact(run)
+    transact(table, run)
 
 
 def test_they_read_and_write_and_archive_on_what_we_archived(hudi: HudiSpark, seaweedfs: SeaweedFS) -> None:
@@ -69,7 +71,7 @@ def test_they_read_and_write_and_archive_on_what_we_archived(hudi: HudiSpark, se
     batch(table, 7)
     for turn in range(2):
         overwrite(table, ["b"], (2, "b", turn))
-        failed = table.transaction()
+        failed = Transaction(table)
         arrow.write(failed, upserts=rows((9, "z", 9)))
         failed.leave()
         table.roll_back(failed.begin, force=True)

@@ -14,10 +14,12 @@ from jvm.shared_table import DDL, OPTIONS, SETTINGS, Triple, theirs
 from jvm.spark import HudiError, HudiSpark
 from jvm.test_spark_writes import Writing
 from lockprovider.demo.proof import reader_options
-from lockprovider.table import Corrupt, Table, TableSpec, Transaction, UnsupportedTable, WriteConflict
+from lockprovider.table import Corrupt, Table, TableSpec, UnsupportedTable, WriteConflict
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import BucketIndex, bucket_of
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,7 +109,7 @@ def test_they_are_told_when_we_inserted_the_same_new_key(
 @pytest.mark.parametrize("there", [False, True], ids=["first file group", "bucket exists"])
 def test_we_are_told_when_they_inserted_the_same_new_key(hudi: HudiSpark, table: Table, there: bool) -> None:
     upsert(table, (5 if there else 2, "a", 0))
-    mine = table.transaction()
+    mine = Transaction(table)
     engine.write(mine, upserts=rows((1, "a", 100)))
     hudi.write(table.url, DDL, [(1, "a", 10)], OPTIONS)
     with pytest.raises(WriteConflict, match="both wrote a/0000000"):
@@ -176,7 +178,7 @@ def test_their_bulk_insert_is_good_for_a_first_load_only_and_a_second_one_is_not
         txn.end_partitions(["a"])
         engine.insert(txn, whole)
 
-    table.transact(mend)
+    transact(table, mend)
     hudi.write(table.url, DDL, [(7, "a", 70)], OPTIONS)
     assert groups(table)
     agreed(hudi, table, expected | {(7, "a", 70)})

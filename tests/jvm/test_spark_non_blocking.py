@@ -19,6 +19,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import fixed_file_id
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.services import anchors
+from lockprovider.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,7 @@ def agreed(hudi: HudiSpark, table: Table) -> list[Row]:
 
 
 def begun(table: Table, *given: Row) -> Any:
-    txn = another(table).transaction(pinned=False)
+    txn = Transaction(another(table), pinned=False)
     engine.write(txn, rows(*given))
     return txn
 

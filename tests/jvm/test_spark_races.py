@@ -14,6 +14,7 @@ from jvm.shared_table import DDL, OPTIONS, new_table, theirs
 from jvm.spark import HudiError, HudiSpark
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.transaction.retry import transact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +99,7 @@ def slowly(table: Table, turn: int) -> int:
         engine.write(txn, upserts=rows(*((key, "a", turn) for key in OUR_KEYS)))
         time.sleep(random.uniform(0, 5))
 
-    return table.transact(work, retries=100).conflicts
+    return transact(table, work, retries=100).conflicts
 
 
 def check_history(table: Table, turns: int) -> None:

@@ -16,6 +16,8 @@ from jvm.spark import HudiError, HudiSpark
 from lockprovider.table import Aborted, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services import rollback
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +87,7 @@ def test_each_changes_what_the_other_wrote_and_both_see_the_same(hudi: HudiSpark
     properties = table.store.read(".hoodie/hoodie.properties").data
     hudi.write(table.url, DDL, [(1, "a", 10), (3, "c", 3)], OPTIONS)
     assert content(table) == {(1, "a", 10), (2, "b", 2), (3, "c", 3)}
-    table.transact(lambda txn: engine.write(txn, upserts=rows((3, "c", 30)), deletes=rows((2, "b", 0))))
+    transact(table, lambda txn: engine.write(txn, upserts=rows((3, "c", 30)), deletes=rows((2, "b", 0))))
     hudi.write(table.url, DDL, [(1, "a", 0)], OPTIONS | {"hoodie.datasource.write.operation": "delete"})
     upsert(table, (1, "a", 100))
     hudi.write(table.url, DDL, [(1, "a", 1000), (4, "b", 4)], OPTIONS)
@@ -117,7 +119,7 @@ def test_they_are_told_of_a_conflict_with_our_commit_and_nothing_of_theirs_is_se
 
 
 def test_we_are_told_of_a_conflict_with_their_commit_and_nothing_of_ours_is_seen(hudi: HudiSpark, table: Table) -> None:
-    mine = table.transaction()
+    mine = Transaction(table)
     engine.write(mine, upserts=rows((1, "a", 100), (2, "b", 200)))
     hudi.write(table.url, DDL, [(1, "a", 10)], OPTIONS)
     with pytest.raises(WriteConflict):
@@ -133,7 +135,7 @@ def test_writes_to_different_file_groups_both_succeed_whoever_commits_first(
     with Writing(hudi, table, [(1, "a", 10)], tmp_path / "gate") as write:
         upsert(table, (2, "b", 20))
         write.finish()
-    mine = table.transaction()
+    mine = Transaction(table)
     engine.write(mine, upserts=rows((2, "b", 200)))
     hudi.write(table.url, DDL, [(1, "a", 100)], OPTIONS)
     mine.commit()
@@ -162,7 +164,7 @@ def test_we_roll_back_what_a_killed_writer_of_theirs_has_left(
 
 @pytest.mark.parametrize("parts", ["z", "wxyz"], ids=["markers", "markers in one object"])
 def test_they_roll_back_what_a_dead_writer_of_ours_has_left(hudi: HudiSpark, table: Table, parts: str) -> None:
-    dead = table.transaction()
+    dead = Transaction(table)
     if len(parts) == 1:
         engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
     else:
@@ -181,7 +183,7 @@ def test_they_roll_back_what_a_dead_writer_of_ours_has_left(hudi: HudiSpark, tab
 
 
 def test_they_finish_a_rollback_that_we_planned_and_did_not_finish(hudi: HudiSpark, table: Table) -> None:
-    dead = table.transaction()
+    dead = Transaction(table)
     engine.write(dead, upserts=rows((1, "a", -1), (9, "z", -1)))
     dead.leave()
     files = rollback.files_of(table, dead.begin)
@@ -204,7 +206,7 @@ def test_neither_takes_a_slow_writer_of_the_other_for_dead(hudi: HudiSpark, tabl
             upsert(table, (2, "b", turn))
         assert write.instant in table.timeline().pending_writes
         write.finish()
-    mine = table.transaction()
+    mine = Transaction(table)
     engine.write(mine, upserts=rows((3, "c", 3)))
     began, more = time.monotonic(), 0
     while time.monotonic() < began + 2 * BEAT_S * MISSES:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lockprovider.table import HistoryGone, KeepHours, Table, Transaction
+from lockprovider.table import HistoryGone, KeepHours, Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark import data_source
 from lockprovider.table.services import rollback as rollbacks
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 from soak.market import DDL, FOUNDED, HUDI, LISTS, RATED, Market, Row, lists, rows
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def append_to_lists(market: Market, table: Table, dice: random.Random) -> None:
         time.sleep(dice.random() * THINKS_S)
         arrow.write(txn, upserts=rows(*(_list(name, [*before[name], entry]) for name in chosen)))
 
-    done = table.transact(work, retries=TRIES)
+    done = transact(table, work, retries=TRIES)
     market.note("list appends", lambda: market.history.done.update({entry: done}))
 
 
@@ -53,7 +55,7 @@ def append_to_lists_by_spark(market: Market, table: Table, dice: random.Random) 
         changed = market.spark.createDataFrame([_list(name, [*before[name], entry])], DDL)
         engine.write(txn, changed)
 
-    done = table.transact(work, retries=TRIES)
+    done = transact(table, work, retries=TRIES)
     market.note("list appends by Spark", lambda: market.history.done.update({entry: done}))
     market.over.wait(dice.uniform(0, SPARK_RESTS_S))
 
@@ -69,7 +71,7 @@ def found_lists(market: Market, table: Table, dice: random.Random) -> None:
         time.sleep(dice.random() * THINKS_S)
         arrow.write(txn, upserts=rows(_list(name, [*before, entry], part)))
 
-    done = table.transact(work, retries=TRIES)
+    done = transact(table, work, retries=TRIES)
     what = "lists founded" if done.inserted else "founded lists appended to"
     market.note(what, lambda: market.history.done.update({entry: done}))
 
@@ -166,7 +168,7 @@ def overwrite(market: Market, table: Table, dice: random.Random) -> None:
 
 def vanish(market: Market, table: Table, dice: random.Random) -> None:
     """Write, and be gone before the commit."""
-    txn = table.transaction()
+    txn = Transaction(table)
     arrow.write(txn, upserts=rows(*_ratings(market, dice), (f"ghost-{txn.begin}", "log", 9, "")))
     txn.leave()
     market.note("writers vanished")

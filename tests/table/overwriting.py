@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow.compute as pc
 from table.tables import rows
 
-from lockprovider.table import Table, Transaction
+from lockprovider.table import Table
 from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 
 def overwritten(txn: Transaction, partitions: list[str], *triples: tuple[int, str, int]) -> None:
@@ -26,7 +28,7 @@ def overwritten(txn: Transaction, partitions: list[str], *triples: tuple[int, st
 
 def overwrite(table: Table, partitions: list[str], *triples: tuple[int, str, int]) -> Any:
     """One transaction that does so."""
-    return table.transact(lambda txn: overwritten(txn, partitions, *triples))
+    return transact(table, lambda txn: overwritten(txn, partitions, *triples))
 
 
 def timeline_names(folder: Path) -> set[str]:

@@ -17,6 +17,7 @@ from table.test_histories import SCHEMA, SETTINGS, SPEC, THINKS_S, History, list
 
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.transaction.retry import transact
 
 NAMES = tuple("abcdefgh")
 WRITERS, COMMITS = 4, 6
@@ -54,7 +55,7 @@ class Writer(threading.Thread):
             texts = [",".join([*before[name], entry]) for name in chosen]
             engine.write(txn, upserts=pa.table([chosen, chosen, texts], schema=SCHEMA))
 
-        self.history.done[entry] = self.table.transact(work, retries=10_000)
+        self.history.done[entry] = transact(self.table, work, retries=10_000)
 
 
 def play(url: str, spec: TableSpec, seed: int, *, check_keys: bool) -> tuple[list[str], int]:

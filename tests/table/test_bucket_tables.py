@@ -17,13 +17,14 @@ from lockprovider.table import (
     Table,
     TableSettings,
     TableSpec,
-    Transaction,
     UnsupportedTable,
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.timeline.conflict import by_file_group, by_partition
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 NAMED = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4"}
 
@@ -38,7 +39,7 @@ def overwrite(table: Table, partitions: list[str], *triples: tuple[int, str, int
         txn.end_partitions(partitions)
         engine.insert(txn, rows(*triples))
 
-    table.transact(run)
+    transact(table, run)
 
 
 def test_rows_go_to_the_file_group_of_their_bucket_and_stay_there(table: Table) -> None:
@@ -81,7 +82,7 @@ def test_two_writers_that_insert_the_same_new_key_conflict(
 ) -> None:
     if there:
         upsert(table, (5, "a", 0))  # of the same bucket as 1
-    writers = [table.transaction(), table.transaction()]
+    writers = [Transaction(table), Transaction(table)]
     for number, txn in enumerate(writers):
         engine.write(txn, upserts=rows((1, "a", number)))
     first, second = writers if earlier_commits_first else writers[::-1]
@@ -96,7 +97,7 @@ def test_two_writers_that_insert_the_same_new_key_conflict(
 
 def test_without_buckets_the_same_race_leaves_the_key_twice(tmp_path: Path) -> None:
     plain = Table.create(str(tmp_path / "t"), TableSpec("p", SCHEMA, ("id",), ("part",)), settings=SETTINGS)
-    writers = [plain.transaction(), plain.transaction()]
+    writers = [Transaction(plain), Transaction(plain)]
     for number, txn in enumerate(writers):
         engine.write(txn, upserts=rows((1, "a", number)))
     for txn in writers:
@@ -106,7 +107,7 @@ def test_without_buckets_the_same_race_leaves_the_key_twice(tmp_path: Path) -> N
 
 def test_a_conflict_by_file_id_alone_would_miss_it(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.transaction.conflict_rules.by_bucket", lambda resolution: resolution)
-    writers = [table.transaction(), table.transaction()]
+    writers = [Transaction(table), Transaction(table)]
     for number, txn in enumerate(writers):
         engine.write(txn, upserts=rows((1, "a", number)))
     for txn in writers:
@@ -116,7 +117,7 @@ def test_a_conflict_by_file_id_alone_would_miss_it(table: Table, monkeypatch: py
 
 
 def test_new_keys_of_other_buckets_and_partitions_do_not_conflict(table: Table) -> None:
-    writers = [table.transaction() for _ in range(3)]
+    writers = [Transaction(table) for _ in range(3)]
     for txn, change in zip(writers, ((1, "a", 1), (2, "a", 2), (1, "b", 3)), strict=True):
         engine.write(txn, upserts=rows(change))
     for txn in writers[::-1]:
@@ -126,7 +127,7 @@ def test_new_keys_of_other_buckets_and_partitions_do_not_conflict(table: Table) 
 
 
 def test_a_loser_inserts_into_the_winners_file_group_when_it_tries_again(table: Table) -> None:
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 1)))
     upsert(table, (5, "a", 5))
     before = groups(table)
@@ -151,7 +152,7 @@ def test_an_overwrite_gives_each_bucket_a_new_file_group(table: Table) -> None:
 
 def test_an_insert_into_a_bucket_that_is_overwritten_meanwhile_conflicts(table: Table) -> None:
     upsert(table, (2, "a", 2))
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 1)))
     overwrite(table, ["a"], (5, "a", 5))
     with pytest.raises(WriteConflict):
@@ -220,7 +221,7 @@ def test_rows_of_composite_keys_are_together_by_the_columns_that_are_hashed(tmp_
 def test_every_resolution_names_the_winners_file_groups(tmp_path: Path, resolution: Any) -> None:
     settings = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, resolution=resolution)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=settings)
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 1)))
     won = upsert(table, (5, "a", 5))
     with pytest.raises(WriteConflict) as lost:
@@ -280,6 +281,6 @@ def test_dask_brings_the_rows_of_a_bucket_together(table: Table, npartitions: in
 
 def test_files_of_no_bucket_are_not_committed(table: Table) -> None:
     with pytest.raises(InvalidRecords, match="of no bucket"):
-        table.transact(lambda txn: overwritten(txn, ["a"], (1, "a", 1)))
+        transact(table, lambda txn: overwritten(txn, ["a"], (1, "a", 1)))
     assert table.timeline().pending_writes == ()
     assert content(table) == set()

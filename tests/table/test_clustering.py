@@ -44,6 +44,8 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.rewrite import clustering, executor
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 META = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "_hoodie_partition_path"]
 KINDS = ["copy on write", "by commit", "by event"]
@@ -72,7 +74,7 @@ def by_hudi_rs(table: Table) -> list[Row]:
 
 def insert(table: Table, *given: Row) -> None:
     """New file groups, whatever there is."""
-    table.transact(lambda txn: engine.insert(txn, rows(*given)))
+    transact(table, lambda txn: engine.insert(txn, rows(*given)))
 
 
 def own(table: Table, names: list[str] = META) -> list[str]:
@@ -217,7 +219,7 @@ def test_a_table_of_buckets_is_not_clustered(tmp_path: Path) -> None:
 
 
 def write_one(table: Table) -> Any:
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", "mine", 90)))
     return txn
 
@@ -316,7 +318,7 @@ def test_a_clustering_gives_way_to_pending_writers_that_are_preferred(table: Tab
     insert(table, (7, "b", "new", 1))
     begin = preferring.schedule_clustering()
     assert begin is not None
-    late = preferring.transaction()
+    late = Transaction(preferring)
     engine.write(late, upserts=rows((7, "b", "late", 2)))
     with pytest.raises(WriteConflict, match=f"instant {begin} lost to"):
         preferring.run_clustering(begin)
@@ -601,7 +603,7 @@ class History:
     def begin(self, key: int, number: int) -> None:
         if key not in self.state:
             return  # of two inserts of one key both pass
-        txn = self.table.transaction()
+        txn = Transaction(self.table)
         engine.write(txn, upserts=rows((key, *(row := self._row(key, number)))))
         self.open.append((txn, key, row))
 

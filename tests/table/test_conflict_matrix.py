@@ -37,12 +37,12 @@ from lockprovider.table import (
     Table,
     TableSettings,
     TableSpec,
-    Transaction,
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services import clean as cleaner
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
+from lockprovider.table.transaction.transaction import Transaction
 
 Rows = set[tuple[int, str, int]]
 SERVICES = ("clean", "rollback", "savepoint")
@@ -153,7 +153,7 @@ def begin(kind: str, table: Table, place: Place, number: int, oldest: str) -> Ru
         return _service(kind, table, oldest)
     if kind in ("log", "gone"):
         table = Table.open(table.url, settings=BLIND)
-    txn, ended, new = table.transaction(), _ended(kind, place), _new(kind, place, number)
+    txn, ended, new = Transaction(table), _ended(kind, place), _new(kind, place, number)
     _write(kind, txn, place, number, new)
     if kind == "rollback":
         return Running(txn.rollback, lambda found: found)
@@ -350,7 +350,7 @@ def test_two_inserts_of_the_same_new_key_are_told_by_partition_only(tmp_path: Pa
         folder = tmp_path / str(told)
         plain.copy(folder)
         table = Table.open(str(folder), settings=replace(SETTINGS, resolution=resolution))
-        one, two = table.transaction(), table.transaction()
+        one, two = Transaction(table), Transaction(table)
         engine.write(one, upserts=rows((7, "a", 1)))
         engine.write(two, upserts=rows((7, "a", 2)))
         one.commit()

@@ -23,6 +23,7 @@ from fsspec_cas.backends.local import LocalBackend
 from lockprovider import HUDI_LOCK_PATH, PublishUnknown
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.transaction.transaction import Transaction
 
 BEFORE = {(1, "a", 1), (2, "b", 2), (3, "b", 3)}
 AFTER = {(1, "a", 10), (5, "a", 5), (3, "b", 3), (4, "c", 4)}
@@ -76,7 +77,7 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
     table = Table(Store(backend, url), url, settings=SETTINGS)
     txn = None
     try:
-        txn = table.transaction()
+        txn = Transaction(table)
         changes = rows((1, "a", 10), (5, "a", 5), (4, "c", 4))
         engine.write(txn, upserts=changes, deletes=rows((2, "b", 0)).drop(["value"]))
         txn.commit()

@@ -15,6 +15,8 @@ from table.tables import SCHEMA, SETTINGS, SPEC, data_files, rows, upsert
 
 from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 NOTE = pa.schema([("note", pa.string()), ("score", pa.float64())])
 
@@ -84,7 +86,7 @@ def test_a_column_that_is_there_already_is_no_error_and_another_type_is(table: T
 
 def test_a_writer_that_does_not_know_the_added_columns_tries_again_and_does_not_lose_them(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((2, "b", 20)))
     table.add_columns(NOTE)
     with pytest.raises(WriteConflict, match="or added columns"):
@@ -98,13 +100,13 @@ def test_a_writer_that_does_not_know_the_added_columns_tries_again_and_does_not_
         if next(tries) == 0:
             table.add_columns(pa.schema([("late", pa.int32())]))
 
-    assert table.transact(overtaken, retries=1).conflicts == 1
+    assert transact(table, overtaken, retries=1).conflicts == 1
     assert table.schema().names == [*SCHEMA.names, "note", "score", "late"]
     assert [(row["value"], row["note"]) for row in seen(table)] == [(1, None), (2, None), (30, None)]
 
 
 def test_of_two_that_add_columns_at_once_both_get_theirs(table: Table) -> None:
-    one = table.transaction()
+    one = Transaction(table)
     one.add_columns(pa.schema([("one", pa.int64())]))
     one.add(())
     table.add_columns(pa.schema([("two", pa.string())]))
@@ -118,7 +120,7 @@ def test_of_two_that_add_columns_at_once_both_get_theirs(table: Table) -> None:
 
 def test_without_the_check_of_columns_one_is_lost(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong twin."""
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((2, "b", 20)))
     table.add_columns(NOTE)
     monkeypatch.setattr("lockprovider.table.format.schema.outline", lambda schema: ())

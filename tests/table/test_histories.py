@@ -24,6 +24,8 @@ from lockprovider import LockSettings
 from lockprovider.table import CommitResult, HeartbeatSettings, Table, TableSettings, TableSpec
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction import validate
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 SCHEMA = pa.schema([("name", pa.string()), ("part", pa.string()), ("entries", pa.string())])
 SPEC = TableSpec("lists", SCHEMA, record_keys=("name",), partition_by=("part",))
@@ -99,11 +101,11 @@ class Writer(threading.Thread):
             self.vanish(work)
             return
         with contextlib.suppress(GaveUp):
-            self.history.done[entry] = self.table.transact(work, retries=10_000)
+            self.history.done[entry] = transact(self.table, work, retries=10_000)
 
     def vanish(self, work: Any) -> None:
         """Write, and be gone before the commit; others find the heartbeat missing."""
-        txn = self.table.transaction()
+        txn = Transaction(self.table)
         work(txn)
         txn._instant.heartbeat.stop()
 
@@ -114,7 +116,7 @@ def play(
     """Run the writers; what is wrong, and how many conflicts there were."""
     table = Table.create(url, SPEC, settings=SETTINGS)
     names = LISTS if choices is None else tuple(name for choice in choices for name in choice)
-    table.transact(lambda txn: engine.write(txn, upserts=rows({name: [] for name in names})))
+    transact(table, lambda txn: engine.write(txn, upserts=rows({name: [] for name in names})))
     history = History()
     threads = [
         Writer(url, f"w{n}", history, commits=commits, seed=seed, choice=LISTS if choices is None else choices[n])

@@ -33,6 +33,7 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.log_block import BlockKind, decode_blocks
 from lockprovider.table.format.log_content import decode_deletes
 from lockprovider.table.format.metadata import decode_commit
+from lockprovider.table.transaction.transaction import Transaction
 
 BY_EVENT = [kind for kind in KINDS if "event" in kind]
 
@@ -78,7 +79,7 @@ def test_the_commit_says_of_a_log_what_the_jvms_does(table: Table) -> None:
 def test_one_put_a_log_file_and_its_marker_first(tmp_path: Path) -> None:
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 1)))
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", "y", 2)))
     (path,) = log_files(table)
     marker = Path(table.url) / ".hoodie/.temp" / txn.begin / f"{path}.marker.CREATE"
@@ -186,7 +187,7 @@ def test_m5_deletes_of_all_ordering_types_are_read_by_hudi_rs(
 def test_m7_a_log_file_of_a_name_that_the_jvm_does_not_take_is_not_written(tmp_path: Path) -> None:
     table = a_table(tmp_path / "t", "by event")
     table.upsert(rows((1, "a", "x", 1)))
-    txn = table.transaction()
+    txn = Transaction(table)
     writer = for_here(txn, table.schema())
     given_rows, given_keys, _ = writer.keyed(rows((1, "a", "y", 2)))
     with pytest.raises(InvalidRecords, match="digits"):
@@ -200,14 +201,14 @@ def test_m7_a_log_file_of_a_name_that_the_jvm_does_not_take_is_not_written(tmp_p
 def test_of_two_writers_of_one_file_group_the_second_gets_a_conflict_and_nothing_of_it_is_seen(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1), (2, "b", "x", 1)))
     other = Table.open(table.url, settings=SETTINGS)
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", "mine", 5)))
     other.upsert(rows((1, "a", "theirs", 2)))
     with pytest.raises(WriteConflict):
         txn.commit()
     txn.rollback()
     assert content(table) == by_hudi_rs(table) == [(1, "a", "theirs", 2), (2, "b", "x", 1)]
-    apart = table.transaction()
+    apart = Transaction(table)
     engine.write(apart, upserts=rows((1, "a", "mine", 6)))
     other.upsert(rows((2, "b", "theirs", 2)))
     apart.commit()
@@ -216,7 +217,7 @@ def test_of_two_writers_of_one_file_group_the_second_gets_a_conflict_and_nothing
 
 def test_what_a_dead_writer_left_is_removed_logs_too(table: Table) -> None:
     table.upsert(rows((1, "a", "x", 1)))
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", "dead", 9)))
     txn.leave()
     assert log_files(table)

@@ -46,6 +46,8 @@ from lockprovider.table.services import anchors
 from lockprovider.table.timeline import non_blocking
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction import proposal, transaction
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 BLIND = replace(SETTINGS, mode=Mode.NON_BLOCKING)
 BUCKETS = 2
@@ -68,7 +70,7 @@ def ordinary(table: Table) -> Table:
 
 def begun(table: Table, *given: Row, deletes: pa.Table | None = None) -> Any:
     """A write that is not committed yet."""
-    txn = table.transaction(pinned=False)
+    txn = Transaction(table, pinned=False)
     engine.write(txn, rows(*given) if given else None, deletes)
     return txn
 
@@ -287,7 +289,7 @@ def as_the_jvm_does(table: Table, *given: Row, file_id: str = fixed_file_id(0)) 
     opened = Table.open(
         table.url, storage_options=table.storage_options, settings=replace(table.settings, mode=Mode.OPTIMISTIC)
     )
-    txn = opened.transaction(pinned=False)
+    txn = Transaction(opened, pinned=False)
     writer = for_here(txn, txn.columns(lambda _: None))
     plain, its_keys, _ = writer.keyed(rows(*given))
     writer.open_partitions([given[0][1]])
@@ -336,7 +338,7 @@ def test_n2_what_others_log_while_the_anchor_is_made_belongs_to_it(table: Table)
 
 
 def test_n2_an_ordinary_writer_that_makes_the_first_file_of_a_bucket_gives_way_to_its_anchor(table: Table) -> None:
-    one = ordinary(table).transaction()
+    one = Transaction(ordinary(table))
     engine.write(one, rows((1, "a", "ordinary", 1)))
     table.upsert(rows((2, "a", "x", 1)))
     with pytest.raises(WriteConflict):
@@ -505,20 +507,20 @@ def count_up(table: Table, txn: Any) -> None:
 
 def test_n7_an_ordinary_writer_gives_way_to_a_log_and_no_step_is_lost(table: Table) -> None:
     table.upsert(rows((1, "a", "0", 1)))
-    txn = ordinary(table).transaction()
+    txn = Transaction(ordinary(table))
     count_up(table, txn)
     table.upsert(rows((1, "a", "10", 5)))
     with pytest.raises(WriteConflict):
         txn.commit()
     txn.rollback()
-    another(table).transact(lambda again: count_up(table, again), retries=1)
+    transact(another(table), lambda again: count_up(table, again), retries=1)
     assert seen(table) == [(1, "a", "11", 6)]
 
 
 def test_n7_twin_that_reads_and_writes_blindly_loses_a_step(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.upsert(rows((1, "a", "0", 1)))
     monkeypatch.setattr(proposal.Proposal, "rule", lambda *_: proposal.non_blocking)
-    one, two = ordinary(table).transaction(), ordinary(table).transaction()
+    one, two = Transaction(ordinary(table)), Transaction(ordinary(table))
     for txn in (one, two):
         count_up(table, txn)
     one.commit()

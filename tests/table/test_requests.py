@@ -20,6 +20,8 @@ from lockprovider.table import Corrupt, InvalidRecords, Table, TableSettings, Wr
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_here, for_tasks
 from lockprovider.table.files.group_writer import group_id
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 BEGIN = ["put heartbeat", "put requested", "get lock", "put inflight"]
 COMMIT = [
@@ -138,7 +140,7 @@ def test_what_commits_while_an_append_is_at_work_costs_it_no_request(opened: tup
         for number in range(5):
             other.append(rows((10 + number, "a", 0)))
 
-    table.transact(work, pinned=False)
+    transact(table, work, pinned=False)
     assert not {"get completed", "list_page timeline"} & set(asked.names)
 
 
@@ -166,7 +168,7 @@ def test_what_the_process_itself_wrote_twice_is_not_part_of_the_commit(tmp_path:
         with pytest.raises(InvalidRecords, match="one write"):
             engine.insert(txn, rows((2, "b", 2)))
 
-    table.transact(work)
+    transact(table, work)
     assert by_hudi_rs(table.url) == {(1, "a", 1)}
     assert len(data_files(tmp_path / "t")) == 1
     assert orphans(tmp_path / "t") == set()
@@ -194,7 +196,7 @@ def test_what_an_append_has_announced_in_one_object_and_not_committed_is_removed
         engine.insert(txn, rows((9, "e", 9)))
         assert len((markers / begin / "MARKERS2").read_text().split()) == 1  # the JVM reads markers of one kind only
 
-    table.transact(work)
+    transact(table, work)
     assert by_hudi_rs(table.url) == {(9, "e", 9)}
     assert len(data_files(tmp_path / "t")) == 1
     assert orphans(tmp_path / "t") == set()
@@ -210,13 +212,13 @@ def test_files_of_other_processes_are_looked_for_also_when_this_one_wrote_too(tm
         writer.insert("a", plain, keys, "9-0-1")  # of a task attempt that failed
         engine.insert(txn, rows((1, "a", 1)))
 
-    table.transact(work)
+    transact(table, work)
     assert by_hudi_rs(table.url) == {(1, "a", 1)}
 
 
 def test_a_writer_that_is_for_one_process_stays_there(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    txn = table.transaction()
+    txn = Transaction(table)
     writer = for_here(txn, table.schema())
     with pytest.raises(TypeError, match=r"writer\.for_tasks"):
         pickle.dumps(writer)
@@ -227,7 +229,7 @@ def test_the_snapshot_of_a_transaction_is_pinned_when_it_is_begun(tmp_path: Path
     """Rows that were read from the table after `transaction()` may be written back by it."""
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
-    txn = table.transaction()
+    txn = Transaction(table)
     read = content(table)
     upsert(table, (1, "a", 10))
     engine.write(txn, upserts=rows(*((key, part, value + 1) for key, part, value in read)))

@@ -24,6 +24,8 @@ from lockprovider.table import (
     TableTransaction,
     WriteConflict,
 )
+from lockprovider.table.engines import arrow
+from lockprovider.table.transaction.transaction import Transaction
 
 THREE = ((1, "a", 10), (2, "a", 20), (3, "b", 30))
 
@@ -44,6 +46,28 @@ def in_one(table: Table, *steps: Callable[[TableTransaction], object]) -> TableT
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_shows_what_its_users_need_and_no_more(table: Table) -> None:
+    verbs = {"append", "upsert", "delete", "overwrite", "to_arrow", "to_pandas", "to_polars", "scan"}
+    with table.transaction() as txn:
+        names = {name for name in dir(txn) if not name.startswith("_")}
+    assert names == {*verbs, "commit", "rollback", "begin", "timeline", "extra", "result"}
+    assert not isinstance(txn, Transaction)
+    shown: list[object] = []
+    table.transact(lambda given: (given.upsert(rows((1, "a", 11))), shown.append(given)))
+    assert type(shown[0]) is TableTransaction
+
+
+def test_an_engine_takes_a_transaction_and_nothing_else(table: Table) -> None:
+    with table.transaction() as txn:
+        seen = arrow.read(txn, filter="part = 'a'")
+        arrow.write(txn, upserts=seen)
+        txn.extra["by"] = "hand"
+        assert txn.begin
+    assert table.metadata_of(table.timeline().writes[-1]).extra["by"] == "hand"
+    with pytest.raises(InvalidInput, match=r"must be a transaction: `with table.transaction\(\) as txn:`"):
+        arrow.write(table, upserts=seen)  # type: ignore[arg-type]
 
 
 def test_a_clean_end_commits_what_was_read_and_changed(table: Table) -> None:

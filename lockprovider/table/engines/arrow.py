@@ -34,6 +34,7 @@ from lockprovider.table.read.scan import Where, plan_scan, to_table
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
+from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -79,11 +80,9 @@ def upsert(
 ) -> CommitResult:
     """Insert rows or replace them by key, and delete keys: see `Table.upsert`."""
     changes, gone = as_table(rows), None if deletes is None else as_table(deletes)
-
-    def run(txn: Transaction) -> None:
-        write(txn, changes, gone)
-
-    return transact(table, run, retries=retries, extra=extra, check_keys=check_keys, pinned=False)
+    return transact(
+        table, lambda txn: write(txn, changes, gone), retries=retries, extra=extra, check_keys=check_keys, pinned=False
+    )
 
 
 def delete(
@@ -109,7 +108,7 @@ def identifying(keys: pa.Table, config: TableConfig, schema: pa.Schema) -> pa.Ta
 
 
 def read(
-    source: TableContext | Transaction,
+    source: TableContext | AnyTransaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: Where = None,  # noqa: A002 - as pyarrow calls it
@@ -117,13 +116,13 @@ def read(
     """The rows of the latest snapshot, or of a transaction's own; see `Table.to_arrow`."""
     if isinstance(source, TableContext):
         return consistent.rows(source, columns, filter, partitions)
-    table = source.table
-    schema = table.schema(source.timeline)
-    scan = plan_scan(source.snapshot, schema, source.config, columns=columns, where=filter, partitions=partitions)
-    return to_table(table.place, scan)
+    txn = inside(source)
+    schema = txn.table.schema(txn.timeline)
+    scan = plan_scan(txn.snapshot, schema, txn.config, columns=columns, where=filter, partitions=partitions)
+    return to_table(txn.table.place, scan)
 
 
-def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
+def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
     A key that is in both is deleted. Rows have all columns of the table: a missing one would erase what is there. Once
@@ -133,31 +132,30 @@ def write(txn: Transaction, upserts: pa.Table | None = None, deletes: pa.Table |
         InvalidRecords: a key is null, a column is missing, or a value does not fit.
         UnsupportedSchema: a column of another type than the table's.
     """
+    txn = inside(txn)
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
 
     def split(planner: GroupWriter) -> dict[str, PartitionChanges]:
-        schema = planner.schema
-        keys = None if deletes is None else columns_of_deletes(deletes, txn.config, schema, valued=is_blind)
+        keys = None if deletes is None else columns_of_deletes(deletes, txn.config, planner.schema, valued=is_blind)
         if upserts is not None:
-            check_columns(upserts.schema, schema, schema.names)
+            check_columns(upserts.schema, planner.schema, planner.schema.names)
         return changes_by_partition(planner, upserts, keys, valued=is_blind and deletes is not None)
 
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.column_names)
     writer, found = _split_first(txn, split, blindly=is_blind)
-    inside = (SMALL_AT_ONCE if is_blind else AT_ONCE) if len(found) == 1 else 1
+    within = (SMALL_AT_ONCE if is_blind else AT_ONCE) if len(found) == 1 else 1
     _open_new(txn, writer, found)
     bucketed.announce(writer, txn.slices(found), found, _TASK)
 
-    def rewrite(partition: str) -> list[WriteStat]:
-        slices = txn.slices([partition])
-        return list(rewrite_partition(writer, slices, partition, found[partition], _TASK, limit=inside))
+    def rewrite(path: str) -> list[WriteStat]:
+        return list(rewrite_partition(writer, txn.slices([path]), path, found[path], _TASK, limit=within))
 
     txn.add(stat for stats in in_order([partial(rewrite, one) for one in found], AT_ONCE) for stat in stats)
 
 
-def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
+def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
 
     In a table with a bucket index they go into the file groups of their buckets: all are held in memory, and a row
@@ -166,6 +164,7 @@ def insert(txn: Transaction, rows: pa.Table | pa.RecordBatchReader) -> None:
     Raises:
         InvalidRecords: a key is null or comes twice in `rows`, or a column does not fit the table.
     """
+    txn = inside(txn)
     txn.operation = "INSERT"
     if txn.config.bucket_index is not None and not isinstance(rows, pa.Table):
         rows = rows.read_all()

@@ -47,6 +47,7 @@ from lockprovider.table.rewrite.executor import RewriteTask
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
 from lockprovider.table.timeline.view import AsOf, FileSlice
+from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -150,7 +151,7 @@ def _on_workers(work: Sequence[RewriteTask]) -> Iterable[WriteStat]:
 
 
 def read(
-    source: TableContext | Transaction,
+    source: TableContext | AnyTransaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: Where = None,  # noqa: A002 - as pyarrow calls it
@@ -163,8 +164,9 @@ def read(
     Raises:
         HistoryGone: that moment cannot be read (any more); when it is computed: a file was cleaned meanwhile.
     """
-    table = source.table if isinstance(source, Transaction) else source
-    seen = source.snapshot if isinstance(source, Transaction) else consistent.snapshot(source, as_of)
+    txn = None if isinstance(source, TableContext) else inside(source)
+    table = source if isinstance(source, TableContext) else inside(source).table
+    seen = consistent.snapshot(table, as_of) if txn is None else txn.snapshot
     seen = seen.read_optimized if read_optimized else seen
     schema = table.schema(seen.timeline)
     scan = plan_scan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
@@ -174,7 +176,7 @@ def read(
     return _DASK.dataframe.from_map(_read, scan.slices, place=table.place, scan=replace(scan, slices=()), meta=empty)
 
 
-def insert(txn: Transaction, rows: Frame) -> None:
+def insert(txn: AnyTransaction, rows: Frame) -> None:
     """Write rows as new ones, without looking whether their keys are in the table. Once per transaction.
 
     In a table with a bucket index they go into the file groups of their buckets, as with `merge`: a row whose key is
@@ -183,6 +185,7 @@ def insert(txn: Transaction, rows: Frame) -> None:
     Raises:
         InvalidRecords: a key is null or comes twice in a Dask partition, or a column does not fit the table.
     """
+    txn = inside(txn)
     txn.operation = "INSERT"
     writer = for_tasks(txn, txn.table.schema(txn.timeline))
     if txn.config.bucket_index is not None:
@@ -192,7 +195,7 @@ def insert(txn: Transaction, rows: Frame) -> None:
     txn.add(chain.from_iterable(_DASK.compute(*tasks)))
 
 
-def merge(txn: Transaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
+def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | None = None) -> None:
     """Rows to insert or replace by key, and keys (with partition columns) to delete. Once per transaction.
 
     The changes stay in the workers' memory until they are written, so that they are computed only once.
@@ -200,6 +203,7 @@ def merge(txn: Transaction, upserts: Frame | None = None, deletes: Frame | None 
     Raises:
         InvalidRecords: a key is null, or a column does not fit the table.
     """
+    txn = inside(txn)
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"

@@ -19,7 +19,7 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.engines.arrow import append, delete, upsert
 from lockprovider.table.read import scan
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.handle import AnyTransaction
 
 _NULLABLE = {
     pa.bool_(): pd.BooleanDtype(),
@@ -29,7 +29,7 @@ _NULLABLE = {
 
 
 def read(
-    source: TableContext | Transaction,
+    source: TableContext | AnyTransaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: scan.Where = None,  # noqa: A002 - as pyarrow calls it

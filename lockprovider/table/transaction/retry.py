@@ -16,6 +16,7 @@ from fsspec_cas.send.retry import delay_s
 from lockprovider.table.errors import PropertiesChanged
 from lockprovider.table.services import archive
 from lockprovider.table.state.stale import is_stale
+from lockprovider.table.transaction.handle import Face
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def transact(
     extra: Mapping[str, str] | None = None,
     check_keys: bool | None = None,
     pinned: bool = True,
-    kind: type[Transaction] = Transaction,
+    face: Face | None = None,
 ) -> CommitResult:
-    """See `Table.transact`; `kind` is what `fn` gets."""
+    """See `Table.transact`; `face` makes what `fn` gets of the transaction."""
     retries = whole(retries, "retries")
     if not callable(fn):
         raise InvalidInput(f"fn={fn!r} must be a function of a transaction")
@@ -45,12 +46,13 @@ def transact(
         raise InvalidInput(f"extra={extra!r} must be names and texts: it goes into the commit's metadata as JSON text")
     conflicts = 0
     while True:
-        txn = kind(table, pinned=pinned)
+        txn = Transaction(table, pinned=pinned)
+        given = txn if face is None else face(txn)
         txn.extra.update(extra or {})
         txn.check_keys = txn.check_keys if check_keys is None else check_keys
         try:
-            fn(txn)
-            result = txn.commit(conflicts=conflicts)
+            fn(given)
+            result = given.commit(conflicts=conflicts)
         except PropertiesChanged:
             continue  # it has not begun; now they are known
         except Exception as error:

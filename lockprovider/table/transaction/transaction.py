@@ -118,6 +118,11 @@ class Transaction:
         """The begin time; empty until something is written."""
         return "" if self._instant is None else self._instant.begin
 
+    @property
+    def has_written(self) -> bool:
+        """Whether there is something to commit."""
+        return self._stats is not None
+
     def exactly_once(self, batch_id: BatchId) -> None:
         """Say which batch of a stream this is; the commit carries it, and is refused if another one did before.
 

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from lockprovider.demo import flights, jobs, proof
-from lockprovider.table import Table, TableSpec, Transaction
+from lockprovider.table import Table, TableSpec, TableTransaction
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction import decider, validate
 
 JANUARY = (1,)
 
 
-def protect(txn: Transaction) -> None:
+def protect(txn: TableTransaction) -> None:
     """Replace the raw tail numbers of the snapshot."""
     rows = engine.read(txn)
     aliases = [tail and jobs.pseudonym(tail) for tail in rows["tailnum"].to_pylist()]
@@ -23,7 +23,7 @@ def protect(txn: Transaction) -> None:
     engine.write(txn, upserts=rows.set_column(place, "tailnum", pa.array(aliases, pa.string())))
 
 
-def correct(txn: Transaction) -> None:
+def correct(txn: TableTransaction) -> None:
     """Fill what is missing, and delete the cancelled flights."""
     frame = jobs.backfill(jobs._frame(engine.read(txn)))
     cancelled = frame[frame["dep_time"].isna()]
@@ -44,7 +44,7 @@ def run(url: str) -> proof.Comparison:
     table.transact(lambda txn: engine.write(txn, upserts=flights.rows(data, main)))
     overtaken = []
 
-    def protect_while_others_write(txn: Transaction) -> None:
+    def protect_while_others_write(txn: TableTransaction) -> None:
         protect(txn)
         if not overtaken:
             overtaken.append(table.transact(lambda other: engine.write(other, upserts=flights.rows(data, late))))

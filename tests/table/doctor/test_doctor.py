@@ -25,6 +25,7 @@ from lockprovider.table.format.instant import format_ms, to_ms
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.services.rollback import roll_back
 from lockprovider.table.state import archive_index
+from lockprovider.table.transaction.transaction import Transaction
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -76,7 +77,7 @@ def test_a_healthy_table_has_no_findings_whatever_was_done_to_it(folder: Path) -
     table.savepoint()
     upsert(table, (1, "a", 3), (6, "c", 6))
     table.clean(KeepVersions(1))
-    lost = table.transaction()
+    lost = Transaction(table)
     engine.write(lost, upserts=rows((1, "a", 100)))
     lost.rollback()
     upsert(table, (6, "c", 7))
@@ -97,14 +98,14 @@ def test_tables_that_jvm_hudi_wrote_are_healthy(tmp_path: Path, name: str) -> No
 
 
 def a_dead_writer(folder: Path) -> tuple[str, str]:
-    txn = Table.open(str(folder), settings=SETTINGS).transaction()
+    txn = Transaction(Table.open(str(folder), settings=SETTINGS))
     engine.write(txn, upserts=rows((9, "a", 9)))
     txn._instant.heartbeat.stop()
     return "R1", f"write {txn.begin} failed: its writer is dead; 1 files.*table rollback"
 
 
 def files_without_markers(folder: Path) -> tuple[str, str]:
-    txn = Table.open(str(folder), settings=SETTINGS).transaction()
+    txn = Transaction(Table.open(str(folder), settings=SETTINGS))
     engine.write(txn, upserts=rows((9, "a", 9)))
     shutil.rmtree(folder / ".hoodie" / ".temp")
     return "R1", "without a marker: a/"
@@ -186,7 +187,7 @@ def a_completion_twice(folder: Path) -> tuple[str, str]:
 def an_update_that_nobody_saw(folder: Path) -> tuple[str, str]:
     unchecked = Table.open(str(folder), settings=SETTINGS)
     unchecked.settings = unchecked.settings.__class__(resolution=lambda mine, others: None)
-    first, second = unchecked.transaction(), unchecked.transaction()
+    first, second = Transaction(unchecked), Transaction(unchecked)
     engine.write(first, upserts=rows((1, "a", 10)))
     engine.write(second, upserts=rows((1, "a", 100)))
     first.commit()
@@ -221,7 +222,7 @@ def a_file_cut_short(folder: Path) -> tuple[str, str]:
 
 
 def a_ghost(folder: Path) -> tuple[str, str]:
-    lost = Table.open(str(folder), settings=SETTINGS).transaction()
+    lost = Transaction(Table.open(str(folder), settings=SETTINGS))
     engine.write(lost, upserts=rows((9, "a", 9)))
     roll_back(lost.table, lost.begin, own=True)  # as if others had
     lost.rollback()

@@ -28,6 +28,8 @@ from lockprovider.table.engines import arrow
 from lockprovider.table.engines import dask as on_dask
 from lockprovider.table.engines import pandas as engine
 from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 STEPS = ["id", "part", "value"]
 
@@ -210,7 +212,7 @@ def test_a_conflict_of_a_frame_is_retried_or_raised(table: Table, monkeypatch: p
         real(txn, *args, **kwargs)
         if left[0]:
             left[0] -= 1
-            other = table.transaction()
+            other = Transaction(table)
             real(other, rows((1, "a", 100 + left[0])))
             other.commit()
 
@@ -289,7 +291,7 @@ def test_whatever_gives_an_arrow_stream_can_be_written(table: Table) -> None:
 
 def test_a_read_of_a_transaction_is_of_its_own_moment(table: Table) -> None:
     table.append(frame((1, "a", 1)))
-    txn = table.transaction()
+    txn = Transaction(table)
     upsert(table, (1, "a", 2))
     assert engine.read(txn, ["value"])["value"].tolist() == [1]
     assert engine.read(table, ["value"])["value"].tolist() == [2]
@@ -410,13 +412,13 @@ def test_a_conflict_of_dask_writers_is_retried(table: Table) -> None:
         if tries[0] == 1:
             upsert(table, (1, "a", 100))
 
-    assert table.transact(overtaken, retries=1).conflicts == 1
+    assert transact(table, overtaken, retries=1).conflicts == 1
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
 
 
 def test_a_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
     """As a cluster does when it has lost a worker: the same task, the same rows, both attempts run to their end."""
-    txn = table.transaction()
+    txn = Transaction(table)
     writer = for_tasks(txn, table.schema())
     sent = cloudpickle.loads(cloudpickle.dumps(writer))
     first, second = (on_dask._insert(frame((1, "a", 1), (2, "b", 2)), one, 0) for one in (writer, sent))
@@ -424,7 +426,7 @@ def test_a_task_that_is_run_again_writes_no_second_file(table: Table) -> None:
     txn.add(second)
     txn.commit()
     assert len(data_files(Path(table.url))) == 2
-    txn = table.transaction()
+    txn = Transaction(table)
     pieces = on_dask._split(frame((1, "a", 10), (3, "a", 3)), for_tasks(txn, table.schema()), gone=False)
     writer, slices = for_tasks(txn, table.schema()), txn.snapshot.within(["a"])
     first, second = (on_dask._rewrite([pieces["a"]], writer, slices, "a", 0) for _ in range(2))
@@ -457,7 +459,7 @@ def test_a_task_that_outlives_its_transaction_leaves_no_file(table: Table, momen
         late.append(on_dask._insert(frame((7, "a", 7)), writers[0], 5))
 
     backend = Intruder(moment, task)
-    txn = Table(Store(backend, table.url), table.url, settings=SETTINGS).transaction()
+    txn = Transaction(Table(Store(backend, table.url), table.url, settings=SETTINGS))
     writers = [for_tasks(txn, table.schema())]
     on_dask._insert(frame((1, "a", 1)), writers[0], 0)
     txn.rollback()

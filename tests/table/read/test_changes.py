@@ -19,8 +19,10 @@ from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from fsspec_cas import InvalidInput, Store
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import Changes, HistoryGone, KeepCommits, KeepVersions, Order, Table, Transaction, WriteConflict
+from lockprovider.table import Changes, HistoryGone, KeepCommits, KeepVersions, Order, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 _names = itertools.count()
 
@@ -39,7 +41,7 @@ def test_changes_are_inserts_updates_and_deletes_with_their_rows(table: Table) -
     first = table.changes()
     assert told(first) == {("insert", 1, "a", 1), ("insert", 2, "a", 2), ("insert", 3, "b", 3)}
     engine_delete = pa.table({"id": [1], "part": ["a"]})
-    table.transact(lambda txn: engine.write(txn, upserts=rows((2, "a", 20), (4, "c", 4)), deletes=engine_delete))
+    transact(table, lambda txn: engine.write(txn, upserts=rows((2, "a", 20), (4, "c", 4)), deletes=engine_delete))
     second = table.changes(first.checkpoint)
     assert told(second) == {("delete", 1, "a", 1), ("update", 2, "a", 20), ("insert", 4, "c", 4)}
     assert [i.begin for i in second.commits] == [table.history()[-1].instant]
@@ -107,7 +109,7 @@ def test_a_partition_that_is_overwritten_is_told_row_by_row(table: Table) -> Non
         txn.end_partitions(["a"])
         engine.insert(txn, rows((2, "a", 20), (5, "a", 5)))
 
-    table.transact(overwrite)
+    transact(table, overwrite)
     assert told(table.changes(start)) == {("delete", 1, "a", 1), ("update", 2, "a", 20), ("insert", 5, "a", 5)}
     assert content(table) == by_hudi_rs(table.url) == {(2, "a", 20), (5, "a", 5), (3, "b", 3)}
 
@@ -142,9 +144,9 @@ def test_a_commit_that_a_listing_missed_is_not_passed_over(table: Table) -> None
     """A listing in pages may show a commit and not another one that completed before it."""
     upsert(table, (1, "a", 1), (2, "b", 2))
     start = table.changes().checkpoint
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 10)))
-    table.transaction().start()  # so that the name of slow's commit is before one that was listed already
+    Transaction(table).start()  # so that the name of slow's commit is before one that was listed already
 
     def meanwhile() -> None:
         slow.commit()
@@ -315,12 +317,12 @@ def perform(table: Table, steps: list[tuple[Any, ...]], consumer: Consumer) -> b
     for step in [*steps, *[("commit", 0)] * len(steps), ("consume",)]:
         match step:
             case ("begin", changed, deleted):
-                open_.append(table.transaction())
+                open_.append(Transaction(table))
                 changes = rows(*((id_, part, value) for (id_, part), value in changed.items()))
                 gone = rows(*((id_, part, 0) for id_, part in deleted)).select(["id", "part"])
                 engine.write(open_[-1], upserts=changes, deletes=gone)
             case ("overwrite", changed, part):
-                open_.append(table.transaction())
+                open_.append(Transaction(table))
                 open_[-1].end_partitions([part])
                 fresh = {id_: value for (id_, _), value in changed.items()}
                 engine.insert(open_[-1], rows(*((id_, part, value) for id_, value in fresh.items())))

@@ -23,6 +23,8 @@ from lockprovider.table import AsOf, Corrupt, HistoryGone, KeepVersions, Table, 
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PartitionStyle
 from lockprovider.table.read.scan import plan_scan, read_slice
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 Triples = set[tuple[int, str, int]]
 
@@ -134,7 +136,7 @@ def test_partitions_of_every_type_are_pruned_without_losing_a_row(
     spec = TableSpec("t", KINDS, record_keys=("id",), partition_by=fields, hive_style=hive_style)
     table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
     everything = pa.Table.from_pylist(ODD, KINDS)
-    table.transact(lambda txn: engine.write(txn, upserts=everything))
+    transact(table, lambda txn: engine.write(txn, upserts=everything))
     for name in fields:
         for value in {row[name] for row in ODD}:
             field = pc.field(name)
@@ -167,7 +169,7 @@ def test_a_scan_holds_one_row_group_and_not_the_table(tmp_path: Path, monkeypatc
             pa.repeat(str(part), count),
             pa.array([1] * count),
         ]
-        table.transact(lambda txn, c=columns: engine.write(txn, upserts=pa.table(c, schema=SCHEMA)))
+        transact(table, lambda txn, c=columns: engine.write(txn, upserts=pa.table(c, schema=SCHEMA)))
     del columns
     size = table.to_arrow().nbytes
     before, peak, seen = pa.total_allocated_bytes(), 0, 0
@@ -213,7 +215,7 @@ def test_every_moment_of_the_past_can_be_read(table: Table) -> None:
     for n in range(6):
         done = upsert(table, (n % 3, "ab"[n % 2], n), (100 + n, "a", n))
         history.append((done.completion, content(table)))
-    gone = table.transact(lambda txn: engine.write(txn, deletes=pa.table({"id": [100], "part": ["a"]})))
+    gone = transact(table, lambda txn: engine.write(txn, deletes=pa.table({"id": [100], "part": ["a"]})))
     history.append((gone.completion, content(table)))
     for completion, expected in history:
         assert triples(table.to_arrow(as_of=completion)) == triples(table.scan(as_of=completion)) == expected
@@ -236,7 +238,7 @@ def test_a_moment_can_be_a_datetime_with_a_zone_and_nothing_vague(table: Table) 
 
 def test_what_finished_late_is_in_the_past_by_begin_and_not_by_completion(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((2, "b", 20)))
     quick = upsert(table, (1, "a", 10))
     late = slow.commit()

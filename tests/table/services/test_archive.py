@@ -33,6 +33,8 @@ from lockprovider.table.format.metadata import decode_commit
 from lockprovider.table.services import archive_files
 from lockprovider.table.state import archive_index
 from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 KEEP = KeepActive(3, 4)
 FEW = TableSettings(lock=SETTINGS.lock, heartbeat=SETTINGS.heartbeat, retention=KeepCommits(1), archival=KEEP)
@@ -96,7 +98,7 @@ def test_cleans_and_rollbacks_go_with_the_writes_around_them_and_a_restore_stays
     for number in range(3):
         upsert(table, (1, "a", number))
     assert table.clean(KeepVersions(1))
-    failed = table.transaction()
+    failed = Transaction(table)
     arrow.write(failed, upserts=rows((9, "a", 9)))
     failed.leave()
     table.roll_back(failed.begin, force=True)
@@ -138,7 +140,7 @@ def test_it_ends_before_a_savepoint_and_goes_on_once_that_is_deleted(table: Tabl
 def test_it_ends_before_a_pending_write_which_may_still_commit(table: Table) -> None:
     for number in range(2):
         upsert(table, (1, "a", number))
-    slow = table.transaction()
+    slow = Transaction(table)
     arrow.write(slow, upserts=rows((7, "z", 7)))
     for number in range(8):
         upsert(table, (1, "a", number))
@@ -154,7 +156,7 @@ def test_it_ends_before_a_pending_write_which_may_still_commit(table: Table) -> 
 
 def test_a_dead_writer_is_rolled_back_first_and_no_file_of_its_shows(table: Table) -> None:
     upsert(table, (1, "a", 0))
-    dead = Table.open(table.url, settings=FEW).transaction()
+    dead = Transaction(Table.open(table.url, settings=FEW))
     arrow.write(dead, upserts=rows((7, "z", 7)))
     assert dead._instant is not None
     dead._instant.heartbeat._stop.set()
@@ -170,7 +172,7 @@ def test_a_dead_writer_is_rolled_back_first_and_no_file_of_its_shows(table: Tabl
 
 def test_it_ends_before_files_of_no_instant_until_a_clean_has_removed_them(table: Table) -> None:
     upsert(table, (1, "a", 0))
-    failed = table.transaction()
+    failed = Transaction(table)
     arrow.write(failed, upserts=rows((7, "z", 7)))
     (file,) = (Path(table.url) / "z").glob("*.parquet")
     data = file.read_bytes()
@@ -237,7 +239,7 @@ def test_a_restore_or_savepoint_of_an_archived_commit_is_refused_and_nothing_is_
 
 def test_a_restore_is_refused_if_a_commit_that_it_must_take_back_was_archived(table: Table) -> None:
     """By begin times it was before, by completion times after."""
-    late = table.transaction()
+    late = Transaction(table)
     arrow.write(late, upserts=rows((7, "z", 7)))
     done = [upsert(table, (1, "a", number)) for number in range(3)]
     late.commit()
@@ -254,7 +256,7 @@ def batch(table: Table, stream: str, number: int) -> Any:
         txn.exactly_once(BatchId(stream, number))
         arrow.write(txn, upserts=rows((number, stream, number)))
 
-    return table.transact(run)
+    return transact(table, run)
 
 
 def test_a_batch_that_comes_again_after_its_commit_was_archived_is_not_written_twice(table: Table) -> None:
@@ -277,7 +279,7 @@ def test_a_batch_that_comes_again_after_its_commit_was_archived_is_not_written_t
 
 def test_a_batch_that_is_archived_between_begin_and_commit_of_its_second_try_is_found(table: Table) -> None:
     other = Table.open(table.url, settings=FEW)
-    second = table.transaction()
+    second = Transaction(table)
     second.exactly_once(BatchId("orders", 0))
     batch(other, "orders", 0)
     for number in range(8):
@@ -296,7 +298,7 @@ def test_a_writer_that_saw_all_that_was_archived_since_goes_on(table: Table) -> 
     for number in range(8):
         upsert(other, (1, "a", number))
     for handle in (Table.open(table.url, settings=FEW), other):  # by a listing, and by the log
-        mine = handle.transaction()
+        mine = Transaction(handle)
         arrow.write(mine, upserts=rows((2, "b", 2)))
         upsert(other, (3, "c", 3))
         assert other.archive().instants
@@ -310,9 +312,9 @@ def test_a_writer_is_told_of_a_conflict_with_a_commit_that_was_archived_since(ta
     other = Table.open(table.url, settings=FEW)
     for number in range(3):
         upsert(other, (5 + number, "b", 0))
-    late = other.transaction()
+    late = Transaction(other)
     arrow.write(late, upserts=rows((1, "a", 1)))
-    mine = table.transaction()
+    mine = Transaction(table)
     assert arrow.read(mine).num_rows == 3
     late.commit()
     for number in range(8):
@@ -451,7 +453,7 @@ def test_a_writer_whose_listing_has_a_hole_gives_way(table: Table) -> None:
     for number in range(8):
         upsert(table, (number, "ab"[number % 2], number))
     writer = Table.open(table.url, settings=FEW)
-    mine = writer.transaction()
+    mine = Transaction(writer)
     whole = mine.timeline
     mine._timeline = type(whole)(tuple(i for i in whole.instants if i.begin != whole.writes[4].begin))
     table.archive()

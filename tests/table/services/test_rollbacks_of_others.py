@@ -16,6 +16,7 @@ from lockprovider.table import Aborted, HeartbeatSettings, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path
 from lockprovider.table.format.metadata import RollbackPlan, encode_rollback_plan
+from lockprovider.table.transaction.transaction import Transaction
 
 
 def plan_as_they_do(table: Table, victim: str) -> str:
@@ -32,7 +33,7 @@ def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_onl
     tmp_path: Path,
 ) -> None:
     table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
-    victim = table.transaction()
+    victim = Transaction(table)
     engine.write(victim, upserts=rows((1, "a", -1)))
     victim.leave()
     table.store.delete(heartbeat_path(victim.begin))  # as a JVM writer does when it has lost a conflict
@@ -59,7 +60,7 @@ def test_a_rollback_that_another_has_just_planned_is_left_to_it_and_finished_onl
 def test_a_writer_whose_rollback_another_is_busy_with_leaves_it_the_instant_and_no_file(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1))
-    mine = table.transaction()
+    mine = Transaction(table)
     engine.write(mine, upserts=rows((1, "a", -1)))
     planned = plan_as_they_do(table, mine.begin)
     with pytest.raises(Aborted, match="a rollback .* is planned"):
@@ -76,7 +77,7 @@ def test_a_writer_that_gives_up_beats_until_its_instant_is_gone(tmp_path: Path) 
     Table.create(str(tmp_path), SPEC, settings=SETTINGS)
     backend = Recording()
     table = Table(Store(backend, str(tmp_path)), str(tmp_path), settings=SETTINGS)
-    mine = table.transaction()
+    mine = Transaction(table)
     engine.write(mine, upserts=rows((1, "a", 1)))
     mine.rollback()
     of_mine = [path.removeprefix(f"{tmp_path}/") for path in backend.deleted if mine.begin in path]

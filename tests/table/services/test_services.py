@@ -26,7 +26,6 @@ from lockprovider.table import (
     Mode,
     Table,
     TableSettings,
-    Transaction,
     UnsupportedTable,
     WriteConflict,
 )
@@ -36,6 +35,8 @@ from lockprovider.table.format.metadata import decode_commit, one_record, read_o
 from lockprovider.table.services import recover, rollback
 from lockprovider.table.timeline.conflict import prefer_writer
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 
 @pytest.fixture
@@ -87,13 +88,13 @@ def test_an_overwrite_lists_what_it_replaced_as_hudi_does(table: Table, folder: 
 
 def test_an_overwrite_and_an_update_of_the_same_partition_conflict_in_both_orders(table: Table) -> None:
     upsert(table, (1, "a", 1), (3, "b", 3))
-    late = table.transaction()
+    late = Transaction(table)
     engine.write(late, upserts=rows((1, "a", 100)))
     overwrite(table, ["a"], (2, "a", 2))
     with pytest.raises(WriteConflict, match="replacecommit"):
         late.commit()
     late.rollback()
-    late = table.transaction()
+    late = Transaction(table)
     late.end_partitions(["a"])
     upsert(table, (2, "a", 20))
     late.add(())
@@ -107,7 +108,7 @@ def test_an_overwrite_and_an_update_of_the_same_partition_conflict_in_both_order
 def test_rows_that_came_in_meanwhile_outlive_an_overwrite(table: Table) -> None:
     """As the later of two serial writes: by file group, an insert never conflicts."""
     upsert(table, (1, "a", 1))
-    slow = table.transaction()
+    slow = Transaction(table)
     slow.end_partitions(["a"])
     slow.add(())
     upsert(table, (5, "a", 5))
@@ -117,17 +118,17 @@ def test_rows_that_came_in_meanwhile_outlive_an_overwrite(table: Table) -> None:
 
 def test_an_overwrite_comes_first_and_writes_no_file_group_that_it_ends(table: Table) -> None:
     upsert(table, (1, "a", 1))
-    txn = table.transaction()
+    txn = Transaction(table)
     txn.start()
     with pytest.raises(InvalidRecords, match="first"):
         txn.end_partitions(["a"])
     txn.rollback()
-    txn = table.transaction()
+    txn = Transaction(table)
     txn.end_partitions(["a"])
     with pytest.raises(InvalidRecords, match="are overwritten"):
         engine.write(txn, upserts=rows((1, "a", 2)))
     txn.rollback()
-    txn = table.transaction()
+    txn = Transaction(table)
     with pytest.raises(InvalidRecords, match="UPSERT"):
         txn.end_partitions(["a"], "UPSERT")
     assert same(table) == {(1, "a", 1)}
@@ -135,7 +136,7 @@ def test_an_overwrite_comes_first_and_writes_no_file_group_that_it_ends(table: T
 
 def test_a_dead_overwrite_is_rolled_back_as_one(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
-    dead = table.transaction()
+    dead = Transaction(table)
     dead.end_partitions(["a"])
     dead.start()
     dead._instant.heartbeat.stop()
@@ -150,7 +151,7 @@ def test_a_dead_overwrite_is_rolled_back_as_one(table: Table, folder: Path) -> N
 
 def test_a_writer_that_wrote_on_after_it_was_rolled_back_removes_its_files_itself(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
-    slow = table.transaction()
+    slow = Transaction(table)
     slow.start()
     slow._instant.heartbeat.stop()
     upsert(Table.open(table.url, settings=SETTINGS), (2, "b", 2))
@@ -176,7 +177,7 @@ def plan_clustering(folder: Path, begin: str, *groups: tuple[str, str]) -> None:
 
 def test_a_planned_clustering_wins_over_an_update_of_its_file_groups(table: Table, folder: Path) -> None:
     groups = upsert(table, (1, "a", 1), (2, "b", 2)).file_groups
-    late = table.transaction()
+    late = Transaction(table)
     engine.write(late, upserts=rows((1, "a", 100)))
     begin = table.timeline().next_time(0)
     with table.lock.acquire():
@@ -184,7 +185,7 @@ def test_a_planned_clustering_wins_over_an_update_of_its_file_groups(table: Tabl
     with pytest.raises(WriteConflict, match=f"lost to {begin}.clustering.requested"):
         late.commit()
     late.rollback()
-    other = table.transaction()
+    other = Transaction(table)
     engine.write(other, upserts=rows((2, "b", 20)))
     other.commit()
     assert same(table) == {(1, "a", 1), (2, "b", 20)}
@@ -201,9 +202,9 @@ def test_writers_may_be_preferred_over_a_planned_clustering(table: Table, folder
 def test_a_table_service_gives_way_to_a_writer_that_is_preferred(table: Table) -> None:
     groups = upsert(table, (1, "a", 1), (2, "b", 2)).file_groups
     preferred = Table.open(table.url, settings=replace(SETTINGS, resolution=prefer_writer))
-    writer = table.transaction()
+    writer = Transaction(table)
     engine.write(writer, upserts=rows((1, "a", 10)))
-    service = preferred.transaction()
+    service = Transaction(preferred)
     service.end_partitions(["a"], "CLUSTER")
     service.add(())
     with pytest.raises(WriteConflict) as caught:
@@ -219,7 +220,7 @@ def test_a_table_service_gives_way_to_a_writer_that_is_preferred(table: Table) -
 
 def test_a_single_writer_rolls_back_at_once_what_is_pending_and_a_lazy_one_spares_the_living(table: Table) -> None:
     upsert(table, (1, "a", 1))
-    living = table.transaction()
+    living = Transaction(table)
     engine.write(living, upserts=rows((2, "b", 2)))
     upsert(table, (3, "c", 3))
     assert table.timeline().pending_writes == (living.begin,)
@@ -235,7 +236,7 @@ def test_two_single_writers_by_mistake_lose_no_commit(table: Table) -> None:
     upsert(table, (1, "a", 1))
     alone = TableSettings(mode=Mode.SINGLE_WRITER)
     first, second = Table.open(table.url, settings=alone), Table.open(table.url, settings=alone)
-    mine = first.transaction()
+    mine = Transaction(first)
     upsert(second, (1, "a", 10))
     engine.write(mine, upserts=rows((1, "a", 100)))
     with pytest.raises(WriteConflict):
@@ -256,9 +257,9 @@ def test_a_cleaner_whose_lease_lapsed_rolls_back_no_writer_that_came_back(
 ) -> None:
     """It had found the writer dead, and then it was paused itself; meanwhile the writer committed."""
     upsert(table, (1, "a", 1))
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((2, "b", 2)))
-    table.transaction().start()  # its fresh heartbeat shows how late it is
+    Transaction(table).start()  # its fresh heartbeat shows how late it is
     heartbeat = folder / ".hoodie" / ".heartbeat" / slow.begin
     heartbeat.rename(folder / "aside")  # as after a long silence
     look, paused = rollback.files_of, []
@@ -355,7 +356,7 @@ def test_a_clean_takes_the_files_of_overwritten_partitions(table: Table, folder:
 
 def test_a_clean_takes_what_a_task_wrote_after_its_instant_was_rolled_back(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
-    late = table.transaction()
+    late = Transaction(table)
     engine.write(late, upserts=rows((2, "b", 2)))
     (path,) = {path for path in data_files(folder) if late.begin in path}
     data = (folder / path).read_bytes()
@@ -369,7 +370,7 @@ def test_a_clean_takes_what_a_task_wrote_after_its_instant_was_rolled_back(table
 
 def test_a_clean_spares_what_a_writer_at_work_has_read(table: Table) -> None:
     upsert(table, (1, "a", 1))
-    slow = table.transaction()
+    slow = Transaction(table)
     slow.start()
     for value in range(2, 5):
         upsert(table, (1, "a", value))
@@ -391,7 +392,7 @@ def test_a_sweep_removes_what_those_left_who_died_before_they_were_pending_or_af
     for begin in ("20200101000000000", done):
         (beats / begin).touch()
         os.utime(beats / begin, (1, 1))
-    alive = table.transaction()
+    alive = Transaction(table)
     alive.start()
     about_to_begin = after(alive.begin)
     (beats / about_to_begin).touch()
@@ -406,7 +407,7 @@ def test_a_sweep_removes_what_those_left_who_died_before_they_were_pending_or_af
 def test_a_sweep_leaves_what_tells_of_a_dead_writer_that_is_still_to_be_rolled_back(
     table: Table, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead = table.transaction()
+    dead = Transaction(table)
     engine.write(dead, upserts=rows((1, "a", 1)))
     dead.leave()
     heartbeat, markers = folder / ".hoodie" / ".heartbeat" / dead.begin, folder / ".hoodie" / ".temp" / dead.begin
@@ -448,7 +449,7 @@ def _fails(*_: object, **__: object) -> None:
 
 def test_a_writer_whose_files_were_cleaned_before_it_listed_them_writes_no_key_twice(table: Table) -> None:
     upsert(table, (1, "a", 1))
-    slow = table.transaction()
+    slow = Transaction(table)
     upsert(table, (1, "a", 2))
     table.clean(KeepVersions(1))
     engine.write(slow, upserts=rows((1, "a", 100)))  # finds no slice of its snapshot, and takes the key for new
@@ -585,7 +586,7 @@ def test_a_restore_takes_back_what_came_after_and_the_table_goes_on(table: Table
 
 def test_a_writer_that_had_read_what_was_taken_back_gives_way(table: Table) -> None:
     begins = old_and_new(table)
-    reader = table.transaction()
+    reader = Transaction(table)
     table.restore(begins[0])
     engine.write(reader, upserts=rows((9, "c", 9)))
     with pytest.raises(WriteConflict, match="took back what it had read"):
@@ -596,7 +597,7 @@ def test_a_writer_that_had_read_what_was_taken_back_gives_way(table: Table) -> N
 
 def test_a_writer_that_was_pending_is_rolled_back_with_the_rest(table: Table, folder: Path) -> None:
     begins = old_and_new(table)
-    writer = table.transaction()
+    writer = Transaction(table)
     engine.write(writer, upserts=rows((9, "c", 9)))
     table.restore(begins[0])
     with pytest.raises(Aborted, match="rolled back"):
@@ -662,7 +663,7 @@ def test_writers_a_cleaner_and_savepoints_at_once_lose_and_double_nothing(table:
     def write() -> None:
         mine = Table.open(table.url, settings=SETTINGS)
         for _ in range(rounds):
-            mine.transact(bump, retries=100)
+            transact(mine, bump, retries=100)
 
     def serve() -> None:
         mine = Table.open(table.url, settings=SETTINGS)

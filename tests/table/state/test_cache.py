@@ -23,6 +23,8 @@ from lockprovider.table import HeartbeatSettings, Table, TableSpec, WriteConflic
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.timeline.conflict import prefer_writer
 from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 # Whoever dies does so in the thread in which it decides.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -84,7 +86,7 @@ def dying(table: Table, part: str) -> Table:
 
 def append_and_die(table: Table, *triples: tuple[int, str, int], **extra: str) -> None:
     """The commit is decided, and not applied."""
-    txn = table.transaction()
+    txn = Transaction(table)
     txn.extra.update(extra)
     engine.insert(txn, rows(*triples))
     with pytest.raises((Died, Unavailable, PublishUnknown)):  # of the thread that decides, or of this one
@@ -132,7 +134,7 @@ def test_readers_and_writers_go_on_when_a_commit_stands_in_the_log_without_its_b
     assert (left.pending.data, left.tells_all, left.expired) == (None, False, False)
     assert content(reader) == content(another(table)) == {(1, "a", 1)}
     assert another(table).to_arrow().num_rows == 1
-    assert reader.transaction().schema_json
+    assert Transaction(reader).schema_json
     let_time_pass(table)
     assert content(reader) == {(1, "a", 1)}
     upsert(reader, (5, "a", 5))
@@ -142,7 +144,7 @@ def test_readers_and_writers_go_on_when_a_commit_stands_in_the_log_without_its_b
 
 
 def test_the_next_goes_by_a_large_commit_only_when_it_is_there(table: Table) -> None:
-    txn = another(table).transaction()
+    txn = Transaction(another(table))
     engine.write(txn, upserts=rows((1, "a", 2)))
     append_and_die(dying(table, COMPLETED), (2, "b", 2), **NOISE)
     assert not record(table.store).tells_all
@@ -152,7 +154,7 @@ def test_the_next_goes_by_a_large_commit_only_when_it_is_there(table: Table) -> 
 
 
 def test_the_next_gives_way_to_a_large_commit_that_it_has_to_put_there_first(table: Table) -> None:
-    txn, dead = another(table).transaction(), dying(table, COMPLETED).transaction()
+    txn, dead = Transaction(another(table)), Transaction(dying(table, COMPLETED))
     engine.write(txn, upserts=rows((1, "a", 2)))
     dead.extra.update(NOISE)
     engine.write(dead, upserts=rows((1, "a", 100)))
@@ -202,7 +204,7 @@ def test_a_restore_that_is_rolled_forward_after_a_new_log_has_begun_stops_who_be
     assert left.pending is not None
     assert left.pending.path.endswith("restore.requested")
     assert left.log.has(left.pending), "who begins by this log is told of the plan"
-    txn = another(table).transaction()
+    txn = Transaction(another(table))
     engine.write(txn, upserts=rows((2, "a", 3)))
     let_time_pass(table, alive=txn.begin)
     with pytest.raises(WriteConflict, match="restore"):
@@ -216,13 +218,13 @@ def test_a_restore_that_is_rolled_forward_after_a_new_log_has_begun_stops_who_be
 
 def test_a_snapshot_by_the_log_that_was_archived_since_is_a_conflict(table: Table) -> None:
     """What others had pending is not in a log, so that nobody can tell which of them was among the archived."""
-    mine, other = another(table), another(table).transaction()
+    mine, other = another(table), Transaction(another(table))
     mine.now()
     mine.may_look_for_dead()
     engine.write(other, upserts=rows((1, "a", 100)))
     for number in range(3):
         upsert(table, (50 + number, "q", number))
-    txn = mine.transaction()
+    txn = Transaction(mine)
     assert other.begin not in txn.timeline.pending_writes, "by the log"
     engine.write(txn, upserts=rows((1, "a", 7)))
     other.commit()
@@ -257,7 +259,7 @@ def test_what_a_jvm_writer_committed_is_listed_by_the_next_commit(table: Table) 
     commit_without_the_lock(mine, (1, "a", 50))
     taken_by_jvm(mine)
     asked.names.clear()
-    txn = mine.transaction()
+    txn = Transaction(mine)
     assert "list_page timeline" in asked.names
     assert content(mine) == {(1, "a", 50)}
     engine.write(txn, upserts=rows((1, "a", 51)))
@@ -270,9 +272,9 @@ def test_a_table_service_gives_way_to_a_pending_writer_that_no_log_tells_of(tabl
     runner = another(table)
     runner.now()
     runner.may_look_for_dead()
-    writer = another(table).transaction()
+    writer = Transaction(another(table))
     engine.write(writer, upserts=rows((1, "a", 5)))
-    service = runner.transaction()
+    service = Transaction(runner)
     engine.write(service, upserts=rows((1, "a", 1)))
     service.operation = "CLUSTER"
     with pytest.raises(WriteConflict, match=writer.begin):
@@ -302,7 +304,7 @@ def test_no_slice_that_was_replaced_comes_back_by_an_older_record(table: Table) 
         txn.end_partitions(["b"])
         txn.add(())
 
-    table.transact(empty)
+    transact(table, empty)
     mine = another(table)
     listed = mine.now(first)
     expected = slices(mine.memory.found(mine.snapshot(listed.timeline)))
@@ -347,7 +349,7 @@ def change(table: Table, drawn: random.Random, number: int) -> None:
         case "delete":
             table.delete(rows(*changed))
         case _:
-            table.transact(overwritten(drawn, *new))
+            transact(table, overwritten(drawn, *new))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.state import checkpoint
 from lockprovider.table.timeline.checkpoint import Checkpoint
 from lockprovider.table.timeline.view import Snapshot
+from lockprovider.table.transaction.transaction import Transaction
 
 LISTED = {"list_page files", "list_page timeline"}
 
@@ -72,7 +73,7 @@ def test_a_table_is_opened_by_five_requests_whatever_its_age(table: Table) -> No
 def test_a_fresh_writer_goes_by_it_too(table: Table) -> None:
     grown(table)
     fresh, asked = counted(table, SELDOM)
-    txn = fresh.transaction()
+    txn = Transaction(fresh)
     engine.write(txn, upserts=rows((1, "b", 100)))
     assert "list_page files" not in asked.names
     txn.commit()
@@ -105,7 +106,7 @@ def by_clean(table: Table) -> None:
 
 
 def by_rollback(table: Table) -> None:
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((77, "z", 7)))
     txn.leave()
     table.roll_back(txn.begin, force=True)

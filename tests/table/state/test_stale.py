@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
-from lockprovider.table import HistoryGone, KeepVersions, Table, Transaction
+from lockprovider.table import HistoryGone, KeepVersions, Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 Read = Callable[[Transaction], int]
 
@@ -53,7 +55,7 @@ def increment(table: Table, read: Read, meanwhile: Callable[[Table], None], *, r
             meanwhile(table)
         arrow.write(txn, upserts=rows((1, "a", read(txn) + 1)))
 
-    table.transact(work, retries=retries)
+    transact(table, work, retries=retries)
     return tries
 
 
@@ -95,7 +97,7 @@ def test_a_transaction_whose_snapshots_commits_were_archived_runs_again(table: T
             archive_away(others)
         arrow.write(txn, upserts=rows((1, "a", 11), (2, "b", 2)))
 
-    mine.transact(work, retries=1)
+    transact(mine, work, retries=1)
     assert tries == 2
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 11), (2, "b", 2)}
 
@@ -123,8 +125,8 @@ def test_a_spark_write_that_meets_a_cleaned_file_is_run_again_and_its_error_is_t
         engine.write(txn, changed)
 
     with pytest.raises(HistoryGone, match="was cleaned before it was read"):
-        table.transact(work)
+        transact(table, work)
     tries = 0
-    table.transact(work, retries=1)
+    transact(table, work, retries=1)
     assert tries == 2
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 11)}

@@ -19,11 +19,12 @@ from fsspec_cas import Store, Unavailable
 from fsspec_cas.answer import Page
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import LockSettings, PublishUnknown
-from lockprovider.table import Table, Transaction
+from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import AlreadyCommitted, WriteConflict
 from lockprovider.table.state.events import TableEvent
 from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.transaction.transaction import Transaction
 
 # Whoever dies does so in the thread in which it decides.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -78,7 +79,7 @@ def over(table: Table, backend: LocalBackend) -> Table:
 
 
 def batch(table: Table) -> Transaction:
-    txn = table.transaction()
+    txn = Transaction(table)
     txn.exactly_once(BATCH)
     engine.write(txn, upserts=rows((5, "z", 5)))
     return txn
@@ -97,7 +98,7 @@ def die_in_the_batch(table: Table) -> None:
 def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(table: Table) -> None:
     for row in ((1, "a", 11), (2, "b", 11)):
         backend = Down()
-        txn = over(table, backend).transaction()
+        txn = Transaction(over(table, backend))
         engine.write(txn, upserts=rows(row))
         backend.down = True
         with pytest.raises(PublishUnknown):
@@ -107,7 +108,7 @@ def test_of_two_commits_a_listing_that_shows_the_later_alone_shows_neither(table
     behind = Behind()
     reader = over(table, behind)
     behind.hidden, behind.meanwhile = earlier.path, lambda: table.lock.acquire(keeps_log=True).release()
-    txn = reader.transaction()
+    txn = Transaction(reader)
     assert behind.meanwhile is None
     assert [*txn.timeline.writes] == [*table.timeline().writes[:-2]]
     upsert(reader, (1, "a", 12))
@@ -118,7 +119,7 @@ def test_a_batch_that_is_decided_and_dropped_by_a_jvm_writer_is_written_again(ta
     knows_it_by_the_log = over(table, LocalBackend())
     content(knows_it_by_the_log)
     die_in_the_batch(table)
-    again = knows_it_by_the_log.transaction()
+    again = Transaction(knows_it_by_the_log)
     again.exactly_once(BATCH)
     taken_by_jvm(table)
     engine.write(again, upserts=rows((5, "z", 5)))
@@ -141,7 +142,7 @@ def test_a_batch_is_said_to_be_committed_only_when_it_is_there(table: Table) -> 
 @pytest.mark.parametrize("resumed", [False, True], ids=["again", "resumed"])
 def test_a_commit_that_was_decided_before_returns_only_when_it_is_there(table: Table, resumed: bool) -> None:
     backend = Down()
-    txn = over(table, backend).transaction()
+    txn = Transaction(over(table, backend))
     engine.write(txn, upserts=rows((3, "c", 1)))
     backend.down = True
     with pytest.raises(PublishUnknown):
@@ -159,7 +160,7 @@ def test_a_commit_that_was_decided_before_returns_only_when_it_is_there(table: T
 @pytest.mark.parametrize("extra", [{}, NOISE], ids=["its bytes go along", "its bytes are staged"])
 def test_what_may_be_decided_is_not_said_to_be_aborted_and_comes_to_be(table: Table, extra: dict[str, str]) -> None:
     backend = Down()
-    txn = over(table, backend).transaction()
+    txn = Transaction(over(table, backend))
     txn.extra.update(extra)
     engine.write(txn, upserts=rows((3, "c", 1)))
     backend.down = True
@@ -173,7 +174,7 @@ def test_what_may_be_decided_is_not_said_to_be_aborted_and_comes_to_be(table: Ta
 def test_a_listing_that_is_older_than_the_own_inflight_file_is_no_rollback(table: Table) -> None:
     backend = Behind()
     mine = over(table, backend)
-    transaction = mine.transaction()
+    transaction = Transaction(mine)
 
     def each_time() -> None:
         backend.meanwhile = each_time
@@ -248,7 +249,7 @@ def test_a_thread_that_goes_on_when_the_program_has_ended_commits(table: Table) 
 @pytest.mark.parametrize("is_known", [True, False], ids=["as it is", "a wrong twin"])
 def test_what_may_be_decided_is_not_taken_back_without_the_lock(table: Table, *, is_known: bool) -> None:
     backend = Down()
-    txn = over(table, backend).transaction()
+    txn = Transaction(over(table, backend))
     engine.write(txn, upserts=rows((3, "c", 1)))
     backend.down = True
     with pytest.raises(PublishUnknown):

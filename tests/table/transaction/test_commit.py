@@ -19,12 +19,13 @@ from lockprovider import HUDI_LOCK_PATH, Intent, LeaseLost, Lock, Log, NotAcquir
 from lockprovider.group.combine import choose
 from lockprovider.group.intent import is_over
 from lockprovider.group.intents import Intents
-from lockprovider.table import Aborted, Table, Transaction, WriteConflict
+from lockprovider.table import Aborted, Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import PROPERTIES, TIMELINE
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.decider import TableDecider
+from lockprovider.table.transaction.transaction import Transaction
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # one dies in it
 
@@ -52,7 +53,7 @@ def table(tmp_path: Path) -> Table:
 def overtaken(table: Table, other: Callable[[], object]) -> Any:
     """A transaction that updates key 1, and is overtaken between its reads and the lock."""
     backend = Held(other)
-    txn = Table(Store(backend, table.url), table.url, settings=SETTINGS).transaction()
+    txn = Transaction(Table(Store(backend, table.url), table.url, settings=SETTINGS))
     engine.write(txn, upserts=rows((1, "a", 100)))
     backend.armed = True
     try:
@@ -87,7 +88,7 @@ def test_a_publish_that_has_to_be_rolled_forward_first_is_seen(table: Table) -> 
 
     def decided_but_not_applied() -> None:
         backend = Stops()
-        txn = Table(Store(backend, table.url), table.url, settings=SETTINGS).transaction()
+        txn = Transaction(Table(Store(backend, table.url), table.url, settings=SETTINGS))
         engine.write(txn, upserts=rows((1, "a", 10)))
         backend.armed = True
         with pytest.raises((Stopped, PublishUnknown)):  # of this thread, or of the one that decides
@@ -105,7 +106,7 @@ def test_the_completion_time_exceeds_all_that_was_seen_whatever_another_thread_l
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another's clock is ahead; a listing of another thread began before its commit and ends after mine was judged."""
-    before, real, txn = table.timeline(), Lock.commit, table.transaction()
+    before, real, txn = table.timeline(), Lock.commit, Transaction(table)
     engine.write(txn, upserts=rows((4, "d", 4)))
     ahead = ManualClock(Machine().now_ms() / 1000 + 3600)
     its = upsert(Table(Store(LocalBackend(), table.url), table.url, settings=SETTINGS, world=ahead), (2, "b", 2))
@@ -122,7 +123,7 @@ def test_the_completion_time_exceeds_all_that_was_seen_whatever_another_thread_l
 
 def lost(table: Table, monkeypatch: pytest.MonkeyPatch, *, alive: bool = True) -> Transaction:
     """One whose commit is posted when nobody can say any more what became of it, nor withdraw it."""
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((3, "c", 3)))
 
     def commit(_: Lock, intent: Intent, *__: Any) -> Any:
@@ -251,7 +252,7 @@ def test_one_that_was_not_decided_in_time_asks_again_under_another_name(
         return commit(lock, intent, *args)
 
     monkeypatch.setattr(Lock, "commit", late_at_first)
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", 100)))
     with pytest.raises(NotAcquired):
         txn.commit()

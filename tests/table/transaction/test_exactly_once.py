@@ -10,7 +10,7 @@ from patience import until
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
 from fsspec_cas import Machine
-from lockprovider.table import HeartbeatSettings, Table, Transaction
+from lockprovider.table import HeartbeatSettings, Table
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import Aborted, AlreadyCommitted
@@ -18,6 +18,7 @@ from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.transaction.transaction import Transaction
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def begun(table: Table, once: BatchId, id_: int) -> Transaction:
-    txn = table.transaction()
+    txn = Transaction(table)
     txn.exactly_once(once)
     arrow.write(txn, upserts=rows((id_, "a", id_)))
     return txn
@@ -60,7 +61,7 @@ def test_other_peoples_notes_are_no_batches_of_ours(text: str) -> None:
 
 
 def test_an_instant_begun_by_one_process_is_committed_by_another(table: Table) -> None:
-    begins = table.transaction()
+    begins = Transaction(table)
     writer = for_tasks(begins, table.schema())
     plain, keys, _ = writer.keyed(rows((1, "a", 1)))
     stat = writer.insert("a", plain, keys, "0-0-0")
@@ -73,7 +74,7 @@ def test_an_instant_begun_by_one_process_is_committed_by_another(table: Table) -
 
 
 def test_an_instant_that_others_rolled_back_cannot_be_taken_up(table: Table) -> None:
-    begins = table.transaction()
+    begins = Transaction(table)
     begins.start()
     begins.rollback()
     with pytest.raises(Aborted, match=f"instant {begins.begin} is not pending any more"):

@@ -30,6 +30,8 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.services import rollback
 from lockprovider.table.state.heartbeat import WriterHeartbeat
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -62,12 +64,13 @@ def test_a_spec_that_names_no_column_is_refused_before_anything_is_written(tmp_p
 
 def test_upserts_replace_insert_and_delete_by_key(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "a", 2), (3, "b", 3))
-    result = table.transact(
+    result = transact(
+        table,
         lambda txn: engine.write(
             txn,
             upserts=rows((2, "a", 20), (4, "b", 4)),
             deletes=pa.table({"id": [3, 99], "part": ["b", "b"]}),
-        )
+        ),
     )
     assert content(table) == {(1, "a", 1), (2, "a", 20), (4, "b", 4)}
     assert (result.inserted, result.updated, result.deleted) == (1, 1, 1)
@@ -76,13 +79,13 @@ def test_upserts_replace_insert_and_delete_by_key(table: Table) -> None:
 def test_a_key_that_is_upserted_and_deleted_at_once_is_deleted(table: Table) -> None:
     upsert(table, (1, "a", 1))
     delete = pa.table({"id": [1, 2], "part": ["a", "a"]})
-    table.transact(lambda txn: engine.write(txn, upserts=rows((1, "a", 5), (2, "a", 5), (3, "a", 5)), deletes=delete))
+    transact(table, lambda txn: engine.write(txn, upserts=rows((1, "a", 5), (2, "a", 5), (3, "a", 5)), deletes=delete))
     assert content(table) == {(3, "a", 5)}
 
 
 def test_all_rows_of_a_file_group_can_be_deleted(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
-    table.transact(lambda txn: engine.write(txn, deletes=pa.table({"id": [1], "part": ["a"]})))
+    transact(table, lambda txn: engine.write(txn, deletes=pa.table({"id": [1], "part": ["a"]})))
     assert content(table) == {(2, "b", 2)}
     upsert(table, (1, "a", 7))
     assert content(table) == {(1, "a", 7), (2, "b", 2)}
@@ -90,7 +93,7 @@ def test_all_rows_of_a_file_group_can_be_deleted(table: Table) -> None:
 
 def test_of_two_writers_of_one_file_group_the_later_gives_way_and_leaves_nothing(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
-    first, second = table.transaction(), table.transaction()
+    first, second = Transaction(table), Transaction(table)
     engine.write(first, upserts=rows((1, "a", 10)))
     engine.write(second, upserts=rows((1, "a", 100)))
     won = first.commit()
@@ -108,14 +111,14 @@ def test_one_that_gives_way_is_taken_back_without_the_lock_whose_log_goes_on(tab
     for value in (1, 2):
         upsert(table, (1, "a", value))
     before = record(table.store).log
-    first, second = table.transaction(), table.transaction()
+    first, second = Transaction(table), Transaction(table)
     engine.write(first, upserts=rows((1, "a", 10)))
     engine.write(second, upserts=rows((1, "a", 100)))
     first.commit()
     with pytest.raises(WriteConflict):
         second.commit()
     second.rollback()
-    given_up = table.transaction()
+    given_up = Transaction(table)
     engine.write(given_up, upserts=rows((2, "b", 1)))
     given_up.rollback()
     after = record(table.store).log
@@ -129,7 +132,7 @@ def test_one_that_gives_way_is_taken_back_without_the_lock_whose_log_goes_on(tab
 
 def test_it_does_not_matter_who_began_first(table: Table) -> None:
     upsert(table, (1, "a", 1))
-    first, second = table.transaction(), table.transaction()
+    first, second = Transaction(table), Transaction(table)
     engine.write(first, upserts=rows((1, "a", 10)))
     engine.write(second, upserts=rows((1, "a", 100)))
     second.commit()
@@ -141,7 +144,7 @@ def test_it_does_not_matter_who_began_first(table: Table) -> None:
 
 def test_writers_of_different_file_groups_both_succeed_whatever_the_order(table: Table) -> None:
     upsert(table, (1, "a", 1), (2, "b", 2))
-    first, second = table.transaction(), table.transaction()
+    first, second = Transaction(table), Transaction(table)
     engine.write(first, upserts=rows((1, "a", 10)))
     engine.write(second, upserts=rows((2, "b", 20)))
     second.commit()
@@ -152,7 +155,7 @@ def test_writers_of_different_file_groups_both_succeed_whatever_the_order(table:
 def test_an_instant_that_began_before_a_finished_one_still_conflicts_with_it(table: Table) -> None:
     """The set of completed instants is compared, not begin times."""
     upsert(table, (1, "a", 1))
-    early = table.transaction()
+    early = Transaction(table)
     early.start()
     upsert(table, (1, "a", 10))
     engine.write(early, upserts=rows((1, "a", 100)))
@@ -178,7 +181,7 @@ def test_a_conflict_is_retried_from_a_fresh_snapshot_until_every_update_counts(u
 
     def work() -> None:
         mine = Table.open(url, settings=SETTINGS)
-        conflicts.extend(mine.transact(bump, retries=100).conflicts for _ in range(5))
+        conflicts.extend(transact(mine, bump, retries=100).conflicts for _ in range(5))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -230,7 +233,7 @@ def test_a_rollback_does_not_take_the_begin_time_of_a_writer(tmp_path: Path) -> 
         writers.append(time)
 
     other = Table(Store(Intruder(".rollback.requested", begin), str(folder)), str(folder), settings=SETTINGS)
-    lost = other.transaction()
+    lost = Transaction(other)
     engine.write(lost, upserts=rows((1, "a", 3)))
     upsert(table, (1, "a", 2))
     with pytest.raises(WriteConflict):
@@ -250,7 +253,7 @@ def test_when_the_retries_are_used_up_the_conflict_comes_out(table: Table) -> No
         upsert(table, (1, "a", 10))
 
     with pytest.raises(WriteConflict):
-        table.transact(overtaken, retries=2)
+        transact(table, overtaken, retries=2)
     assert content(table) == {(1, "a", 10)}
     assert table.timeline().pending_writes == ()
 
@@ -265,7 +268,7 @@ def test_a_function_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        table.transact(broken)
+        transact(table, broken)
     assert data_files(tmp_path / "t") == before
     assert not list((tmp_path / "t" / ".hoodie" / ".temp").rglob("*.marker.*"))
     assert not list((tmp_path / "t" / ".hoodie" / ".heartbeat").iterdir())
@@ -274,7 +277,7 @@ def test_a_function_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> None:
     upsert(table, (1, "a", 1))
-    slow = table.transaction()
+    slow = Transaction(table)
     engine.write(slow, upserts=rows((1, "a", 100)))
     slow._instant.heartbeat.stop()  # as a paused process would: the file is gone, so it counts as dead
     upsert(Table(table.store, table.url, settings=SETTINGS), (2, "b", 2))  # its first looks for dead ones
@@ -285,7 +288,7 @@ def test_a_writer_that_was_rolled_back_cannot_commit_any_more(table: Table) -> N
 
 def test_the_files_of_a_failed_task_attempt_are_not_part_of_the_commit(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    txn = table.transaction()
+    txn = Transaction(table)
 
     writer = for_tasks(txn, table.schema())
     plain, keys, _ = writer.keyed(rows((1, "a", 1)))
@@ -305,7 +308,7 @@ def test_a_table_of_another_version_is_refused_and_not_touched(tmp_path: Path) -
     with pytest.raises(UnsupportedTable, match=r"version=6"):
         Table.open(table.url)
     with pytest.raises(UnsupportedTable, match=r"version=6"):
-        table.transaction()
+        Transaction(table)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -313,7 +316,7 @@ def test_properties_that_change_under_a_transaction_abort_it(tmp_path: Path) -> 
     made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     world = Later()
     table = Table(made.store, made.url, settings=SETTINGS, world=world)
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", 1)))
     world.passed_s = 1.0
     properties = tmp_path / "t" / ".hoodie" / "hoodie.properties"
@@ -328,7 +331,7 @@ def test_without_the_conflict_check_an_update_is_lost(tmp_path: Path) -> None:
     unchecked = replace(SETTINGS, resolution=lambda mine, others: None)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=unchecked)
     upsert(table, (1, "a", 0), (2, "a", 0))
-    first, second = table.transaction(), table.transaction()
+    first, second = Transaction(table), Transaction(table)
     engine.write(first, upserts=rows((1, "a", 1)))
     engine.write(second, upserts=rows((2, "a", 1)))
     first.commit()

@@ -47,6 +47,7 @@ from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Where, plan_scan
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import AsOf, Snapshot
+from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -151,7 +152,7 @@ def insert_overwrite(
 
 def read(
     spark: SparkSession,
-    source: TableContext | Transaction,
+    source: TableContext | AnyTransaction,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     *,
@@ -190,15 +191,16 @@ def read(
     return rows if sql is None else rows.where(sql).select(*names)
 
 
-def _seen(source: TableContext | Transaction, as_of: str | datetime | AsOf | None) -> tuple[TableContext, Snapshot]:
+def _seen(source: TableContext | AnyTransaction, as_of: str | datetime | AsOf | None) -> tuple[TableContext, Snapshot]:
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
     if as_of is not None:
         raise InvalidInput("a transaction reads its own snapshot: read the past from the table")
-    return source.table, source.snapshot
+    txn = inside(source)
+    return txn.table, txn.snapshot
 
 
-def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
+def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFrame | None = None) -> None:
     """Write changes into `txn`: rows to insert or replace by key, and keys (with partition columns) to delete.
 
     A key that is in both is deleted. Rows have all columns of the table: a missing one would erase what is there. Once
@@ -207,6 +209,7 @@ def write(txn: Transaction, upserts: DataFrame | None = None, deletes: DataFrame
     Raises:
         InvalidRecords: a key is null, a column is missing, or one does not fit the table.
     """
+    txn = inside(txn)
     given = [frame for frame in (upserts, deletes) if frame is not None]
     if not given:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
@@ -226,7 +229,7 @@ def _change(txn: Transaction, writer: GroupWriter, changes: DataFrame) -> None:
         keyed.unpersist()
 
 
-def insert(txn: Transaction, rows: DataFrame) -> None:
+def insert(txn: AnyTransaction, rows: DataFrame) -> None:
     """Write rows as new ones, without looking whether their keys are there: one Spark job, no lookup.
 
     One file for each Spark partition and table partition in it: repartition first, if these are many. A missing column
@@ -239,6 +242,7 @@ def insert(txn: Transaction, rows: DataFrame) -> None:
     Raises:
         InvalidRecords: a key is null or comes twice in a Spark partition, or a column does not fit the table.
     """
+    txn = inside(txn)
     txn.operation = "INSERT"
     writer = for_tasks(txn, txn.table.schema(txn.timeline))
     jobs.check_named(writer, rows)
@@ -248,7 +252,7 @@ def insert(txn: Transaction, rows: DataFrame) -> None:
     jobs.run_and_add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
 
 
-def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
+def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
     """End all file groups that these partitions have in the snapshot, and write the rows as new ones.
 
     The partitions are paths, as folders are named; None takes those that the rows are for, by one more Spark job. First
@@ -257,6 +261,7 @@ def overwrite(txn: Transaction, rows: DataFrame, partitions: Iterable[str] | Non
     Raises:
         InvalidRecords: a row is for another partition, or something was written already.
     """
+    txn = inside(txn)
     schema = txn.table.schema(txn.timeline)
     planner = GroupWriter(txn.table.place, "", txn.config, schema)
     named = jobs.check_named(planner, rows)
@@ -293,7 +298,7 @@ def _overwrite_buckets(
 
 
 def delete_where(
-    spark: SparkSession, txn: Transaction, where: str, partitions: Iterable[str] | None = None, *, alias: str = "t"
+    spark: SparkSession, txn: AnyTransaction, where: str, partitions: Iterable[str] | None = None, *, alias: str = "t"
 ) -> None:
     """Delete the rows for which `where` is true (not those for which it is null): one Spark job.
 
@@ -302,6 +307,7 @@ def delete_where(
     Raises:
         InvalidRecords: the write was refused; pyspark's own errors for a condition that is no SQL.
     """
+    txn = inside(txn)
     txn.operation = "DELETE"
     schema = txn.table.schema(txn.timeline)
     seen = jobs.mentioned(where, schema)

@@ -28,8 +28,9 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import FileSlice
+from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
-from lockprovider.table.transaction.transaction import CommitResult, Transaction
+from lockprovider.table.transaction.transaction import CommitResult
 
 _CLAUSE, _MOST = "__clause", "__most"
 
@@ -76,7 +77,7 @@ def merge(
     return transact(table, lambda txn: merge_into(txn, source, *clauses), retries=retries, extra=extra)
 
 
-def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
+def merge_into(txn: AnyTransaction, source: DataFrame, *clauses: Clause, names: tuple[str, str] = ("t", "s")) -> None:
     """Merge `source`, which has the key and partition columns and any others, into the table.
 
     `names` are what the clauses call the table's row and the source's.
@@ -84,6 +85,7 @@ def merge_into(txn: Transaction, source: DataFrame, *clauses: Clause, names: tup
     Raises:
         InvalidRecords: the source has a key twice, a clause sets a key column or one that is not there, or no clause.
     """
+    txn = inside(txn)
     txn.operation = "UPSERT"
     writer = for_tasks(txn, txn.table.schema(txn.timeline))
     named = jobs.check_named(writer, source)

@@ -20,6 +20,7 @@ from lockprovider.table.engines.spark import functions
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.transaction.handle import TransactionHandle
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -36,7 +37,7 @@ def upserts(
 
 def batches(
     table: TableContext,
-    change: Callable[[Transaction, DataFrame], object],
+    change: Callable[[TransactionHandle, DataFrame], object],
     *,
     stream_id: str | None = None,
     retries: int = RETRIES,
@@ -52,7 +53,7 @@ def batches(
 
         def run(txn: Transaction) -> None:
             txn.exactly_once(batch_id)
-            change(txn, rows)
+            change(TransactionHandle(txn), rows)
 
         try:
             transact(table, run, retries=retries)

@@ -28,6 +28,8 @@ from lockprovider.observe.audit_log import set_enabled
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services.rollback import roll_back
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     """A table with four commits, an overwrite and a writer that gave way."""
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     upsert(table, (1, "a", 1), (2, "b", 2))
-    late = table.transaction()
+    late = Transaction(table)
     engine.write(late, upserts=rows((1, "a", 100)))
     upsert(table, (1, "a", 2))
     with pytest.raises(WriteConflict):
@@ -43,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     roll_back(late.table, late.begin, own=True)  # as others do
     late.rollback()
     overwrite(table, ["b"], (3, "b", 3))
-    table.transact(lambda txn: (txn.extra.update(writer="nightly"), engine.write(txn, upserts=rows((4, "c", 4)))))
+    transact(table, lambda txn: (txn.extra.update(writer="nightly"), engine.write(txn, upserts=rows((4, "c", 4)))))
     at_rest(table)
     return tmp_path / "t"
 
@@ -130,7 +132,7 @@ def test_log_and_timeline_agree_with_the_folder(folder: Path, run: Any) -> None:
     names = {name for name in timeline_names(folder) if "_" in name}
     assert {f"{one['begin']}_{one['completed']}.{one['action']}" for one in told} == names
     assert {one["state"] for one in told} == {"completed"}
-    pending = Table.open(str(folder), settings=SETTINGS).transaction()
+    pending = Transaction(Table.open(str(folder), settings=SETTINGS))
     begin = pending.start()
     assert run("timeline", folder, "--last", 1, "--json").said[0] == {
         "begin": begin,
@@ -220,7 +222,7 @@ def test_a_restore_names_what_it_takes_back_by_completion(
     folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table.open(str(folder), settings=SETTINGS)
-    began_first = table.transaction()
+    began_first = Transaction(table)
     engine.write(began_first, upserts=rows((8, "d", 8)))
     target = upsert(table, (9, "e", 9)).instant
     began_first.commit()
@@ -234,7 +236,7 @@ def test_a_restore_names_what_it_takes_back_by_completion(
 
 def test_rollback_spares_the_living_and_takes_the_dead(folder: Path, run: Any) -> None:
     table = Table.open(str(folder), settings=SETTINGS)
-    living, dead = table.transaction(), table.transaction()
+    living, dead = Transaction(table), Transaction(table)
     engine.write(living, upserts=rows((8, "a", 8)))
     engine.write(dead, upserts=rows((9, "a", 9)))
     dead._instant.heartbeat.stop()
@@ -289,7 +291,7 @@ def test_who_waited_for_the_lock_is_drawn_from_its_audit_and_without_one_it_is_s
     set_enabled(store, places(HUDI_LOCK_PATH).switch, enabled=True, timeout_s=10)
     logs = [AuditLog(store), AuditLog(store)]
     other, table = Lock(store, audit=logs[0]), Table(store, str(folder), settings=SETTINGS, audit=logs[1])
-    txn = table.transaction()
+    txn = Transaction(table)
     engine.write(txn, upserts=rows((1, "a", 77)))
     with ThreadPoolExecutor(1) as pool:
         with other.acquire():

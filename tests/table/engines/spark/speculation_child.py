@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 from table.engines.spark import spark_tables
 from table.own_process import tell
 
-from lockprovider.table import Table, Transaction
+from lockprovider.table import Table
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.java import FAST_START, find_java
 from lockprovider.table.engines.spark import jobs
+from lockprovider.table.transaction.transaction import Transaction
 
 PATIENCE_S = 150.0
 SETTINGS = {

@@ -12,10 +12,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from table.engines.spark.spark_tables import TRIPLE
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, upsert
 
-from lockprovider.table import Aborted, Table, Transaction
+from lockprovider.table import Aborted, Table
 from lockprovider.table.engines.spark import jobs, tasks
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.transaction.retry import transact
+from lockprovider.table.transaction.transaction import Transaction
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def test_a_task_that_dies_after_writing_is_tried_again_and_its_rows_are_there_on
         jobs.run_and_add(txn, stats.mapInArrow(fail_the_first_attempt, stats.schema))
 
     before = data_files(Path(table.url))
-    result = table.transact(write)
+    result = transact(table, write)
     added = data_files(Path(table.url)) - before
     assert len(added) == len(result.file_groups), "a file of the first attempt is left"
     expected = {(1, "a", 1)} | {(n, "ab"[n % 2], n) for n in range(10, 30)}
@@ -71,7 +73,7 @@ class Attempts:
 
 
 def test_two_attempts_report_the_same_files_and_write_them_once(table: Table) -> None:
-    txn = table.transaction()
+    txn = Transaction(table)
     attempts = Attempts(txn)
     before = data_files(Path(table.url))
     first, second = attempts.once(), attempts.once()
@@ -83,7 +85,7 @@ def test_two_attempts_report_the_same_files_and_write_them_once(table: Table) ->
 
 
 def test_an_attempt_that_comes_after_the_commit_changes_nothing(table: Table) -> None:
-    txn = table.transaction()
+    txn = Transaction(table)
     attempts = Attempts(txn)
     txn.add(attempts.once())
     txn.commit()
@@ -94,7 +96,7 @@ def test_an_attempt_that_comes_after_the_commit_changes_nothing(table: Table) ->
 
 
 def test_the_wrong_twin_that_names_files_by_attempt_shows_a_row_twice(table: Table) -> None:
-    txn = table.transaction()
+    txn = Transaction(table)
     attempts = Attempts(txn)
     txn.add(attempts.once())
     txn.commit()
@@ -104,7 +106,7 @@ def test_the_wrong_twin_that_names_files_by_attempt_shows_a_row_twice(table: Tab
 
 
 def test_an_attempt_that_comes_after_the_rollback_removes_its_file(table: Table) -> None:
-    txn = table.transaction()
+    txn = Transaction(table)
     attempts = Attempts(txn)
     txn.rollback()
     with pytest.raises(Aborted, match="rolled back while a task still wrote"):
@@ -114,7 +116,7 @@ def test_an_attempt_that_comes_after_the_rollback_removes_its_file(table: Table)
 
 
 def test_attempts_whose_rows_differ_are_refused(table: Table) -> None:
-    txn = table.transaction()
+    txn = Transaction(table)
     attempts = Attempts(txn)
     attempts.once()
     with pytest.raises(Aborted, match="written twice, with different rows"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import ExitStack
+import shlex
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from fsspec_cas import CasError
@@ -28,6 +30,7 @@ def add(commands: Commands) -> None:
     demo.add_argument("--url", help="where the table is: a folder, or s3://BUCKET/FOLDER (default: a new folder)")
     add_storage_options(demo)
     demo.add_argument("--serve", action="store_true", help="start an S3 server on loopback and use it")
+    demo.add_argument("--keep", action="store_true", help="with --serve: let the server run until Ctrl-C")
     demo.add_argument("--fast", action="store_true", help="three months instead of twelve")
     demo.add_argument("--out", type=Path, metavar="FILE.svg", help="where the picture goes")
     demo.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -51,6 +54,8 @@ def _run_demo(chosen: Any) -> int:
 
     if chosen.serve and chosen.url:
         return _refuse("--serve starts a store of its own: leave out --url")
+    if chosen.keep and not chosen.serve:
+        return _refuse("--keep lets the server of --serve run: give both; a table elsewhere stays anyway")
     try:
         check_modules()
         return _demo_with_modules(chosen)
@@ -75,7 +80,20 @@ def _demo_with_modules(chosen: Any) -> int:
         except (NoJava, CasError, TableError) as reason:
             return _refuse(str(reason))
         print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else report.text(result))
+        if chosen.serve:
+            _end_with(url, options, keep=chosen.keep)
         return DONE if result.ok else REFUSED
+
+
+def _end_with(url: str, options: dict[str, Any], *, keep: bool) -> None:
+    """Say on stderr what becomes of the server, and let it run if asked to."""
+    if not keep:
+        complain("lockprovider", f"{url} ended with its server; --serve --keep lets it run until Ctrl-C")
+        return
+    command = f"lockprovider table log {url} --storage-options {shlex.quote(json.dumps(options))}"
+    complain("lockprovider", f"the server runs until Ctrl-C; elsewhere: {command}")
+    with suppress(KeyboardInterrupt):
+        Event().wait()
 
 
 def _refuse(sentence: str) -> int:

@@ -23,17 +23,19 @@ _KINDS: dict[Action, BarKind] = {
 _WRITER = "writer"  # the key of a commit's extra metadata that names its lane
 
 
-def bars(table: Table, tenures: Sequence[Tenure]) -> list[Bar]:
-    """All instants; `tenures` tell who held the lock when, as far as that is known."""
+def bars(table: Table, tenures: Sequence[Tenure], last: int | None = None) -> list[Bar]:
+    """All instants, or those that began last; `tenures` tell who held the lock when, as far as that is known."""
     now = table.timeline()
     ends = [to_ms(i.completion or i.begin) for i in now.instants]
     made_ms = {entry.path: entry.modified_ms for entry in table.data_files() if entry.modified_ms} if tenures else {}
     kept = {i.begin for i in now.instants if i.action is Action.SAVEPOINT and i.is_completed}
-    done = (instant for instant in now.instants if _is_drawn(instant))
+    done = sorted((instant for instant in now.instants if _is_drawn(instant)), key=lambda i: i.begin)
+    done = done[-last:] if last else done
     found = [replace(_done(table, one, made_ms, tenures), savepoint=one.begin in kept) for one in done]
     pending = (begin for action in (*Action,) if action is not Action.SAVEPOINT for begin in now.pending(action))
     still = [Bar(to_ms(b), max(ends, default=0), "pending", f"{b} is pending") for b in sorted({*pending})]
-    return found + still + _undone(table, now)
+    every = sorted(found + still + _undone(table, now), key=lambda bar: bar.start_ms)
+    return every[-last:] if last else every
 
 
 def with_lock(bar: Bar, ready_ms: int | None, tenures: Sequence[Tenure]) -> Bar:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from lockprovider.observe.svg import FAINT, GRID, INK, RED, Scale, heading, sheet, text, tick
+from lockprovider.observe.svg import FAINT, GRID, INK, RED, WIDTH, Scale, heading, sheet, text, tick
 from lockprovider.table.format.instant import format_ms
 from lockprovider.words import count, span
 
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 Holding = tuple[int, int, str]  # from, until, who
 _TOP, _LANE, _BAR, _AXIS, _LEGEND = 84, 30, 16, 34, 44
-_TICKS, _LETTERS, _SAMPLE_PX = 8, 14, 118
+_TICKS, _LETTERS, _SAMPLE_PX, _LAST_LABEL = 8, 14, 118, 60
 _WAIT = "#b9d3f0"
 _COLOURS: dict[BarKind, str] = {
     "write": "#3b78c3",
@@ -62,13 +62,14 @@ def draw_timeline(bars: Sequence[Bar], title: str, holdings: Sequence[Holding] =
     """The picture."""
     placed, names = lanes(bars)
     start = min((bar.start_ms for bar in bars), default=0)
-    scale = Scale(start, max([bar.end_ms for bar in bars] + [start + 1]), left=152)
+    end = max([bar.end_ms for bar in bars] + [start + 1])
+    scale = Scale(start, end, left=152, right=WIDTH - _LAST_LABEL)
     shown = [one for one in holdings if one[1] >= scale.start_ms and one[0] <= scale.end_ms]
     bottom = _TOP + _LANE * (len(names) + bool(shown))
     body = [
         *heading(title, _words(bars, shown)),
         *_axis(scale, bottom),
-        *(_name(number, name) for number, name in enumerate([*names, *(["the lock"] if shown else [])])),
+        *(_name(number, name) for number, name in enumerate([*_once(names), *(["the lock"] if shown else [])])),
         *(part for bar, lane in placed for part in _bar(bar, lane, scale)),
         *(_holding(one, len(names), scale) for one in shown),
         *_legend(bottom + _AXIS),
@@ -88,6 +89,11 @@ def lanes(bars: Sequence[Bar]) -> tuple[list[tuple[Bar, int]], list[str]]:
         placed.append((bar, lane))
     order = sorted(range(len(busy)), key=lambda n: (busy[n][0] == "table services", busy[n][0], n))
     return [(bar, order.index(lane)) for bar, lane in placed], [busy[n][0] for n in order]
+
+
+def _once(names: Sequence[str]) -> list[str]:
+    """Each name beside the first of its lanes: the others are what overlaps."""
+    return ["" if name in names[:number] else name for number, name in enumerate(names)]
 
 
 def _words(bars: Sequence[Bar], holdings: Sequence[Holding]) -> str:

@@ -48,6 +48,13 @@ def _add_last(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last", type=int, metavar="N", help="only the latest N")
 
 
+def _last(arguments: Any) -> int | None:
+    last: int | None = arguments.last
+    if last is not None and last < 1:
+        raise InvalidInput(f"--last {last} must be above zero")
+    return last
+
+
 def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", metavar="PATH", help="only this partition, as its folder is named")
     parser.add_argument("--as-of", metavar="TIME", help="as of this completion time, 14 or 17 digits, UTC")
@@ -58,15 +65,16 @@ def _info(arguments: Any) -> int:
 
 
 def _log(arguments: Any) -> int:
-    return say_answer(arguments, answers.log(opened(arguments), arguments.last))
+    return say_answer(arguments, answers.log(opened(arguments), _last(arguments)))
 
 
 def _timeline(arguments: Any) -> int:
+    last = _last(arguments)
     table = opened(arguments)
     if arguments.svg is None:
-        return say_answer(arguments, answers.timeline(table, arguments.last))
+        return say_answer(arguments, answers.timeline(table, last))
     tenures = _tenures(table)
-    found = bars(table, tenures)
+    found = bars(table, tenures, last)
     picture = draw_timeline(
         found, f"{table.config().name} at {table.url}", [(s.start_ms, s.end_ms, s.owner) for s in tenures]
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from fsspec_cas import Store, Unavailable
 from lockprovider import cli
 from lockprovider.demo import target
 from lockprovider.demo.compare import Comparison, Difference
@@ -24,7 +28,7 @@ def report(proof: Comparison | None = SAME, deaths: tuple[Death, ...] = ()) -> R
     return Report("t", tallies, deaths, proof, "hudi-rs", "no such file", "run.svg", 12.0)
 
 
-@pytest.mark.parametrize("words", [["-o", "key"], ["--serve", "--url", "x"], ["--url", "nosuch://b/t"]])
+@pytest.mark.parametrize("words", [["-o", "key"], ["--serve", "--url", "x"], ["--keep"], ["--url", "nosuch://b/t"]])
 def test_what_keeps_it_from_starting_is_one_sentence(words, capsys):
     assert cli.main(["demo", *words]) == 2
     assert capsys.readouterr().err.startswith("lockprovider: ")
@@ -85,3 +89,27 @@ def test_a_missing_extra_is_named_with_what_to_install(monkeypatch):
     monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: None if name == "hudi" else object())
     with pytest.raises(CannotStart, match=r"hudi not installed: .*pip install 'fsspec-cas\[demo\]'"):
         target.check_modules()
+
+
+SERVED = """
+from lockprovider.commands.demo import _end_with
+from lockprovider.demo.serve import SeaweedFS
+with SeaweedFS() as server:
+    _end_with("s3://demo/flights", server.storage_options, keep=True)
+"""
+
+
+def test_a_server_that_is_kept_can_be_asked_until_ctrl_c_and_is_gone_then():
+    with subprocess.Popen([sys.executable, "-c", SERVED], stderr=subprocess.PIPE, text=True) as keeps:
+        said = keeps.stderr.readline()
+        assert said.startswith(
+            "lockprovider: the server runs until Ctrl-C; elsewhere: lockprovider table log s3://demo/"
+        )
+        words = shlex.split(said.partition("elsewhere: ")[2])
+        options = json.loads(words[words.index("--storage-options") + 1])
+        store = Store.from_url("s3://demo/flights", options)
+        store.put_if_absent("there", b"yes").unwrap()
+        keeps.send_signal(signal.SIGINT)
+        assert keeps.wait(60) == 0
+    with pytest.raises(Unavailable):
+        store.read("there", timeout=5)

@@ -25,6 +25,7 @@ from lockprovider.commands.table.bars import with_lock
 from lockprovider.commands.table.picture import Bar, draw_timeline, lanes
 from lockprovider.observe.audit import Tenure, places
 from lockprovider.observe.audit_log import set_enabled
+from lockprovider.observe.svg import WIDTH
 from lockprovider.table import Table, WriteConflict
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services.rollback import roll_back
@@ -274,6 +275,21 @@ def test_the_timeline_is_drawn(folder: Path, run: Any) -> None:
     assert sum("was rolled back by" in title for title in titles) == 1
     assert "savepoint" in titles
     assert "nightly" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_of_the_timeline_the_latest_are_drawn_each_lane_named_once_and_no_label_cut_off(folder: Path, run: Any) -> None:
+    svg = folder.parent / "t.svg"
+    assert run("timeline", folder, "--svg", svg, "--last", 2, "--json").said["instants"] == 2
+    drawn = {title[:17] for title in titles_of(svg)}
+    every = {instant.begin for instant in Table.open(str(folder)).timeline().instants}
+    assert drawn == {*sorted(every)[-2:]}
+    refused = run("timeline", folder, "--last", 0)
+    assert (refused.code, "--last 0 must be above zero" in refused.err) == (2, True)
+    bars = [Bar(0, 10, "write", "one"), Bar(5, 15, "write", "two"), Bar(7, 20, "write", "three")]
+    texts = [*ET.fromstring(draw_timeline(bars, "t")).iter("{http://www.w3.org/2000/svg}text")]  # noqa: S314 - our own
+    assert [text.text for text in texts].count("writers") == 1
+    widest = max(float(text.get("x", "0")) for text in texts if text.get("text-anchor") == "middle")
+    assert widest + 45 < WIDTH, "a time has 12 letters of 7 pixels, half of them to the right of its line"
 
 
 def titles_of(svg: Path) -> list[str]:

@@ -51,8 +51,21 @@ class _Version(argparse.Action):
         parser.exit(DONE)
 
 
-def log_to_stderr(verbose: int) -> None:
-    """Show what the loggers of this distribution say, in as much detail as `-v` was given."""
+class _Complaints(logging.Handler):
+    """Warnings, as everything that a command says on stderr."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(logging.WARNING)
+        self.program = program
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(self.program, record.getMessage())
+
+
+def log_to_stderr(program: str, verbose: int) -> None:
+    """Show what the loggers of this distribution say, in as much detail as `-v` was given; warnings always."""
+    for name in ("fsspec_cas", "lockprovider"):
+        logging.getLogger(name).handlers = [] if verbose else [_Complaints(program)]
     if verbose:
         logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
         for name in ("fsspec_cas", "lockprovider"):
@@ -108,7 +121,7 @@ def run(program: str, arguments: Any, command: Run, code_of: Callable[[Exception
 
     `code_of` says the code of an error that the program knows and this module does not, else None.
     """
-    log_to_stderr(getattr(arguments, "verbose", 0))
+    log_to_stderr(program, getattr(arguments, "verbose", 0))
     try:
         return int(command(arguments))
     except KeyboardInterrupt as stop:

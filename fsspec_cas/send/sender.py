@@ -72,8 +72,8 @@ class Sender:
         Raises:
             Unavailable: there was none within `timeout`.
         """
-        tries, failures, why, floor = self._tries(timeout), 0, "the timeout had passed", None
-        while left := await tries.pause(failures, floor):
+        tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
+        while left := await tries.pause(failures, floor, why):
             answer = self._heard("request", path, await tries.spend(ask(left)))
             if not isinstance(answer, (NotNow, NoAnswer)):
                 return answer
@@ -109,7 +109,7 @@ class Sender:
         self, progress: WriteProgress, step: Next, send: Sending, data: bytes | None, timeout: float
     ) -> Outcome:
         """Do what `resolve` says until it knows, or until the deadline; `data` is for whoever takes it up later."""
-        tries = self._tries(timeout)
+        tries = self._tries(progress.write.path, timeout)
         try:
             while True:
                 match step:
@@ -121,7 +121,7 @@ class Sender:
                         _blame_the_store(progress.write, why)
                     case Send() | ReadHead() | Adapt():
                         floor = None if isinstance(step, Adapt) else step.retry_after_s
-                        left = await tries.pause(step.after_failures, floor)
+                        left = await tries.pause(step.after_failures, floor, progress.why)
                 if left <= 0:
                     return _out_of_time(progress, data)
                 progress, step = await tries.spend(self._do(progress, step, send, left))
@@ -157,8 +157,8 @@ class Sender:
             self._on_throttled()
         return answer
 
-    def _tries(self, timeout: float) -> Tries:
-        return Tries(self._world, self._drive, seconds(timeout))
+    def _tries(self, path: str, timeout: float) -> Tries:
+        return Tries(self._world, self._drive, path, seconds(timeout))
 
 
 def _short(answer: object) -> str:

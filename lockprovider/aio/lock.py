@@ -31,12 +31,13 @@ from lockprovider.aio.bridge import Attempt, Stoppable, finish, on_loop
 from lockprovider.aio.queue import TaskQueue
 from lockprovider.client.lease import Lease, OnLost
 from lockprovider.client.lock import Lock
+from lockprovider.client.telling import say_all
 from lockprovider.errors import LeaseLost, LossReason, NotAcquired, NotPicklable
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric
 from lockprovider.observe.status import LockStatus
 from lockprovider.record.pending import Pending
-from lockprovider.record.record import HUDI_LOCK_PATH
+from lockprovider.record.record import HUDI_LOCK_PATH, LockRecord
 from lockprovider.renamed import renamed
 from lockprovider.settings import LockSettings, check_functions, wait_s
 
@@ -119,14 +120,15 @@ class AsyncLock:
         deadline = loop.time() + wait_s(timeout, self._lock.settings.timeout_s)
         queue = TaskQueue.of(self._same)
         if not await queue.wait(max(0.0, deadline - loop.time())):
-            said = f"another task of this process holds {self._lock!r}: wait longer (timeout=)"
-            raise NotAcquired(said, owner=queue.holder)
+            error = NotAcquired("another task of this process holds it")
+            say_all(error, self._lock.url, _record_of(queue.lease), self._world.now_ms())
+            raise error
         try:
             lease = await self._attempt(queue, max(0.0, deadline - loop.time()))
         except BaseException:
             queue.pass_on()
             raise
-        queue.holder, self._lease = lease.owner, lease
+        self._lease = lease
         return lease
 
     async def _attempt(self, queue: TaskQueue, timeout_s: float) -> AsyncLease:
@@ -136,7 +138,15 @@ class AsyncLock:
         except BaseException:  # cancelled, closed, or failed: then there is nothing to give back
             attempt.abandon()
             raise
+        queue.lease = inner
         return AsyncLease(inner, attempt.thread, queue.pass_on, self._on_lost)
+
+
+def _record_of(lease: Lease | None) -> LockRecord | None:
+    """What it last wrote; None if there is none, or it is lost."""
+    with contextlib.suppress(LeaseLost):
+        return None if lease is None else lease.record
+    return None
 
 
 class Acquiring:

@@ -13,12 +13,14 @@ import weakref
 from collections import deque
 from collections.abc import Hashable
 
+from lockprovider.client.lease import Lease
+
 
 class TaskQueue:
-    """One task at a time, first come, first served. `holder` is the owner id of the client whose turn it is."""
+    """One task at a time, first come, first served. `lease` is that of the task whose turn it is, once it has one."""
 
     def __init__(self) -> None:
-        self.holder = ""
+        self.lease: Lease | None = None
         self._taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -47,7 +49,7 @@ class TaskQueue:
 
     def pass_on(self) -> None:
         """The next one's turn."""
-        self.holder = ""
+        self.lease = None
         if self._waiting:
             self._waiting.popleft().set_result(None)
         else:

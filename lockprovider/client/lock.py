@@ -123,6 +123,11 @@ class Lock:
         """What it has counted and timed."""
         return self._client.metrics
 
+    @property
+    def url(self) -> str:
+        """Where its record is, for people and messages."""
+        return self._client.where
+
     def __repr__(self) -> str:
         lease = self._held
         state = "not held by this client" if lease is None or lease.released else "held"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 import pickle
@@ -52,6 +54,67 @@ def test_who_waits_in_vain_is_told_who_holds_it_until_when_and_what_to_do(url):
     assert re.search(rf"since {ISO}", said)
     assert re.search(rf"until {ISO} \(in [\d.]+ s\)", said)
     assert said.endswith(f"wait longer (timeout=), or see `lockprovider status {url}`")
+
+
+def not_acquired_by_a_thread(url):
+    with lockprovider.lock(url, validity=60) as held:
+        lockprovider.lock(url, timeout=0.01).acquire()
+    return held
+
+
+async def not_acquired_by_a_task(url):
+    async with lockprovider.async_lock(url, validity=60):
+        await lockprovider.async_lock(url, timeout=0.01)
+
+
+async def not_acquired_by_a_task_from_a_thread(url):
+    with lockprovider.lock(url, validity=60):
+        await lockprovider.async_lock(url, timeout=0.01)
+
+
+def broken(url):
+    def ended(old):
+        record = LockRecord.decode(old)
+        return LockRecord("x", 1, expired=True, epoch=record.epoch, nonce="n", holder=HOLDER).encode()
+
+    Store.from_url(url).update(HUDI_LOCK_PATH, ended)
+
+
+def lost_by_a_thread(url):
+    lease = lockprovider.lock(url).acquire()
+    broken(url)
+    with lockprovider.lock(url, validity=60):
+        lease.publish("state/1", b"1")
+
+
+async def lost_by_a_task(url):
+    lease = await lockprovider.async_lock(url)
+    broken(url)
+    with lockprovider.lock(url, validity=60):
+        await lease.publish("state/1", b"1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        (NotAcquired, not_acquired_by_a_thread),
+        (NotAcquired, not_acquired_by_a_task),
+        (NotAcquired, not_acquired_by_a_task_from_a_thread),
+        (LeaseLost, lost_by_a_thread),
+        (LeaseLost, lost_by_a_task),
+    ],
+)
+def test_a_lock_and_an_async_lock_say_the_same(url, kind, call):
+    with pytest.raises(kind) as caught:
+        asyncio.run(call(url)) if inspect.iscoroutinefunction(call) else call(url)
+    error, said = caught.value, str(caught.value)
+    assert error.url == f"{url}/{HUDI_LOCK_PATH}"
+    assert error.owner
+    assert (error.holder.pid, error.holder.user) == (os.getpid(), ME)
+    assert error.holder.since_ms < error.valid_until_ms
+    assert error.valid_until_ms - error.holder.since_ms >= 60_000
+    assert re.search(rf"held by {error.owner} .*since {ISO}\) until {ISO} \(in [\d.]+ s\)", said)
+    assert said.endswith(kind.next_step.format(url=url))
 
 
 def test_a_lease_that_was_broken_says_who_has_it_now(url):

@@ -129,26 +129,33 @@ def by_share(table: Table) -> None:
 def test_whatever_ends_the_log_ends_it(table: Table, ends: Callable[[Table], None]) -> None:
     grown(table, 40 if ends is by_archive else 10)
     assert checkpoints(table)
+    ended = record(table.store).log
+    assert ended is not None
     ends(table)
     upsert(table, (5, "c", 5))
     upsert(table, (6, "c", 6))
-    fresh, asked = counted(table, SELDOM)
-    found = fresh.snapshot()
-    assert "get files" not in asked.names, "no log of that name, no checkpoint"
-    assert found.slices == listed(table).slices
+    log = record(table.store).log
+    assert log is None or log.name != ended.name, "no log of that name, no checkpoint"
+    fresh = another(table)
+    assert fresh.snapshot().slices == listed(table).slices
     assert content(fresh) == by_hudi_rs(table.url)
 
 
 def test_those_of_ended_logs_are_swept(table: Table) -> None:
     grown(table)
     taken_by_jvm(table)
-    grown(table, 5)
-    live = record(table.store).log
-    assert live is not None
-    assert len(checkpoints(table)) == 3
+    while not (live := of_the_log(table)):  # how many commits it takes is the machine's business
+        grown(table, 1)
+    assert len(checkpoints(table)) > len(live)
     table.sweep()
-    assert [path.name for path in Path(table.url, checkpoint.CHECKPOINTS).glob(f"{live.name}/*")] == ["1"]
-    assert checkpoints(table) == ["1"]
+    assert checkpoints(table) == of_the_log(table) == live
+
+
+def of_the_log(table: Table) -> list[str]:
+    """Those of the log that the record has."""
+    log = record(table.store).log
+    of_it = f"{'' if log is None else log.name}/*"
+    return sorted(path.name for path in Path(table.url, checkpoint.CHECKPOINTS).glob(of_it))
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"x\x9c\x03\x00\x00\x00\x00\x01"])

@@ -16,7 +16,16 @@ import fsspec_cas
 import lockprovider
 import lockprovider.table
 
-EXAMPLES = ("fsspec_cas.store", "fsspec_cas.version", "lockprovider", "lockprovider.table.table")
+EXAMPLES = (
+    "fsspec_cas.store",
+    "fsspec_cas.version",
+    "lockprovider",
+    "lockprovider.recipes.election.election",
+    "lockprovider.recipes.queue.queue",
+    "lockprovider.recipes.state.state",
+    "lockprovider.recipes.wal.wal",
+    "lockprovider.table.table",
+)
 
 
 def test_the_reference_is_built_without_a_warning(tmp_path: Path) -> None:
@@ -45,3 +54,49 @@ def test_the_examples_in_docstrings_are_so(name: str, monkeypatch: pytest.Monkey
     found = doctest.testmod(module, extraglobs={"lockprovider": lockprovider}, optionflags=doctest.ELLIPSIS)
     assert found.attempted > 0
     assert found.failed == 0
+
+
+PROGRAM = """
+import lockprovider
+from fsspec_cas import Lost, Store, Unknown, Version, Won
+from lockprovider.table import CommitResult, Table, TableSpec, TableTransaction
+
+
+def lead(store: Store) -> Version | None:
+    match store.put_if_absent("leader", b"me"):
+        case Won(version):
+            return version
+        case Lost():
+            return None
+        case Unknown() as unknown:
+            store.resolve(unknown)
+            return None
+
+
+def publish(url: str) -> int:
+    with lockprovider.lock(url, timeout=10) as lease:
+        lease.publish("state/1", b"1")
+        return lease.epoch
+
+
+def fill(txn: TableTransaction) -> None:
+    txn.upsert(txn.to_pandas(filter="fare is null"))
+
+
+def load(url: str, spec: TableSpec) -> CommitResult:
+    table = Table.create(url, spec, exist_ok=True)
+    with table.transaction() as txn:
+        fill(txn)
+    done: CommitResult = table.transact(fill, retries=3)
+    return done
+
+
+wrong: int = Store.from_url("memory://x").read("a")  # type: ignore[assignment]
+"""
+
+
+def test_a_user_s_program_is_checked_strictly_by_the_types_that_the_packages_bring(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"), "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "Success: no issues found in 1 source file\n"), done.stderr

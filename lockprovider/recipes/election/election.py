@@ -47,6 +47,13 @@ class Election:
     Raises:
         InvalidInput: an option is not of its kind.
         InvalidSettings: the times do not fit together.
+
+    >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", validity=60)
+    >>> with election.lead(timeout=10) as term:
+    ...     term.check()
+    ...     election.leader().name
+    'a'
+    >>> election.close()
     """
 
     def __init__(

@@ -59,6 +59,16 @@ class Queue:
     """A queue. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
     `timeout` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
+
+    >>> queue = lockprovider.queue.create("memory://docs/backfill.json", max_attempts=1)
+    >>> _ = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
+    >>> with queue.claim() as job:
+    ...     job.body
+    {'day': 'mon'}
+    >>> queue.claim().bury("no such day")
+    >>> queue.stat().ready, [letter.body for letter in queue.dead()]
+    (0, [{'day': 'tue'}])
+    >>> queue.close()
     """
 
     @renamed(timeout_s="timeout")

@@ -56,6 +56,15 @@ class State(Generic[V]):
         timeout: seconds for an update with all its tries.
         pace_s: seconds between two writes; the default is 1 on GCS, else 0.
         lock_settings: of the lock of edits.
+
+    >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
+    >>> state.update(lambda old: {**old, "day": "mon"}).value
+    {'day': 'mon'}
+    >>> with state.edit(reason="migration 12") as doc:
+    ...     doc["schema"] = 12
+    >>> state.read().value
+    {'day': 'mon', 'schema': 12}
+    >>> state.close()
     """
 
     @renamed(timeout_s="timeout")

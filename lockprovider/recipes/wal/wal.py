@@ -45,6 +45,13 @@ class Wal:
     """A log. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
     `timeout` (s) is for each operation with all its tries, `pace_s` the seconds between two writes.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> with log.appender("ingest-3") as out:
+    ...     _ = out.append(b"one", seq=1), out.append(b"two", seq=2), out.append(b"two", seq=2)
+    >>> [record for batch in log.read() for record in batch.records]
+    [b'one', b'two']
+    >>> log.close()
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """What do a queue, a state document, a log and an election cost, by requests and by time?
 
     python -m benchmarks.queues          # two minutes; --threads, --producers, --seconds, --put-ms, --get-ms, --json
+    python -m benchmarks.queues --waiting 100000 1000000    # only that: queues in which so many wait
 
 Threads of one process put a message, claim one and acknowledge it, again and again; update one document; and append
 200 bytes to a log, without a producer's name and each as a producer of its own. The server is `shaped_s3`, whose
@@ -26,6 +27,7 @@ import lockprovider
 from benchmarks.coordination import asked
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import running
+from fsspec_cas import Store
 
 Row = dict[str, float]
 
@@ -72,6 +74,33 @@ def cycles(site: Site, count: int, seconds: float) -> Row:
         row = repeated(site, count, seconds, cycle)
     assert set(worked.values()) == {1}, "a message was worked on twice"
     return row
+
+
+def waiting(site: Site, most: int, count: int, seconds: float) -> tuple[Row, dict[str, float]]:
+    """So many wait; then put, claim and acknowledge. And how fast they were put, and how large the object is."""
+    name = f"waiting-{most}-{count}.json"
+    url = f"s3://{site.bucket}/queues/{name}"
+    seen: set[int] = set()
+    with lockprovider.queue.create(url, storage_options=site.storage_options, visible_s=600.0) as queue:
+        asked(site, "DELETE")
+        began_s = time.monotonic()
+        queue.put_many(range(most))
+        took_s = time.monotonic() - began_s
+        requests = sum(asked(site).values())
+        held = len(Store.from_url(f"s3://{site.bucket}/queues", site.storage_options).read(name).data)
+
+        def cycle(number: int) -> None:
+            queue.put({"from": number})
+            job = queue.claim(timeout=30.0)
+            assert job is not None, "there are more than are claimed"
+            with job:
+                assert job.n not in seen, "a message was worked on twice"
+                seen.add(job.n)
+
+        row = repeated(site, count, seconds, cycle)
+        assert queue.stat().ready == most, "a message is missing, or there twice"
+        assert seen == {*range(1, len(seen) + 1)}, "they were not delivered in their order"
+    return row, {"bytes": held, "puts/s": most / took_s, "requests a put": requests / most}
 
 
 def updates(site: Site, count: int, seconds: float) -> Row:
@@ -152,16 +181,23 @@ def main() -> None:
     parser.add_argument("--get-ms", type=float, default=15.0)
     parser.add_argument("--put-ms", type=float, default=30.0)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--waiting", type=int, nargs="*", help="measure nothing but queues in which so many wait")
     given = parser.parse_args()
     rows: list[tuple[str, Row]] = []
     with running(given.get_ms, given.put_ms) as site:
-        for count in given.threads:
+        for most in given.waiting or ():
+            for count in given.threads:
+                row, filled = waiting(site, most, count, given.seconds)
+                print(f"{most:,} waiting, {count} threads:", {name: round(one, 4) for name, one in filled.items()})
+                rows.append((f"queue: {most:,} waiting, put, claim and ack, {count} threads", row))
+        for count in given.threads if given.waiting is None else ():
             rows.append((f"queue: put, claim and ack, {count} threads", cycles(site, count, given.seconds)))
             rows.append((f"state: update, {count} threads", updates(site, count, given.seconds)))
-        for count in given.producers:
+        for count in given.producers if given.waiting is None else ():
             rows.append((f"log: append, {count} callers", appends(site, count, given.seconds, named=False)))
             rows.append((f"log: append, {count} named producers", appends(site, count, given.seconds, named=True)))
-        rows += terms(site, given.seconds).items()
+        if given.waiting is None:
+            rows += terms(site, given.seconds).items()
     print(json.dumps(dict(rows)) if given.json else table(rows))
 
 

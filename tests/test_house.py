@@ -121,6 +121,7 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.state.difference": set(),
     "lockprovider.recipes.queue.contents": set(),
     "lockprovider.recipes.queue.operations": set(),
+    "lockprovider.recipes.queue.spill": set(),
     "lockprovider.recipes.queue.watch": set(),
     "lockprovider.recipes.wal.slot": set(),
     "lockprovider.recipes.wal.manifest": set(),

@@ -10,7 +10,7 @@ CoordinationError
 ├── ClaimLost            stop: the message was given to another, or its claim has ended
 ├── SequenceGap          this number is out of order: number messages and records in the order of putting
 ├── NoQueue              there is no queue: create it (a LookupError)
-├── QueueFull            the queue's object is as large as it may be; nothing was put: take some first
+├── QueueFull            messages with a key, or dead letters, fill the queue's object: take or redrive some first
 ├── NoLog                there is no log: create it (a LookupError)
 ├── LogFull              every slot is kept for a reader (`reader`), or until a trim; nothing was appended
 ├── Trimmed              what was to be read is not kept any more: go on at slot `first`, and know that some is missing
@@ -105,7 +105,7 @@ class NoQueue(CoordinationError, LookupError):
 
 
 class QueueFull(CoordinationError):
-    """The queue's object would become larger than it may be."""
+    """The queue's object would become larger than it may be, by what cannot wait in segments."""
 
 
 class NoLog(CoordinationError, LookupError):

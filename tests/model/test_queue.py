@@ -2,7 +2,8 @@
 
 The clients run the real operations, and settle their writes as `QueueWriter` does: by the identity of the write, else
 each operation is sent again and answers for itself. What is true of a message is taken down at the write that makes it
-so: who put it, whose claim ended it. Anybody may take any claim for lapsed at any time.
+so: who put it, whose claim ended it. Anybody may take any claim for lapsed at any time. Where messages wait in segments,
+each request for one of them is a step of its own, after which its client may die.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import pytest
 from lockprovider.recipes.errors import ClaimLost, SequenceGap
 from lockprovider.recipes.queue import contents as stored
 from lockprovider.recipes.queue import operations
-from lockprovider.recipes.queue.contents import Claim, Contents, decode_queue
+from lockprovider.recipes.queue import spill as spilling
+from lockprovider.recipes.queue.contents import Claim, Contents, decode_queue, decode_segment
 from lockprovider.recipes.queue.operations import (
     Beat,
     End,
@@ -28,10 +30,12 @@ from lockprovider.recipes.queue.operations import (
     Put,
     QueueOperation,
     Take,
+    Touch,
     carry_out_all,
     results_of,
 )
-from model.search import BrokenPromise, explore
+from lockprovider.recipes.queue.spill import SegmentWanted, with_messages
+from model.search import BrokenPromise, Steps, explore
 
 Do = Callable[..., list[Any]]
 AGAIN = 10  # what a client that was started again has counted at least
@@ -52,6 +56,13 @@ class Client:
     draft: bytes = b""
     phase: str = "idle"
     count: int = 0
+    loaded: tuple[tuple[str, bytes], ...] = ()  # segments that it has read for this try
+    wanted: str = ""
+    making: tuple[tuple[str, bytes], ...] = ()  # those that its write will name
+    touched: frozenset[str] = frozenset()  # by any try of this operation
+    missing: bytes = b""  # what named one that was not there
+    doomed: tuple[str, ...] = ()  # to be removed before it is told
+    heard: Any = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,10 @@ class World:
     delays: int = 0
     crashes: int = 0
     lapses: int = 0
+    segments: frozenset[tuple[str, bytes]] = frozenset()
+    cleans: int = 0
+    listed: frozenset[str] | None = None  # by one who cleans
+    touched: bool = False
 
 
 @cache
@@ -76,24 +91,65 @@ def read(data: bytes) -> Contents:
     return decoded(data).copy()
 
 
-def bodies(contents: Contents) -> list[str]:
+@cache
+def bodies(there: bytes, segments: frozenset[tuple[str, bytes]]) -> list[str]:
+    """All that is in the queue."""
+    contents, made = read(there), dict(segments)
+    waiting = [*contents.ready]
+    for one in contents.segments:
+        if one.name not in made:
+            raise BrokenPromise("a write", f"it names {one.name}, which is not there")
+        waiting += decode_segment(made[one.name], "q", one.name)
     claims, dead = contents.claims.values(), contents.dead.values()
-    return [one.body for one in (*contents.ready, *(one.message for one in (*claims, *dead)))]
+    return [one.body for one in (*waiting, *(one.message for one in (*claims, *dead)))]
+
+
+def names(data: bytes) -> frozenset[str]:
+    return frozenset(one.name for one in decoded(data).segments)
+
+
+def new_segments(contents: Contents, before: bytes) -> tuple[tuple[str, bytes], ...]:
+    return tuple((one.name, one.encode("q")) for one in contents.segments if one.name not in names(before))
 
 
 def write(world: World, data: bytes, doing: str) -> World:
     """The object is replaced: what is true from now on, and whether it may be."""
-    before, after = read(world.there), read(data)
-    now = bodies(after)
-    gone = {claim.message.body: claim.token for claim in before.claims.values() if claim.message.body not in now}
+    contents = read(world.there)
+    now = bodies(data, world.segments)
+    gone = {claim.message.body: claim.token for claim in contents.claims.values() if claim.message.body not in now}
     ended = world.ended | {*gone.items()}
     twice = [body for body, count in Counter([*now, *(body for body, _ in ended)]).items() if count > 1]
     if twice:
         raise BrokenPromise(doing, f"{twice} is there twice, or again after it was acked")
+    if lost := {*bodies(world.there, world.segments)} - {*now} - gone.keys():
+        raise BrokenPromise(doing, f"{lost} was lost")
     return replace(world, there=data, ended=ended)
 
 
-def steps(do: Do = carry_out_all, *, believes: bool = False) -> Callable[[World], Iterator[tuple[str, World]]]:  # noqa: PLR0915 - all that can happen
+def removed(world: World, name: str, doing: str) -> World:
+    if name in names(world.there):
+        raise BrokenPromise(doing, f"the object names {name}")
+    return replace(world, segments=frozenset(one for one in world.segments if one[0] != name))
+
+
+def cleaned(world: World, *, looks_only: bool) -> Iterator[tuple[str, World]]:
+    """What `Queue.clean` does, a request a step; its write is settled before it goes on."""
+    if world.cleans:
+        listed = frozenset(name for name, _ in world.segments)
+        yield "a cleaner lists", replace(world, cleans=world.cleans - 1, listed=listed, touched=False)
+    elif world.listed is not None and not world.touched and not looks_only:
+        contents = read(world.there)
+        carry_out_all(contents, [Touch()], 0, "cleaner")
+        made = world.segments | {*new_segments(contents, world.there)}
+        after = write(replace(world, segments=made), contents.encode(), "a cleaner writes")
+        yield "a cleaner writes", replace(after, touched=True)
+    elif world.listed is not None:
+        for name in world.listed - names(world.there):
+            world = removed(world, name, "a cleaner removes")
+        yield "a cleaner removes what nothing names", replace(world, listed=None)
+
+
+def steps(do: Do = carry_out_all, *, believes: bool = False, wrong: str = "") -> Steps[World]:  # noqa: PLR0915 - all that can happen
     def step(world: World) -> Iterator[tuple[str, World]]:
         for n, client in enumerate(world.clients):
             yield from one(world, n, client)
@@ -105,10 +161,12 @@ def steps(do: Do = carry_out_all, *, believes: bool = False) -> Callable[[World]
             for claim in [*contents.claims.values()]:
                 lapsed = contents.copy()
                 do(lapsed, [Lapse(claim.message.n, claim.token, claim.beat)], 0, f"lapse {world.lapses}")
-                on = replace(world, lapses=world.lapses - 1)
+                made = world.segments | {*new_segments(lapsed, world.there)}
+                on = replace(world, lapses=world.lapses - 1, segments=made)
                 yield f"{claim.token} is taken for lapsed", write(on, lapsed.encode(), "lapse")
+        yield from cleaned(world, looks_only=wrong == "a cleaner that writes nothing")
 
-    def one(world: World, n: int, client: Client) -> Iterator[tuple[str, World]]:  # noqa: PLR0912 - likewise
+    def one(world: World, n: int, client: Client) -> Iterator[tuple[str, World]]:
         def then(client: Client, on: World | None = None, **more: Any) -> World:
             on = on or world
             return replace(on, clients=(*on.clients[:n], client, *on.clients[n + 1 :]), **more)
@@ -131,24 +189,18 @@ def steps(do: Do = carry_out_all, *, believes: bool = False) -> Callable[[World]
                 contents = read(world.there)
                 settled = results_of(contents, {batch: list(results) for batch, results in client.tries})
                 if settled is not None:
-                    yield from answered(world, client, then, settled[0])
+                    yield from over(world, client, then, settled[0], names(world.there), f"{name} looks")
                     return
-                batch = f"{name}{client.count}.{len(client.tries)}"
-                results = do(contents, [client.operation], 0, batch, sent=(bool(client.tries),))
-                if not contents.changed:
-                    yield from answered(world, client, then, results[0])
-                    return
-                draft = contents.encode()
-                tries = (*client.tries, (batch, tuple(results)))
-                sends = replace(client, base=world.there, draft=draft, tries=tries, phase="send")
-                yield f"{name} reads, and decides", then(sends)
+                begun = replace(client, base=world.there, loaded=(), phase="draft")
+                yield from drafted(world, begun, then)
+            case "fetch" | "make" | "early" | "drop" | "sweep":
+                yield from of_segments(world, client, then)
             case "send":
                 landed = world.there == client.base
                 on = write(world, client.draft, f"{name} writes") if landed else world
                 if landed:
                     heard = client.tries[-1][1][0]
-                    for label, after in answered(on, client, lambda c, w=None, **more: then(c, w or on, **more), heard):
-                        yield f"{name} writes; {label}", after
+                    yield from over(on, client, then, heard, names(client.draft), f"{name} writes")
                 else:
                     yield f"{name} is refused", then(doubtful(client))
                 if world.lost and landed:
@@ -157,12 +209,89 @@ def steps(do: Do = carry_out_all, *, believes: bool = False) -> Callable[[World]
                     late = world.late | {(client.base, client.draft)}
                     yield f"{name} sends, which is late", then(doubtful(client), late=late, delays=world.delays - 1)
 
+    def of_segments(world: World, client: Client, then: Callable[..., World]) -> Iterator[tuple[str, World]]:
+        """Requests for segments."""
+        name = client.name
+        match client.phase:
+            case "fetch":
+                found = dict(world.segments).get(client.wanted)
+                if found is not None:
+                    loaded = replace(client, loaded=(*client.loaded, (client.wanted, found)))
+                    yield from drafted(world, loaded, then)
+                elif client.missing == client.base:
+                    raise BrokenPromise(f"{name} reads {client.wanted}", "it is not there, and the object names it")
+                else:
+                    yield f"{name} misses {client.wanted}", then(replace(client, missing=client.base, phase="read"))
+            case "make":
+                made, *rest = client.making
+                there = made[0] in dict(world.segments)  # a copy of this write, it is thought
+                on = replace(world, segments=world.segments if there else world.segments | {made})
+                yield f"{name} makes {made[0]}", then(replace(client, making=tuple(rest), phase=after_make(rest)), on)
+            case "early":
+                on = world
+                for gone in names(client.base) - names(client.draft):
+                    on = replace(on, segments=frozenset(one for one in on.segments if one[0] != gone))
+                yield f"{name} removes what it brought back", then(replace(client, phase="send"), on)
+            case "drop":
+                on = world
+                for name_of in client.doomed:
+                    on = removed(on, name_of, f"{name} removes {name_of}")
+                yield f"{name} removes what it made", then(replace(client, doomed=(), phase="read"), on)
+            case "sweep":
+                if client.doomed:
+                    on = removed(world, client.doomed[0], f"{name} removes {client.doomed[0]}")
+                    swept = replace(client, doomed=client.doomed[1:])
+                    yield f"{name} removes {client.doomed[0]}", then(swept, on)
+                else:
+                    yield from answered(world, client, then, client.heard)
+
+    def drafted(world: World, client: Client, then: Callable[..., World]) -> Iterator[tuple[str, World]]:
+        """With the segments that it has."""
+        found = {name: decode_segment(data, "q", name) for name, data in client.loaded}
+        contents = with_messages(read(client.base), found)
+        batch = f"{client.name}{client.count}.{len(client.tries)}"
+        try:
+            results = do(contents, [client.operation], 0, batch, sent=(bool(client.tries),))
+        except SegmentWanted as wanted:
+            yield f"{client.name} wants {wanted.name}", then(replace(client, wanted=wanted.name, phase="fetch"))
+            return
+        if not contents.changed:
+            may_come = client.base in {base for base, _ in world.late}  # its last write, though it is late
+            named = client.touched if may_come else names(client.base)
+            yield from over(world, client, then, results[0], named, f"{client.name} need not write")
+            return
+        draft, making = contents.encode(), new_segments(contents, client.base)
+        touched = client.touched | (names(draft) ^ names(client.base))
+        tries = (*client.tries, (batch, tuple(results)))
+        phase = "make" if making and wrong != "named before it is made" else after_make(())
+        sends = replace(client, draft=draft, tries=tries, making=making, touched=touched, phase=phase)
+        yield f"{client.name} reads, and decides", then(sends)
+
+    def after_make(rest: Any) -> str:
+        if rest:
+            return "make"
+        return "early" if wrong == "removed before it is named no more" else "send"
+
+    def over(
+        world: World, client: Client, then: Callable[..., World], heard: Any, named: frozenset[str], label: str
+    ) -> Iterator[tuple[str, World]]:
+        """What nothing names is removed, then the client is told."""
+        if doomed := tuple(sorted(client.touched - named)):
+            swept = replace(client, doomed=doomed, heard=heard, touched=frozenset(), loaded=(), phase="sweep")
+            yield label, then(swept, world)
+        else:
+            for told_so, after in answered(world, client, lambda c, w=None, **more: then(c, w or world, **more), heard):
+                yield f"{label}; {told_so}", after
+
     def doubtful(client: Client) -> Client:
         if believes:  # a lost answer, or a refusal, is a no: begin again, as if it were new
             operation = client.operation
             if isinstance(operation, Put):
                 operation = replace(operation, producer=f"{operation.producer}'")
             return replace(client, operation=operation, tries=(), phase="read")
+        if wrong == "removed though it may have been done":
+            made = tuple(sorted(names(client.draft) - names(client.base)))
+            return replace(client, doomed=made, phase="drop")
         return replace(client, phase="read")
 
     return step
@@ -195,8 +324,8 @@ def told(operation: QueueOperation) -> str:
 def answered(world: World, client: Client, then: Callable[..., World], result: Any) -> Iterator[tuple[str, World]]:
     """The client learns what its operation came to; what it is told must be so."""
     operation, name = client.operation, client.name
-    idle = replace(client, operation=None, tries=(), draft=b"", base=b"", phase="idle")
-    there = bodies(read(world.there))
+    idle = Client(client.name, client.todo, client.works, client.beats, client.claim, count=client.count)
+    there = bodies(world.there, world.segments)
     match operation, result:
         case Put(_, producer), SequenceGap() | operations.Repeated() if producer == "shared":
             yield f"{name} is told of a gap", then(replace(idle, todo=idle.todo[1:]))
@@ -366,3 +495,60 @@ def test_what_was_told_to_one_who_was_pushed_out_of_all_memory_is_that_nobody_kn
     (again,) = carry_out_all(contents, [End(1, "t", "ack")], 0, "2")
     assert isinstance(again, ClaimLost)
     assert stored.SETTLED > stored.RECENT
+
+
+@pytest.fixture
+def small(monkeypatch) -> None:
+    """One message stays in the object, and one is in each segment."""
+    monkeypatch.setattr(spilling, "IN_OBJECT", 1)
+    monkeypatch.setattr(spilling, "SEGMENT", 1)
+
+
+SPILLED: dict[str, World] = {
+    "a producer that dies, a worker": world(
+        Client("p", puts("b")), Client("w", works=1), ready="a", lost=1, delays=1, crashes=1
+    ),
+    "two workers that die": world(Client("v", works=2), Client("w", works=1), ready="ab", lost=1, crashes=1),
+    "two workers, lapses": world(Client("v", works=1), Client("w", works=1), ready="ab", lost=1, lapses=1),
+    "a cleaner": world(Client("p", puts("b")), Client("w", works=1), ready="a", crashes=1, cleans=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "remembered"),
+    [
+        *((name, operations.RECENT) for name in SPILLED),
+        ("a producer that dies, a worker", 1),
+        ("two workers, lapses", 1),
+    ],
+)
+def test_what_waits_in_segments_is_neither_lost_nor_doubled_wherever_a_client_dies(
+    name: str, remembered: int, small, monkeypatch
+) -> None:
+    monkeypatch.setattr(operations, "RECENT", remembered)
+    found = explore(SPILLED[name], steps())
+    print(found)
+    assert not found.story, str(found)
+    assert found.states > 1000
+
+
+WRONG_ORDERS = {
+    "named before it is made": "a producer that dies, a worker",
+    "removed before it is named no more": "two workers that die",
+    "removed though it may have been done": "a producer that dies, a worker",
+    "a cleaner that writes nothing": "a cleaner",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ORDERS)
+def test_a_wrong_order_of_the_requests_for_segments_is_caught(wrong: str, small) -> None:
+    found = explore(SPILLED[WRONG_ORDERS[wrong]], steps(wrong=wrong))
+    print(found)
+    assert found.story
+
+
+def test_a_name_of_a_segment_that_others_may_use_is_caught(small, monkeypatch) -> None:
+    monkeypatch.setattr(operations, "spill", lambda contents, now_ms, stem: spilling.spill(contents, now_ms, ""))
+    found = explore(SPILLED["two workers, lapses"], steps())
+    print(found)
+    assert found.story

@@ -55,6 +55,7 @@ def add(commands: Commands) -> None:
     _command(queue, "dead", _dead, "Show the dead letters, and why they are.")
     redrive = _command(queue, "redrive", _redrive, "Deliver dead letters again, as if they were new.")
     redrive.add_argument("numbers", nargs="*", type=int, metavar="N", help="these (default: all)")
+    _command(queue, "clean", _clean, "Remove the segments that writers left who died while they wrote.")
     purge = _command(queue, "purge", _purge, "Remove what is ready and dead, if nothing was written since `stat`.")
     purge.add_argument("--expected", type=int, required=True, metavar="REV", help="as `stat` has shown it")
 
@@ -111,7 +112,7 @@ def _no_number(text: str) -> float:
 def _stat(arguments: Any) -> int:
     stat = _opened(arguments).stat()
     fields = {"ready": stat.ready, "delayed": stat.delayed, "claimed": stat.claimed, "dead": stat.dead}
-    more = {"put": stat.put, "bytes": stat.bytes, "rev": stat.rev}
+    more = {"put": stat.put, "bytes": stat.bytes, "rev": stat.rev, "segments": stat.segments}
     say(arguments, {**fields, **more}, "\n".join(f"{name:<8} {value}" for name, value in (fields | more).items()))
     return DONE
 
@@ -142,4 +143,10 @@ def _redrive(arguments: Any) -> int:
 def _purge(arguments: Any) -> int:
     done = _opened(arguments).purge(expected=arguments.expected)
     say(arguments, {"outcome": "purged", "messages": done}, f"removed: {done}")
+    return DONE
+
+
+def _clean(arguments: Any) -> int:
+    done = _opened(arguments).clean()
+    say(arguments, {"outcome": "cleaned", "segments": done}, f"segments removed that nothing names: {done}")
     return DONE

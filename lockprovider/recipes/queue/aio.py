@@ -164,6 +164,10 @@ class AsyncQueue:
         """See `Queue.purge`."""
         return await asyncio.to_thread(self._queue.purge, expected=expected)
 
+    async def clean(self) -> int:
+        """See `Queue.clean`."""
+        return await asyncio.to_thread(self._queue.clean)
+
     @renamed(timeout_s="timeout")
     async def close(self, timeout: float | None = None) -> None:
         """See `Queue.close`."""

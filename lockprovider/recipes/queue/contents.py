@@ -1,10 +1,14 @@
-"""What a queue's object holds. Pure.
+"""What a queue's object holds, and what a segment holds. Pure.
 
 {"format": 1, "id": uuid, "rev": n, "next": n, "turn": n, "epoch": n, "settings": {...},
  "ready": [message, ...], "claims": [[message, token, who, beat, until, visible, turn], ...],
  "dead": [[message, why, at], ...], "producers": {name: [seq, n, client]}, "settled": [[claim, verb], ...],
  "recent": [id, ...]}
 message: [n, priority, not_before, attempts, key, body, kind, error]
+With segments the format is 2, and there is "segments": [[name, count, bytes, priority, n, due], ...]: of each the first
+priority and number in the order of delivery, and when the first of its messages may be delivered. A segment is an
+object of its own, made once under a name that is used once:
+{"format": 1, "id": uuid of the queue, "messages": [message, ...]}
 
 Times are epoch ms. `rev` rises with each write, `next` is the number of the next message, `turn` rises with each claim.
 `recent` has the identities of the last writes, by which a lost answer is settled; it also makes the bytes of each write
@@ -22,7 +26,8 @@ from typing import Any
 
 from lockprovider.recipes.errors import MalformedObject
 
-_FORMAT = 1
+_FORMAT, _SEGMENT_FORMAT = 1, 1
+_FORMAT_WITH_SEGMENTS = 2  # refused by versions that know of none
 RECENT = 64  # writes whose identity is kept
 SETTLED = 1024  # claims whose end is kept
 VISIBLE_S, MAX_ATTEMPTS, MAX_BYTES = 600.0, 5, 4 << 20
@@ -38,7 +43,7 @@ class QueueSettings:
     Attributes:
         visible_s: how long a claim lives without a heartbeat, where the worker does not say.
         max_attempts: after so many deliveries a message that was not acked is a dead letter.
-        max_bytes: how large the object may become.
+        max_bytes: how large the object may become; what does not fit waits in segments.
     """
 
     visible_s: float = VISIBLE_S
@@ -113,9 +118,38 @@ class Dead:
         return f"[{self.message.text},{_dump(self.why)},{self.at_ms}]"
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Messages that wait in an object of their own; `messages` once they were read, or before they are written.
+
+    `first` is the lowest order of delivery among them, `due_ms` when the first of them may be delivered (epoch ms, 0:
+    now). `size` is theirs in the object, in bytes.
+    """
+
+    name: str
+    count: int
+    size: int
+    first: tuple[int, int]
+    due_ms: int
+    messages: tuple[Message, ...] | None = field(default=None, compare=False, repr=False)
+    text: str = field(default="", compare=False, repr=False)
+
+    def told(self) -> Segment:
+        """With its text."""
+        return replace(self, text=_dump([self.name, self.count, self.size, -self.first[0], self.first[1], self.due_ms]))
+
+    def encode(self, queue_id: str) -> bytes:
+        """The object with its messages, as JSON."""
+        head = _dump({"format": _SEGMENT_FORMAT, "id": queue_id})[:-1]
+        return f'{head},"messages":[{",".join(one.text for one in self.messages or ())}]}}'.encode()
+
+
 @dataclass(slots=True)
 class Contents:
-    """The whole object, to be changed by `operations.apply`, on a copy. `ready` is in the order of delivery."""
+    """The whole object, to be changed by `operations.carry_out`, on a copy.
+
+    `ready` is in the order of delivery, `segments` in that of their first messages.
+    """
 
     id: str
     settings: QueueSettings = field(default_factory=QueueSettings)
@@ -124,13 +158,15 @@ class Contents:
     turn: int = 0
     epoch: int = 0
     ready: list[Message] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
     claims: dict[int, Claim] = field(default_factory=dict)
     dead: dict[int, Dead] = field(default_factory=dict)
     producers: dict[str, tuple[int, int, str]] = field(default_factory=dict)
     settled: dict[str, str] = field(default_factory=dict)
     recent: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
-    size: int = 0  # of the messages, in bytes
+    size: int = 0  # of the messages in the object and the references to segments, in bytes
+    loose: int = 0  # of those that may wait in a segment: they are ready, and have no key
     changed: bool = False
 
     def copy(self) -> Contents:
@@ -138,6 +174,7 @@ class Contents:
         return replace(
             self,
             ready=self.ready.copy(),
+            segments=self.segments.copy(),
             claims=self.claims.copy(),
             dead=self.dead.copy(),
             producers=self.producers.copy(),
@@ -145,19 +182,37 @@ class Contents:
             changed=False,
         )
 
+    @property
+    def waiting(self) -> int:
+        """How many messages are ready, or wait for their time."""
+        return len(self.ready) + sum(one.count for one in self.segments)
+
     def add(self, message: Message) -> None:
-        """Make it ready."""
+        """Make it ready; `size` is the caller's to mind."""
         insort(self.ready, message, key=lambda one: one.order)
+        self.loose += 0 if message.key else len(message.text)
+
+    def order_at(self, place: int) -> tuple[float, float]:
+        """Of the ready message at this place; beyond them all, if there are not so many."""
+        return self.ready[place].order if place < len(self.ready) else (float("inf"), 0.0)
+
+    def pop(self, place: int) -> Message:
+        """The ready message at this place is not ready any more; `size` is the caller's to mind."""
+        message = self.ready.pop(place)
+        self.loose -= 0 if message.key else len(message.text)
+        return message
 
     def encode(self) -> bytes:
         """As JSON."""
         kept = self.settings
         settings = {"visible_s": kept.visible_s, "max_attempts": kept.max_attempts, "max_bytes": kept.max_bytes}
-        head = {"format": _FORMAT, "id": self.id, "rev": self.rev, "next": self.next, "turn": self.turn}
+        number = _FORMAT_WITH_SEGMENTS if self.segments else _FORMAT
+        head = {"format": number, "id": self.id, "rev": self.rev, "next": self.next, "turn": self.turn}
         tail = {"producers": self.producers, "settled": [*self.settled.items()], "recent": self.recent}
         parts = (
             _dump({**self.more, **head, "epoch": self.epoch, "settings": settings})[:-1],
             f'"ready":[{",".join(one.text for one in self.ready)}]',
+            *([f'"segments":[{",".join(one.text for one in self.segments)}]'] if self.segments else []),
             f'"claims":[{",".join(one.text for one in self.claims.values())}]',
             f'"dead":[{",".join(one.text for one in self.dead.values())}]',
             _dump(tail)[1:],
@@ -166,7 +221,7 @@ class Contents:
 
 
 _KNOWN = {"format", "id", "rev", "next", "turn", "epoch", "settings", "ready", "claims", "dead", "producers", "settled"}
-_KNOWN |= {"recent"}
+_KNOWN |= {"recent", "segments"}
 
 
 def decode_queue(data: bytes, path: str) -> Contents:
@@ -179,8 +234,8 @@ def decode_queue(data: bytes, path: str) -> Contents:
         found = json.loads(data)
         if not isinstance(found, dict) or not {"id", "ready", "claims"} <= {*found}:
             raise MalformedObject(f"{path!r} is no queue, and is left as it is: give the queue another path")
-        if found["format"] != _FORMAT:
-            known = f"this version knows {_FORMAT}: use a newer one"
+        if found["format"] not in (_FORMAT, _FORMAT_WITH_SEGMENTS):
+            known = f"this version knows {_FORMAT} and {_FORMAT_WITH_SEGMENTS}: use a newer one"
             raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
         claims = [Claim(_message(message), *rest) for message, *rest in found["claims"]]
         dead = [Dead(_message(message), *rest) for message, *rest in found["dead"]]
@@ -192,6 +247,10 @@ def decode_queue(data: bytes, path: str) -> Contents:
             turn=int(found["turn"]),
             epoch=int(found["epoch"]),
             ready=[_message(one) for one in found["ready"]],
+            segments=[
+                Segment(str(name), int(count), int(size), (-int(priority), int(n)), int(due_ms)).told()
+                for name, count, size, priority, n, due_ms in found.get("segments", ())
+            ],
             claims={one.message.n: one for one in claims},
             dead={one.message.n: one for one in dead},
             producers={name: (int(seq), int(n), str(who)) for name, (seq, n, who) in found["producers"].items()},
@@ -204,8 +263,28 @@ def decode_queue(data: bytes, path: str) -> Contents:
             raise
         raise MalformedObject(f"{path!r} is no queue: {error!r}") from error
     messages = [*contents.ready, *(one.message for one in claims), *(one.message for one in dead)]
-    contents.size = sum(len(one.text) for one in messages)
+    contents.size = sum(len(one.text) for one in messages) + sum(len(one.text) for one in contents.segments)
+    contents.loose = sum(len(one.text) for one in contents.ready if not one.key)
     return contents
+
+
+def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]:
+    """The messages in these bytes.
+
+    Raises:
+        MalformedObject: they are no segment of this queue, or of a format that is not known.
+    """
+    try:
+        found = json.loads(data)
+        if (found["format"], found["id"]) != (_SEGMENT_FORMAT, queue_id):
+            raise MalformedObject(
+                f"{path!r} is no segment of the queue {queue_id}, or of a newer format; it is left as it is"
+            )
+        return tuple(_message(one) for one in found["messages"])
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, MalformedObject):
+            raise
+        raise MalformedObject(f"{path!r} is no segment of a queue: {error!r}") from error
 
 
 def _message(stored: list[Any]) -> Message:

@@ -20,6 +20,7 @@ from typing import Any
 
 from lockprovider.recipes.errors import ClaimLost, Fenced, Overloaded, QueueFull, SequenceGap, StateConflict
 from lockprovider.recipes.queue.contents import PRODUCERS, RECENT, SETTLED, Claim, Contents, Dead, Message
+from lockprovider.recipes.queue.spill import SegmentWanted, has_room, next_segment, promote, spill
 
 UNNAMED = "~"  # what the names of producers begin with that nobody has named
 
@@ -103,6 +104,11 @@ class Purge:
 
 
 @dataclass(frozen=True, slots=True)
+class Touch:
+    """Write the object anew: no write that was begun before is done any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Was:
     """A put that had been done before; `n` is 0 where it is not known any more which message it was."""
 
@@ -116,7 +122,7 @@ class NothingReady:
     until_ms: int
 
 
-QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge
+QueueOperation = Put | Take | End | Beat | Lapse | Redrive | Purge | Touch
 
 
 class Repeated(Exception):
@@ -128,7 +134,7 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
 
     Raises:
         CoordinationError: the operation is refused, alone; nothing of it was done.
-        Repeated: see there.
+        Repeated, SegmentWanted: see there.
     """
     result: Any = None
     match operation:
@@ -148,13 +154,19 @@ def carry_out(contents: Contents, operation: QueueOperation, now_ms: int, *, sen
             result = _redrive(contents, [*contents.dead] if numbers is None else numbers)
         case Purge(rev):
             result = _purge(contents, rev)
+        case Touch():
+            contents.changed = True
     return result
 
 
 def carry_out_all(
     contents: Contents, operations: Sequence[QueueOperation], now_ms: int, batch: str, *, sent: Sequence[bool] = ()
 ) -> list[Any]:
-    """The operations of one write, on a copy of what is there; each has its result, or its error. `sent`: of each."""
+    """The operations of one write, on a copy of what is there; each has its result, or its error. `sent`: of each.
+
+    Raises:
+        SegmentWanted: a segment has to be read first; begin again with a copy that has its messages.
+    """
     results: list[Any] = []
     failed: dict[str, int] = {}  # a number that came to nothing is passed by no later one
     for operation, was_sent in zip(operations, sent or (False,) * len(operations), strict=True):
@@ -163,11 +175,14 @@ def carry_out_all(
             if put is not None and put.seq > failed.get(put.producer, put.seq):
                 raise SequenceGap(f"{failed[put.producer]} came to nothing: give that again before {put.seq}")  # noqa: TRY301
             results.append(carry_out(contents, operation, now_ms, sent=was_sent))
+        except SegmentWanted:
+            raise
         except Exception as error:  # noqa: BLE001 - it is raised where it was called
             results.append(error)
             if put is not None and not isinstance(error, SequenceGap):
                 failed.setdefault(put.producer, put.seq)
     if contents.changed:
+        spill(contents, now_ms, batch[-17:])
         contents.rev += 1
         contents.recent = (*contents.recent, batch)[-RECENT:]
         for token in [*contents.settled][: max(0, len(contents.settled) - SETTLED)]:
@@ -229,7 +244,7 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
         messages.append(message.told())
     more = sum(len(one.text) for one in messages) - freed
     if messages and contents.size + more > contents.settings.max_bytes:
-        raise QueueFull(f"it holds {contents.size} bytes, and takes {contents.settings.max_bytes}: take some first")
+        _check_room(contents, messages, freed)
     contents.next += len(messages)
     contents.size += more
     contents.changed = True
@@ -238,24 +253,47 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
     return [one.n for one in messages]
 
 
+def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> None:
+    """What has no key can wait in segments: of the object it needs a half, or as much as the largest of them."""
+    most = contents.settings.max_bytes
+    loose = [len(one.text) for one in messages if not one.key]
+    keyed = sum(len(one.text) for one in messages if one.key)
+    kept = min(contents.loose + sum(loose), max(most // 2, *loose, 0))
+    if contents.size - contents.loose - freed + keyed + kept > most:
+        raise QueueFull(f"it holds {contents.size} bytes, and takes {most}: take some first")
+
+
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
     if sent and (mine := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return mine[0]
-    until_ms = 0
+    place = _next_place(contents, now_ms)
+    while (segment := next_segment(contents, now_ms)) is not None:
+        if (place is not None and contents.ready[place].order < segment.first) or not has_room(contents, segment):
+            break
+        promote(contents, segment)
+        place = _next_place(contents, now_ms)
+    if place is None:
+        if segment is not None and not contents.ready and not contents.claims:
+            raise QueueFull(f"{len(contents.dead)} dead letters leave no room for the messages that wait: redrive them")
+        due_ms = (*(one.not_before_ms for one in contents.ready), *(one.due_ms for one in contents.segments))
+        return NothingReady(min((one for one in due_ms if one > now_ms), default=0))
+    message = contents.pop(place)
+    contents.turn += 1
+    taken = replace(message, attempts=message.attempts + 1).told()
+    until_ms = now_ms + take.visible_ms
+    claim = Claim(taken, take.token, take.who, 0, until_ms, take.visible_ms, contents.turn)
+    contents.claims[message.n] = claim
+    contents.size += len(taken.text) - len(message.text)
+    contents.changed = True
+    return claim
+
+
+def _next_place(contents: Contents, now_ms: int) -> int | None:
+    """Where among those that are ready the next is that may be delivered."""
     for place, message in enumerate(contents.ready):
-        if message.not_before_ms > now_ms:
-            until_ms = min(until_ms or message.not_before_ms, message.not_before_ms)
-        elif not message.key or _is_first(contents, message):
-            del contents.ready[place]
-            contents.turn += 1
-            taken = replace(message, attempts=message.attempts + 1).told()
-            until_ms = now_ms + take.visible_ms
-            claim = Claim(taken, take.token, take.who, 0, until_ms, take.visible_ms, contents.turn)
-            contents.claims[message.n] = claim
-            contents.size += len(taken.text) - len(message.text)
-            contents.changed = True
-            return claim
-    return NothingReady(until_ms)
+        if message.not_before_ms <= now_ms and (not message.key or _is_first(contents, message)):
+            return place
+    return None
 
 
 def _is_first(contents: Contents, message: Message) -> bool:
@@ -272,7 +310,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
         if contents.settled.get(name) == end.verb:
             return
         if sent and end.verb == "ack" and _is_forgotten(contents, end.n):
-            raise Repeated(f"message {end.n} was acked, and by whom cannot be told any more")
+            raise Repeated(f"message {end.n} may have been acked, and by whom cannot be told any more")
         raise ClaimLost(_why_lost(contents, end))
     match end.verb:
         case "ack":
@@ -288,7 +326,7 @@ def _end(contents: Contents, end: End, now_ms: int, *, sent: bool) -> None:
 
 
 def _is_forgotten(contents: Contents, n: int) -> bool:
-    """Whether the message is gone, and nothing says under which claim."""
+    """Whether the message may be gone, or in a segment, and nothing says under which claim it went."""
     there = n in contents.claims or n in contents.dead or any(one.n == n for one in contents.ready)
     return not there and not any(claim.startswith(f"{n}.") for claim in contents.settled)
 
@@ -350,7 +388,8 @@ def _purge(contents: Contents, rev: int) -> int:
     if contents.rev != rev or contents.changed:
         raise StateConflict(f"it was written since it was looked at (revision {contents.rev}, not {rev})", contents.rev)
     gone = [*contents.ready, *(dead.message for dead in contents.dead.values())]
-    contents.size -= sum(len(one.text) for one in gone)
-    contents.ready, contents.dead = [], {}
-    contents.changed = bool(gone) or contents.changed
-    return len(gone)
+    count = len(gone) + sum(one.count for one in contents.segments)
+    contents.size -= sum(len(one.text) for one in gone) + sum(len(one.text) for one in contents.segments)
+    contents.ready, contents.segments, contents.dead, contents.loose = [], [], {}, 0
+    contents.changed = bool(count) or contents.changed
+    return count

@@ -1,4 +1,4 @@
-"""`Queue`: messages that many put and many work on, in one object.
+"""`Queue`: messages that many put and many work on, in one object, and in segments where they are many.
 
     queue = lockprovider.queue.create("s3://bucket/backfill.json")
     queue.put_many(({"day": day} for day in days), producer="backfill-7")   # again after a crash: nothing twice
@@ -41,6 +41,7 @@ from lockprovider.recipes.queue.operations import (
     QueueOperation,
     Redrive,
     Take,
+    Touch,
     Was,
 )
 from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
@@ -166,7 +167,8 @@ class Queue:
         Raises:
             SequenceGap: a higher number of this producer is there, and this one was not put before; or one before it
                 came to nothing, and has to be put again first.
-            QueueFull, TooLarge: it has no room.
+            QueueFull, TooLarge: it has no room: dead letters, claims and messages with keys fill the object. Other
+                messages wait in segments.
             Fenced: `fence` is over.
             OutcomeUnknown: nobody can tell; with a producer or `dedupe`, put it again.
             NoQueue, StoreError: nothing was put.
@@ -202,7 +204,9 @@ class Queue:
         """The next message, or None if there was none in `timeout` seconds. Its claim is prolonged until it is ended.
 
         Raises:
+            QueueFull: dead letters leave no room for the messages that wait in segments: redrive them.
             NoQueue, StoreError, OutcomeUnknown: the store failed. What may have been claimed lapses.
+            MalformedObject: the object is no queue, or a segment that it names is not there or is none.
         """
         visible_ms = int(seconds(self._visible_s() if visible_s is None else visible_s, "visible_s") * 1000)
         deadline_s, poll_s = self.world.monotonic_s() + seconds(timeout), _FIRST_POLL_S
@@ -265,13 +269,15 @@ class Queue:
     def stat(self) -> QueueStat:
         """What is in it."""
         contents, _ = self._writer.read()
-        delayed = sum(one.not_before_ms > self.world.now_ms() for one in contents.ready)
-        counts = len(contents.ready), delayed, len(contents.claims), len(contents.dead)
-        return QueueStat(*counts, contents.next - 1, contents.size, contents.rev)
+        now_ms = self.world.now_ms()
+        delayed = sum(one.not_before_ms > now_ms for one in contents.ready)
+        delayed += sum(one.count for one in contents.segments if one.due_ms > now_ms)
+        counts = contents.waiting, delayed, len(contents.claims), len(contents.dead)
+        return QueueStat(*counts, contents.next - 1, contents.size, contents.rev, len(contents.segments))
 
     def peek(self, limit: int = 20) -> list[Letter]:
         """The next messages in the order of delivery, as they are now; none is claimed."""
-        return [Letter.of(one) for one in self._writer.read()[0].ready[:limit]]
+        return [Letter.of(one) for one in self._writer.next_messages(whole(limit, "limit"))]
 
     def dead(self) -> list[Letter]:
         """The dead letters."""
@@ -290,6 +296,18 @@ class Queue:
         """
         done: int = self._batcher.do(Purge(whole(expected, "expected")))
         return done
+
+    def clean(self) -> int:
+        """Remove the segments that writers left who died between two requests; how many. A write, and a listing.
+
+        Raises:
+            NoQueue, StoreError, OutcomeUnknown: the store failed; some may be removed.
+        """
+        found = self._writer.segments.names()
+        self._batcher.do(Touch())  # who has made one of them, and did not name it by now, cannot any more
+        garbage = found - {one.name for one in self._writer.read()[0].segments}
+        self._writer.segments.remove(garbage)
+        return len(garbage)
 
     @renamed(timeout_s="timeout")
     def close(self, timeout: float | None = None) -> None:

@@ -18,7 +18,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class QueueStat:
-    """A queue as one read showed it: how many messages wait (of those, for their time), are worked on, are dead."""
+    """A queue as one read showed it: how many messages wait (of those, for their time), are worked on, are dead.
+
+    `bytes` are those in the queue's object; `segments` are the objects in which others wait.
+    """
 
     ready: int
     delayed: int
@@ -27,6 +30,7 @@ class QueueStat:
     put: int
     bytes: int
     rev: int
+    segments: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsspec_cas import (
     Cached,
+    Outcome,
     OutcomeUnknown,
     Store,
     StoreError,
@@ -19,19 +21,47 @@ from fsspec_cas import (
     require_safe_for_locks,
 )
 from fsspec_cas.send.retry import delay_s
-from lockprovider.recipes.errors import Fenced, NoQueue
-from lockprovider.recipes.queue.contents import Contents, decode_queue
+from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue
+from lockprovider.recipes.queue.contents import Contents, Message, decode_queue
 from lockprovider.recipes.queue.operations import QueueOperation, Repeated, carry_out_all, results_of, sent_of
+from lockprovider.recipes.queue.segments import Segments
+from lockprovider.recipes.queue.spill import SegmentWanted, promote, with_messages
 from lockprovider.recipes.queue.watch import Watch
 
 _EVER = float("inf")
+
+
+class _SegmentGone(Exception):
+    """It is not there: whoever brought its messages back has removed it, and the queue's object is another by now."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass(slots=True)
+class _SoFar:
+    """What is known of a batch.
+
+    Attributes:
+        tries: its writes, by their identities, and what each would come to.
+        touched: the segments that a try has made, or brought back.
+        base: what the last try was to replace.
+        missing: the version that named a segment that was not there.
+    """
+
+    tries: dict[str, list[Any]] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)
+    base: Version | None = None
+    missing: Version | None = None
 
 
 class QueueWriter:
     """Writes batches of operations, one at a time; knows the queue as it last wrote or read it.
 
     A batch is one PUT, and no GET while nobody else writes. Where the answer is lost, or another was faster, it looks
-    whether one of its writes was done; else each operation is sent again, and answers for itself.
+    whether one of its writes was done; else each operation is sent again, and answers for itself. Segments that the
+    write names are made before it; those that it brought back, and those that were made in vain, are removed after it.
     """
 
     def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
@@ -41,6 +71,7 @@ class QueueWriter:
         self.id = ""  # of the queue, once it was read
         self.news = threading.Condition()  # told when messages become ready
         self._timeout_s = timeout_s
+        self.segments = Segments(store, path, timeout_s)
         self._object = Cached(store, path, timeout=timeout_s, world=world)
         self._known: tuple[Version, Contents] | None = None
         self._watch = Watch()
@@ -90,33 +121,55 @@ class QueueWriter:
             NoQueue, Fenced, MalformedObject, StoreError: for all of them; nothing was done.
         """
         deadline_s = self.world.monotonic_s() + self._timeout_s
-        tries: dict[str, list[Any]] = {}
+        so_far = _SoFar()
         max_age_s = _EVER
         while True:
-            contents, version = self._look(tries, deadline_s, max_age_s)
-            if (settled := results_of(contents, tries)) is not None:
+            contents, version = self._look(so_far.tries, deadline_s, max_age_s)
+            if (settled := results_of(contents, so_far.tries)) is not None:
+                self.segments.remove(so_far.touched - _names(contents))
                 return self._told(settled)
-            draft, results, batch = self._drafted(contents, operations, sent_of(tries, len(operations)))
-            if not draft.changed and not max_age_s:
+            results, outcome = self._tried(so_far, operations, contents, version)
+            if isinstance(outcome, Won):
                 return self._told(results)
-            if draft.changed:
-                self._require_safe_store()
-                try:
-                    outcome = self._object.put_if_match(draft.encode(), version)
-                except StoreError as error:
-                    if not tries:
-                        raise
-                    raise self._unknown(str(error)) from error
-                tries[batch] = results
-                if isinstance(outcome, Won):
-                    self._known = (outcome.version, draft)
-                    self._note(draft, len(draft.ready) - len(contents.ready))
-                    return self._told(results)
-                if self.world.monotonic_s() > deadline_s:
-                    raise self._unknown(f"others were faster at each of {len(tries)} tries, or the store was silent")
-                if len(tries) > 1:
-                    self.world.sleep(delay_s(len(tries) - 1, self.world.random()))
+            if outcome is None and results and not max_age_s:
+                if version != so_far.base:  # else the last try may be done yet
+                    self.segments.remove(so_far.touched - _names(contents))
+                return self._told(results)
+            if outcome is not None:
+                self._pause(len(so_far.tries), deadline_s)
             max_age_s = 0.0
+
+    def _tried(
+        self, so_far: _SoFar, operations: Sequence[QueueOperation], contents: Contents, version: Version
+    ) -> tuple[list[Any], Outcome | None]:
+        """What they would come to, and what the write did, if one was needed. No results: look again."""
+        tries = so_far.tries
+        try:
+            draft, results, batch = self._drafted(contents, operations, sent_of(tries, len(operations)))
+            so_far.touched |= _names(draft) ^ _names(contents)
+            outcome = self._sent(draft, contents, version) if draft.changed else None
+        except _SegmentGone as gone:
+            if so_far.missing == version:
+                raise self._malformed(gone) from None
+            so_far.missing = version
+            return [], None
+        except StoreError as error:
+            if not tries:
+                raise
+            raise self._unknown(str(error)) from error
+        if outcome is not None:
+            tries[batch], so_far.base = results, version
+        if isinstance(outcome, Won):
+            self._known = (outcome.version, with_messages(draft, {}))
+            self._note(draft, draft.waiting - contents.waiting)
+            self.segments.remove(so_far.touched - _names(draft))
+        return results, outcome
+
+    def _pause(self, tries: int, deadline_s: float) -> None:
+        if self.world.monotonic_s() > deadline_s:
+            raise self._unknown(f"others were faster at each of {tries} tries, or the store was silent")
+        if tries > 1:
+            self.world.sleep(delay_s(tries - 1, self.world.random()))
 
     def idle_s(self) -> float:
         """Seconds until a claim of another may lapse; infinite if there is none."""
@@ -127,10 +180,52 @@ class QueueWriter:
     ) -> tuple[Contents, list[Any], str]:
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
-        draft, batch = contents.copy(), self.world.new_id()
+        batch, now_ms = self.world.new_id(), self.world.now_ms()
         sent = (*(False for _ in lapsed), *sent)
-        results = carry_out_all(draft, [*lapsed, *operations], self.world.now_ms(), batch, sent=sent)
-        return draft, results[len(lapsed) :], batch
+        loaded: dict[str, tuple[Message, ...]] = {}
+        while True:
+            draft = with_messages(contents.copy(), loaded)
+            try:
+                results = carry_out_all(draft, [*lapsed, *operations], now_ms, batch, sent=sent)
+            except SegmentWanted as wanted:
+                loaded[wanted.name] = self._messages(wanted.name)
+            else:
+                return draft, results[len(lapsed) :], batch
+
+    def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
+        """Segments first: the object names none that is not there."""
+        self._require_safe_store()
+        for segment in draft.segments:
+            if segment.messages is not None and segment not in contents.segments:
+                self.segments.write(segment, self.id)
+        return self._object.put_if_match(draft.encode(), version)
+
+    def next_messages(self, limit: int) -> list[Message]:
+        """The first so many in the order of delivery, also of those that wait for their time.
+
+        Raises:
+            What `read` raises.
+        """
+        missing: Version | None = None
+        while True:
+            contents, version = self.read()
+            shown = contents.copy()
+            try:
+                while shown.segments and shown.order_at(limit) > shown.segments[0].first:
+                    name = shown.segments[0].name
+                    shown = with_messages(shown, {name: self._messages(name)})
+                    promote(shown, shown.segments[0])
+                return shown.ready[:limit]
+            except _SegmentGone as gone:
+                if missing == version:
+                    raise self._malformed(gone) from None
+                missing = version
+
+    def _messages(self, name: str) -> tuple[Message, ...]:
+        messages = self.segments.read(name, self.id)
+        if messages is None:
+            raise _SegmentGone(name)
+        return messages
 
     def _look(self, tries: dict[str, list[Any]], deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
         failures = 0
@@ -155,6 +250,10 @@ class QueueWriter:
             with self.news:
                 self.news.notify(more)
 
+    def _malformed(self, gone: _SegmentGone) -> MalformedObject:
+        said = f"the queue at {self.path!r} names the segment {gone.name}, which somebody has removed: "
+        return MalformedObject(f"{said}restore that object, or make the queue anew")
+
     def _told(self, results: list[Any]) -> list[Any]:
         return [self._unknown(str(one)) if isinstance(one, Repeated) else one for one in results]
 
@@ -167,3 +266,7 @@ class QueueWriter:
             folder = self.path.rpartition("/")[0]
             require_safe_for_locks(self.store.below(folder) if folder else self.store)
             self._store_is_safe = True
+
+
+def _names(contents: Contents) -> set[str]:
+    return {one.name for one in contents.segments}

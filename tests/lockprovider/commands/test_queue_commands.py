@@ -68,6 +68,7 @@ def test_codes_give_back_bury_and_redrive(url) -> None:
     assert json.loads(dead)["why"] == "1 attempts: RuntimeError: exit code 3"
     assert "exit code 3" in queue("dead", url).stdout
     assert "again: 1" in queue("redrive", url).stdout
+    assert "nothing names: 0" in queue("clean", url).stdout
     stat = json.loads(queue("stat", url, "--json").stdout)
     assert "was written since" in queue("purge", url, "--expected", stat["rev"] - 1, code=1).stderr
     assert "removed: 1" in queue("purge", url, "--expected", stat["rev"]).stdout

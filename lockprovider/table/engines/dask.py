@@ -28,13 +28,13 @@ from dask.delayed import delayed
 from lockprovider.table.engines.arrow import (
     changes_by_partition,
     check_unique,
-    identifying,
+    columns_of_deletes,
     insert_partition,
     rewrite_partition,
 )
 from lockprovider.table.engines.pandas import to_frame
 from lockprovider.table.engines.rows import PartitionChanges, as_table, check_columns
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import for_tasks, planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
@@ -187,10 +187,11 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
     """
     txn = inside(txn)
     txn.operation = "INSERT"
-    writer = for_tasks(txn, txn.table.schema(txn.timeline))
+    planner, is_blind = planner_of(txn), txn.may_be_blind
     if txn.config.bucket_index is not None:
-        _change(txn, writer, [delayed(_fresh)(part, writer) for part in rows.to_delayed()])
+        _change(txn, planner, [delayed(_fresh)(part, planner) for part in rows.to_delayed()], blindly=is_blind)
         return
+    writer = for_tasks(txn, planner.schema)
     tasks = [delayed(_insert)(part, writer, number) for number, part in enumerate(rows.to_delayed())]
     txn.add(chain.from_iterable(_DASK.compute(*tasks)))
 
@@ -207,22 +208,25 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    writer = for_tasks(txn, txn.table.schema(txn.timeline))
+    planner = planner_of(txn)
+    is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
     tasks = [
-        delayed(_split)(part, writer, gone)
+        delayed(_split)(part, planner, gone, is_blind)
         for frame, gone in ((upserts, False), (deletes, True))
         for part in ([] if frame is None else frame.to_delayed())
     ]
-    _change(txn, writer, tasks)
+    _change(txn, planner, tasks, blindly=is_blind)
 
 
-def _change(txn: Transaction, writer: GroupWriter, tasks: Sequence[Any]) -> None:
+def _change(txn: Transaction, planner: GroupWriter, tasks: Sequence[Any], *, blindly: bool) -> None:
     """Write the changes that the tasks make."""
     pieces = _DASK.persist(*tasks)
     paths = _DASK.compute(*(delayed(sorted)(piece) for piece in pieces))
+    found = sorted(set(chain.from_iterable(paths)))
+    writer = for_tasks(txn, planner.schema, found if blindly else None)
     rewrites = [
         delayed(_rewrite)(_of(path, pieces, paths), writer, txn.remaining([path]), path, number)
-        for number, path in enumerate(sorted(set(chain.from_iterable(paths))))
+        for number, path in enumerate(found)
     ]
     txn.add(chain.from_iterable(_DASK.compute(*rewrites)))
 
@@ -257,21 +261,25 @@ def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[Write
     return stats
 
 
-def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool) -> _Pieces:  # noqa: FBT001 - a task's argument
+def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool, valued: bool) -> _Pieces:  # noqa: FBT001 - a task's
     rows, schema = as_table(frame), writer.schema
     if not gone:
         check_columns(rows.schema, schema, schema.names)
         return changes_by_partition(writer, rows, None)
-    return changes_by_partition(writer, None, identifying(rows, writer.config, schema))
+    keys = columns_of_deletes(rows, writer.config, schema, valued=valued)
+    return changes_by_partition(writer, None, keys, valued=valued)
 
 
 def _rewrite(
     pieces: list[PartitionChanges], writer: GroupWriter, slices: tuple[FileSlice, ...], partition: str, number: int
 ) -> list[WriteStat]:
+    given = [piece.values for piece in pieces]  # noqa: PD011 - no frames
+    values = [one for one in given if one is not None]
     changes = PartitionChanges(
         pa.concat_tables([piece.rows for piece in pieces]),
         pa.concat_arrays([piece.keys for piece in pieces]),
         pa.concat_arrays([piece.deletes for piece in pieces]),
+        pa.concat_arrays(values) if values else None,
     )
     return list(_checked(writer, rewrite_partition(writer, slices, partition, changes, f"{number}-0-0")))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
 import pyarrow as pa
 
-from lockprovider.table.errors import InvalidRecords, UnsupportedTable
+from lockprovider.table.errors import InvalidRecords, UnsupportedTable, WriteConflict
 from lockprovider.table.files.bucket_groups import look_like_buckets
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
 from lockprovider.table.format import schema as hudi_schema
@@ -12,9 +15,22 @@ from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
 from lockprovider.table.transaction.transaction import Transaction
 
 
-def for_tasks(txn: Transaction, schema: pa.Schema) -> GroupWriter:
-    """A writer for the files of `txn`, which this starts; `schema` is canonical. Good for other processes."""
+def planner_of(txn: Transaction) -> GroupWriter:
+    """What tells keys and partitions of rows, before anything is written; it is of no instant."""
+    return GroupWriter(txn.table.place, "", txn.config, txn.table.schema(txn.timeline))
+
+
+def for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | None = None) -> GroupWriter:
+    """A writer for the files of `txn`, which this starts; `schema` is canonical. Good for other processes.
+
+    `blindly`: the partitions of a write that may be blind, and is from now on.
+
+    Raises:
+        WriteConflict: others have added columns meanwhile.
+    """
     _check_marked(txn)
+    if blindly is not None:
+        txn.columns(partial(_refuse_other, txn, schema), lambda: blindly)
     txn.write_elsewhere()
     return GroupWriter(txn.table.place, txn.start(), txn.config, schema)
 
@@ -25,6 +41,11 @@ def for_here(txn: Transaction, schema: pa.Schema) -> GroupWriter:
     txn.write_here()
     begin, here = txn.start(), WritesHere(txn.markers, txn.announced, txn.partitions)
     return GroupWriter(txn.table.place, begin, txn.config, schema, here)
+
+
+def _refuse_other(txn: Transaction, mine: pa.Schema, found: pa.Schema) -> None:
+    if not found.equals(mine):
+        raise WriteConflict(txn.begin, txn.timeline.writes[-1].file_name, ())
 
 
 def _check_marked(txn: Transaction) -> None:

@@ -166,6 +166,8 @@ class Transaction:
         schema = self.table.schema(self.timeline)
         check(schema)
         self.start()
+        if self._is_blind and self._batch_id is not None:
+            self.exactly_once(self._batch_id)  # what came between is before the timeline that the commit is judged by
         return schema
 
     @property

@@ -39,7 +39,7 @@ from lockprovider.table.engines.spark.merge_into import (
     merge,
     merge_into,
 )
-from lockprovider.table.engines.writer import for_tasks
+from lockprovider.table.engines.writer import for_tasks, planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
@@ -214,17 +214,19 @@ def write(txn: AnyTransaction, upserts: DataFrame | None = None, deletes: DataFr
     if not given:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
-    writer = for_tasks(txn, txn.table.schema(txn.timeline))
-    _change(txn, writer, jobs.keyed(writer, upserts, deletes))
+    planner = planner_of(txn)
+    is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
+    _change(txn, planner, jobs.keyed(planner, upserts, deletes, valued=is_blind), blindly=is_blind)
 
 
-def _change(txn: Transaction, writer: GroupWriter, changes: DataFrame) -> None:
+def _change(txn: Transaction, planner: GroupWriter, changes: DataFrame, *, blindly: bool) -> None:
     """Find the file group of each change, and write it."""
     keyed = changes.persist()
     try:
         counts = jobs.counts(keyed)
+        writer = for_tasks(txn, planner.schema, counts if blindly else None)
         numbered = tasks.Numbered.of(txn.remaining(counts), counts, writer.config.bucket_index)
-        jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered)
+        jobs.put(txn, writer, jobs.with_groups(keyed, numbered, writer), numbered, valued=blindly)
     finally:
         keyed.unpersist()
 
@@ -244,11 +246,12 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
     """
     txn = inside(txn)
     txn.operation = "INSERT"
-    writer = for_tasks(txn, txn.table.schema(txn.timeline))
-    jobs.check_named(writer, rows)
+    planner, is_blind = planner_of(txn), txn.may_be_blind
+    jobs.check_named(planner, rows)
     if txn.config.bucket_index is not None:
-        _change(txn, writer, jobs.keyed(writer, rows, None, whole=False))
+        _change(txn, planner, jobs.keyed(planner, rows, None, whole=False), blindly=is_blind)
         return
+    writer = for_tasks(txn, planner.schema)
     jobs.run_and_add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
 
 
@@ -262,8 +265,7 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
         InvalidRecords: a row is for another partition, or something was written already.
     """
     txn = inside(txn)
-    schema = txn.table.schema(txn.timeline)
-    planner = GroupWriter(txn.table.place, "", txn.config, schema)
+    planner = planner_of(txn)
     named = jobs.check_named(planner, rows)
     if txn.config.bucket_index is not None:
         _overwrite_buckets(txn, planner, rows, partitions)
@@ -272,7 +274,7 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
     try:
         within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
         txn.end_partitions(within)
-        writer = for_tasks(txn, schema)
+        writer = for_tasks(txn, planner.schema)
         jobs.run_and_add(
             txn, held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
         )

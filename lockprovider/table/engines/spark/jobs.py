@@ -59,12 +59,16 @@ def _sketch(keyed: DataFrame) -> Sketch:
         return Sketch.of([row[0] for row in hashed.collect()])
 
 
-def put(txn: Transaction, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered) -> None:
-    """Write changes that know their file group."""
+def put(
+    txn: Transaction, writer: GroupWriter, changes: DataFrame, numbered: tasks.Numbered, *, valued: bool = False
+) -> None:
+    """Write changes that know their file group; `valued`: the deletes have ordering values."""
     # Given a number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
     apart = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
-    run_and_add(txn, grouped.applyInArrow(tasks.rewriter(writer, numbered), from_arrow_schema(tasks.STATS)))
+    run_and_add(
+        txn, grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
+    )
 
 
 def run_and_add(txn: Transaction, stats: DataFrame) -> None:
@@ -107,11 +111,17 @@ def pushable(where: str, schema: pa.Schema) -> Any:
 
 
 def keyed(
-    writer: GroupWriter, upserts: DataFrame | None, deletes: DataFrame | None, *, whole: bool = True
+    writer: GroupWriter,
+    upserts: DataFrame | None,
+    deletes: DataFrame | None,
+    *,
+    whole: bool = True,
+    valued: bool = False,
 ) -> DataFrame:
     """All changes with the table's columns, their key and partition, and whether they are deletes.
 
-    `whole` is whether upserts must have all columns; else one that is missing is null.
+    `whole` is whether upserts must have all columns; else one that is missing is null. `valued`: the ordering values of
+    the deletes count.
 
     Raises:
         InvalidRecords: a column is missing.
@@ -126,7 +136,7 @@ def keyed(
     for frame, gone in ((upserts, False), (deletes, True)):
         if frame is not None:
             check_named(writer, frame)
-            parts.append(frame.mapInArrow(tasks.keyer(writer, delete=gone), kind))
+            parts.append(frame.mapInArrow(tasks.keyer(writer, delete=gone, valued=valued), kind))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
 

@@ -27,6 +27,7 @@ from lockprovider.table.files.log_file import columns_to_merge
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import merged_rows
+from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.bucket import BucketIndex
@@ -138,13 +139,17 @@ def _with_key(schema: pa.Schema) -> pa.Schema:
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def keyer(writer: GroupWriter, *, delete: bool) -> Callable[[Batches], Batches]:
-    """Rows become changes."""
+def keyer(writer: GroupWriter, *, delete: bool, valued: bool = False) -> Callable[[Batches], Batches]:
+    """Rows become changes; `valued`: the ordering values of deletes count, and are looked at."""
     schema = change_schema(writer.schema)
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
             rows, keys, partitions = writer.keyed(pa.Table.from_batches([batch]))
+            if not delete:
+                refuse_unordered(writer.config, rows)
+            elif valued:
+                values_of_deletes(writer.config, rows)
             columns = [*rows.columns, keys, partitions, pa.repeat(pa.scalar(delete), len(keys))]
             yield from pa.table(columns, schema=schema).to_batches()
 
@@ -259,8 +264,10 @@ def check_within(found: Iterable[str], within: Iterable[str]) -> None:
         )
 
 
-def rewriter(writer: GroupWriter, numbered: Numbered) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
-    """One call a file group: its next slice, or a new group."""
+def rewriter(
+    writer: GroupWriter, numbered: Numbered, *, valued: bool = False
+) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
+    """One call a file group: its next slice, or a new group; `valued`: the deletes have ordering values."""
 
     def run(key: tuple[Any, ...], changes: pa.Table) -> pa.Table:
         partition, group = key[0].as_py(), key[1].as_py()
@@ -269,7 +276,10 @@ def rewriter(writer: GroupWriter, numbered: Numbered) -> Callable[[tuple[Any, ..
         rows, keys = conform(changes.filter(upserts), writer.schema), keys.filter(upserts)
         found = numbered.old.get(group)
         if found is not None:
-            stat = writer.rewrite(found, rows, keys, deleted, _token(int(group)))
+            values = None
+            if valued:
+                values = values_of_deletes(writer.config, conform(changes.filter(deletes), writer.schema))
+            stat = writer.rewrite(found, rows, keys, deleted, _token(int(group)), delete_values=values)
         else:
             kept = pc.invert(pc.is_in(keys, value_set=deleted))
             bucket = int(group.removeprefix(NEW))

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.spark.source.hudi_write import WriteOperation
-from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
@@ -67,7 +67,7 @@ def commit_gathered(
 
 def _overwrite(txn: Transaction, rows: pa.Table) -> None:
     """Replace all rows of the partitions that these are for."""
-    planner = GroupWriter(txn.table.place, "", txn.config, txn.table.schema(txn.timeline))
+    planner = planner_of(txn)
     txn.end_partitions({*planner.keyed(rows)[2].unique().to_pylist()})
     arrow.insert(txn, rows)
     txn.operation = "INSERT_OVERWRITE"

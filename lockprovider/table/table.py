@@ -446,14 +446,18 @@ class Table(TableContext):
         """
         return compaction.run_compaction(self, instant)
 
-    def unschedule_compaction(self, instant: str) -> None:
+    def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
         """Take a scheduled compaction back; no row changes by it.
 
+        With `hours`, in place of an instant, all that were scheduled so long ago, by the store's clock, and that nobody
+        runs. Returns the begin times of what was taken back.
+
         Raises:
+            InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
             HistoryGone: there is no such compaction.
             Aborted: an executor is at work.
         """
-        compaction.unschedule_compaction(self, instant)
+        return compaction.unschedule_compaction(self, instant, hours)
 
     def cluster(
         self,
@@ -504,14 +508,18 @@ class Table(TableContext):
         """
         return clustering.run_clustering(self, instant)
 
-    def unschedule_clustering(self, instant: str) -> None:
+    def unschedule_clustering(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
         """Take a scheduled clustering back; no row changes by it.
 
+        With `hours`, in place of an instant, all that were scheduled so long ago, by the store's clock, and that nobody
+        runs. Returns the begin times of what was taken back.
+
         Raises:
+            InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
             HistoryGone: there is no such clustering.
             Aborted: an executor is at work.
         """
-        clustering.unschedule_clustering(self, instant)
+        return clustering.unschedule_clustering(self, instant, hours)
 
     def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`); their rows stay.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,12 +38,14 @@ from lockprovider.table import (
     UnsupportedTable,
     WriteConflict,
 )
+from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.files import cluster
 from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import heartbeat_path
-from lockprovider.table.rewrite import clustering, executor
+from lockprovider.table.rewrite import clustering, compaction, executor
+from lockprovider.table.state.events import TableEvent
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
@@ -537,15 +540,17 @@ def test_commits_cluster_by_themselves_if_they_are_told_to(tmp_path: Path) -> No
     assert content(told) == by_hudi_rs(told) == [(number, "a", "x", 100 - number) for number in range(7)]
 
 
-def test_commits_compact_by_themselves_and_a_failure_of_that_fails_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_commits_compact_by_themselves_and_a_failure_of_that_fails_none_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made(tmp_path / "t", "by event")
     settings = replace(SETTINGS, compaction=CompactEvery(2), clustering=ClusterEvery(100))
-    told = Table.open(str(tmp_path / "t"), settings=settings)
+    events: list[TableEvent] = []
+    told = Table.open(str(tmp_path / "t"), settings=settings, watcher=events.append)
     for number in range(6):
         told.upsert(rows((1, "a", "x", number)))
     assert [one.operation for one in told.history()].count("COMPACT") == 3
+    assert [one for one in events if one.kind == "service_failed"] == caplog.records == []
     assert sum(len(one.logs) for one in told.snapshot().slices) <= 1
 
     def fail(*_: object) -> None:
@@ -555,6 +560,54 @@ def test_commits_compact_by_themselves_and_a_failure_of_that_fails_none(
     for number in range(6, 10):
         told.upsert(rows((1, "a", "x", number)))
     assert content(told) == by_hudi_rs(told) == [(1, "a", "x", 9)]
+    failed = [one.detail for one in events if one.kind == "service_failed"]
+    assert failed[0] == {"service": "compaction", "error": "Unavailable: the store is gone"}
+    said = [record for record in caplog.records if "service_failed" in record.getMessage()]
+    assert {(record.name, record.levelname) for record in said} == {("lockprovider.table", "WARNING")}
+    assert len(said) == len(failed) == 3, "due after the second commit, and after each one until it is done"
+
+
+def services(table: Table) -> list[Any]:
+    return [one for _, _, found in diagnose(table) for one in found if one.rule == "services"]
+
+
+def made_old(table: Table, begin: str | None, action: str) -> str:
+    """The plan as if it had been made years ago."""
+    assert begin is not None
+    timeline, old = Path(table.url) / ".hoodie/timeline", f"20200101{begin[8:]}"
+    (timeline / f"{begin}.{action}.requested").rename(timeline / f"{old}.{action}.requested")
+    return old
+
+
+def test_plans_that_nobody_has_run_for_long_are_named_with_their_age_and_taken_back(tmp_path: Path) -> None:
+    table = made(tmp_path / "t", "by event")
+    for number in range(3):
+        insert(table, (number, "b", "x", number))
+    old = made_old(table, table.schedule_clustering(), "clustering")
+    table.upsert(rows((7, "c", "x", 1)))
+    table.upsert(rows((7, "c", "y", 2)))
+    young = table.schedule_compaction()
+    assert young is not None
+    wrong, note = services(table)
+    assert (wrong.state, note.state) == ("wrong", "note")
+    assert re.search(
+        rf"clustering {old} is planned: .*; nobody runs it, and it is [0-9]{{5,}}[.][0-9] h old", wrong.what
+    )
+    assert note.what.startswith(f"compaction {young} is planned")
+    assert "; nobody runs it, and it is 0." in note.what
+    assert f"--unschedule {old}" in wrong.mend
+    seen = content(table)
+    assert table.unschedule_compaction(hours=24) == ()
+    with compaction._executing(table, young):
+        assert services(table)[-1].what.endswith("it is being run")
+    assert opened(table).unschedule_clustering(hours=24) == (old,)
+    assert opened(table).unschedule_clustering(hours=24) == ()
+    assert [one.state for one in services(table)] == ["note"]
+    for bad in ({}, {"instant": young, "hours": 1}, {"hours": 0}, {"hours": float("nan")}, {"hours": "1"}):
+        with pytest.raises(InvalidInput, match="hours="):
+            table.unschedule_compaction(**bad)  # type: ignore[arg-type]
+    table.run_compaction(young)
+    assert content(table) == by_hudi_rs(table) == seen
 
 
 def test_hudis_own_keys_say_it_too() -> None:

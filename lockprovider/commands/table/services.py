@@ -76,7 +76,15 @@ def _add_plan_options(parser: Any, done: str) -> None:
         "--run", dest="scheduled", metavar="INSTANT", help="run a scheduled one, or go on with a dead executor's"
     )
     what.add_argument("--unschedule", metavar="INSTANT", help="take a scheduled one back; no row changes by it")
+    what.add_argument(
+        "--unschedule-after", type=float, metavar="HOURS", help="take back all that nobody has run for so long"
+    )
     what.add_argument("--dry-run", action="store_true", help=f"only say what would be {done}")
+
+
+def _say_expired(arguments: Any, word: str, begins: tuple[str, ...]) -> int:
+    title = f"took back {len(begins)} plans of {word} that nobody has run for {arguments.unschedule_after:g} hours"
+    return say_answer(arguments, CommandAnswer({"unscheduled": list(begins)}, title))
 
 
 def _compact(arguments: Any) -> int:
@@ -89,6 +97,8 @@ def _compact(arguments: Any) -> int:
         table.unschedule_compaction(arguments.unschedule)
         said = f"compaction {arguments.unschedule} is not scheduled any more"
         return say_answer(arguments, CommandAnswer({"unscheduled": arguments.unschedule}, said))
+    if arguments.unschedule_after is not None:
+        return _say_expired(arguments, "compaction", table.unschedule_compaction(hours=arguments.unschedule_after))
     done = (
         (table.run_compaction(arguments.scheduled),)
         if arguments.scheduled
@@ -122,6 +132,8 @@ def _cluster(arguments: Any) -> int:
         table.unschedule_clustering(arguments.unschedule)
         said = f"clustering {arguments.unschedule} is not scheduled any more"
         return say_answer(arguments, CommandAnswer({"unscheduled": arguments.unschedule}, said))
+    if arguments.unschedule_after is not None:
+        return _say_expired(arguments, "clustering", table.unschedule_clustering(hours=arguments.unschedule_after))
     done = (
         (table.run_clustering(arguments.scheduled),)
         if arguments.scheduled

@@ -7,10 +7,16 @@ from collections.abc import Callable, Iterator
 from lockprovider.table.doctor import rules
 from lockprovider.table.doctor.buckets import buckets
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
-from lockprovider.table.format.instant import Action, InstantState
+from lockprovider.table.format.instant import Action, InstantState, to_ms
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 
+_HOUR_MS = 3_600_000
+_EXPIRED_MS = 24 * _HOUR_MS  # of a plan that nobody runs
+_PLANS = (
+    (Action.CLUSTERING, "cluster", "writes of its file groups give way to it"),
+    (Action.COMPACTION, "compact", "no other merges its file groups"),
+)
 _MANY = 300  # a listing of more than a page
 _Check = Callable[[Facts], Iterator[TableFinding]]
 
@@ -81,19 +87,27 @@ def _services(facts: Facts) -> Iterator[TableFinding]:
                 yield TableFinding(
                     "services", "wrong", f"{action.value} {begin} was not finished: its executor is dead", mend
                 )
-    for begin in facts.timeline.pending(Action.CLUSTERING):
-        what = f"clustering {begin} is planned: writes of its file groups give way to it"
-        mend = f"`lockprovider table cluster URL --run {begin}` runs it, `--unschedule {begin}` takes it back"
-        yield TableFinding("services", "note", what, mend)
-    for begin in facts.timeline.pending(Action.COMPACTION):
-        what = f"compaction {begin} is planned, and no other merges its file groups"
-        mend = f"`lockprovider table compact URL --run {begin}` runs it, `--unschedule {begin}` takes it back"
-        yield TableFinding("services", "note", what, mend)
+    for action, command, effect in _PLANS:
+        for begin in facts.timeline.pending(action):
+            yield _waiting(facts, begin, f"{action.value} {begin} is planned: {effect}", command)
     alone = [one for one in facts.slices if one.logs and not one.path]
     if alone:
         what = f"{len(alone)} file groups have logs and no base file: {some(one.logs[0].path for one in alone)}"
         mend = "`lockprovider table compact URL`; until then JVM Hudi misses them while their first write is pending"
         yield TableFinding("services", "note", what, mend)
+
+
+def _waiting(facts: Facts, begin: str, what: str, command: str) -> TableFinding:
+    """A plan, with its age; wrong is one that nobody has run for a day."""
+    if begin not in facts.dead:
+        return TableFinding("services", "note", f"{what}; it is being run", "nothing, or wait for it")
+    age_ms = max(0, facts.now_ms - to_ms(begin))
+    mend = (
+        f"`lockprovider table {command} URL --run {begin}` runs it, `--unschedule {begin}` takes it back, and "
+        f"`--unschedule-after {_EXPIRED_MS // _HOUR_MS}`, now and then, all like it"
+    )
+    what = f"{what}; nobody runs it, and it is {age_ms / _HOUR_MS:.1f} h old"
+    return TableFinding("services", "wrong" if age_ms >= _EXPIRED_MS else "note", what, mend)
 
 
 def _archive(facts: Facts) -> Iterator[TableFinding]:

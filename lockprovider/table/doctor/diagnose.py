@@ -65,6 +65,8 @@ def gather(table: TableContext) -> Facts:
     if plain is None and backup is None and not timeline.instants:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
     beats = {entry.path.rpartition("/")[2]: entry for entry in store.list(f"{HEARTBEATS}/")}
+    # By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it.
+    now_ms = max(table.world.now_ms(), *(entry.modified_ms or 0 for entry in beats.values()), 0)
     fault, note = _lock(table)
     broken, left, hidden = _archive(table, timeline)
     properties = _parsed(plain if plain is not None else backup)
@@ -78,7 +80,8 @@ def gather(table: TableContext) -> Facts:
         markers=tuple(entry.path for entry in store.list(f"{MARKERS}/")),
         beats=tuple(beats),
         victims=_victims(table, timeline),
-        dead=_dead(table, timeline, entries, beats),
+        now_ms=now_ms,
+        dead=_dead(table, timeline, entries, beats, now_ms),
         metadata_table=bool(store.list(f"{METADATA_TABLE}/")),
         lone_backup=plain is None and backup is not None,
         both=plain is not None and backup is not None,
@@ -160,14 +163,15 @@ def _undone(action: Action, data: bytes, name: str) -> set[str]:
 
 
 def _dead(
-    table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats: dict[str, Entry]
+    table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats: dict[str, Entry], now_ms: int
 ) -> frozenset[str]:
-    """By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it."""
+    """A service is alive as long as its files are fresh; a plan that waits for its executor only if that beats."""
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
+    waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
     beats_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
     beats_ms |= {begin: entry.modified_ms or 0 for begin, entry in beats.items()}
-    now_ms = max(table.world.now_ms(), *beats_ms.values(), 0)
-    return frozenset(dead((*timeline.pending_writes, *services), beats_ms, now_ms, table.settings.heartbeat))
+    asked = (*timeline.pending_writes, *services, *waiting)
+    return frozenset(dead(asked, beats_ms, max(now_ms, *beats_ms.values(), 0), table.settings.heartbeat))
 
 
 def _is_of(name: str, begins: tuple[str, ...]) -> bool:

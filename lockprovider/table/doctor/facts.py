@@ -41,7 +41,8 @@ class Facts:
         markers: paths of all markers.
         beats: begin times that have a heartbeat file.
         victims: begin times that completed rollbacks and restores name.
-        dead: begin times of pending instants whose writer or executor is dead.
+        now_ms: when that was, in epoch ms.
+        dead: begin times of pending instants whose writer or executor is dead, or that have none.
         lock_fault: what is wrong with the lock record; empty if nothing is.
         lock_note: who holds the lock, or what is not applied yet; empty if it is free.
         bucket_rules: whether a JVM writer has made rules for its buckets, which are unknown here.
@@ -62,6 +63,7 @@ class Facts:
     markers: tuple[str, ...] = ()
     beats: tuple[str, ...] = ()
     victims: frozenset[str] = frozenset()
+    now_ms: int = 0
     dead: frozenset[str] = frozenset()
     metadata_table: bool = False
     lone_backup: bool = False

@@ -157,17 +157,22 @@ def run_clustering(table: TableContext, begin: str, run: executor.Runner = execu
     return _result(begin, completion, planned, [stat.group for stat in stats])
 
 
-def unschedule_clustering(table: TableContext, begin: str) -> None:
+def unschedule_clustering(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
     """Take a scheduled clustering back, with what an executor that died has written of it. No row changes by it.
 
+    With `hours` all that are older, and that nobody runs. Returns the begin times of what was taken back.
+
     Raises:
+        InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
         HistoryGone: there is none that began then and is not completed.
         Aborted: an executor is at work.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    executor.unschedule(table, begin, Action.CLUSTERING)
-    table.tell("clustering_unscheduled", begin)
+    found = executor.unschedule(table, begin, hours, Action.CLUSTERING)
+    for one in found:
+        table.tell("clustering_unscheduled", one)
+    return found
 
 
 def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:

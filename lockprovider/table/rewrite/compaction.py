@@ -118,17 +118,22 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
     return _result(begin, completion, mine.planned)
 
 
-def unschedule_compaction(table: TableContext, begin: str) -> None:
+def unschedule_compaction(table: TableContext, begin: str | None, hours: float | None) -> tuple[str, ...]:
     """Take a scheduled compaction back, with what an executor that died has written of it. No row changes by it.
 
+    With `hours` all that are older, and that nobody runs. Returns the begin times of what was taken back.
+
     Raises:
+        InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
         HistoryGone: there is none that began then and is not completed.
         Aborted: an executor is at work.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    executor.unschedule(table, begin, Action.COMPACTION)
-    table.tell("compaction_unscheduled", begin)
+    found = executor.unschedule(table, begin, hours, Action.COMPACTION)
+    for one in found:
+        table.tell("compaction_unscheduled", one)
+    return found
 
 
 def _check(table: TableContext) -> None:

@@ -9,16 +9,17 @@ take back  under the lock, if nobody beats: what was written of it first, the pl
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fsspec_cas import CasError, Entry
+from fsspec_cas import CasError, Entry, InvalidInput
 from lockprovider import Lease
 from lockprovider.table.errors import Aborted, HistoryGone
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.data_files import data_file_at, parse_log_file
-from lockprovider.table.format.instant import Action, Instant, InstantState
+from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import TIMELINE, FileGroup, heartbeat_path, join
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
 from lockprovider.table.format.plan.clustering import decode_clustering_plan
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 TOKEN = "0-0-0"  # noqa: S105 - of every attempt: so one base file a file group is left, whoever writes it
 _Planned = TypeVar("_Planned")
 _AT_ONCE = 4
+_HOUR_MS = 3_600_000
 _AT_ONCE_BYTES = 256 << 20  # of files as they are stored; their rows are in memory
 
 
@@ -192,16 +194,32 @@ def committed(
     return encode_commit(CommitMetadata(stats_by_partition(stats), operation, schema_json, replaced=replaced))
 
 
-def unschedule(table: TableContext, begin: str, action: Action) -> None:
-    """Take back what is scheduled.
+def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
+    """Take back what is scheduled: one, or all that were so many hours ago or earlier and that nobody runs.
+
+    Returns:
+        The begin times of what was taken back.
 
     Raises:
+        InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
         HistoryGone: it is not scheduled.
         Aborted: an executor is at work.
     """
+    if (begin is None) == (hours is None):
+        raise InvalidInput(f"give one of the two: the instant={begin!r} of one, or hours={hours!r} for all older ones")
+    if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):
+        raise InvalidInput(f"hours={hours!r} must be a number above 0: older plans are taken back")
     with table.lock.acquire() as lease:
-        _refuse_unless_free(table, begin, action)
-        take_back(table, lease, begin, action)
+        if begin is not None:
+            _refuse_unless_free(table, begin, action)
+            found = [begin]
+        else:
+            latest_ms = plans.store_ms(table) - (hours or 0) * _HOUR_MS
+            old = [one for one in table.timeline().pending(action) if to_ms(one) <= latest_ms]
+            found = [one for one in old if not _is_run(table, one)]
+        for one in found:
+            take_back(table, lease, one, action)
+    return tuple(found)
 
 
 def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:

@@ -1,7 +1,8 @@
 """Compaction and clustering by themselves: what a writer whose settings say so does after its commits.
 
-Counted is what has completed since the last plan, whoever made it. The commit stands whatever comes of them: a plan
-that could not be run now is run after a later commit, or by anybody.
+Counted is what has completed since the last plan, whoever made it. The commit stands whatever comes of them: one that
+fails is told to the watcher and, as a warning, to the log. A plan that could not be run now is run after a later
+commit, or by anybody, and the doctor names it until then.
 
 Source: Hudi `hoodie.compact.inline`, `hoodie.clustering.inline`; `ScheduleCompactionActionExecutor.needCompact`.
 """
@@ -9,11 +10,12 @@ Source: Hudi `hoodie.compact.inline`, `hoodie.clustering.inline`; `ScheduleCompa
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
 from lockprovider import LockError
-from lockprovider.table.errors import TableError
+from lockprovider.table.errors import TableError, UnsupportedTable
 from lockprovider.table.format.instant import Action
 from lockprovider.table.rewrite.clustering import cluster_table
 from lockprovider.table.rewrite.compaction import compact_table
@@ -26,16 +28,25 @@ if TYPE_CHECKING:
 def run_due(table: TableContext) -> None:
     """Run what is due. A table with nothing to compact, or that cannot be clustered, is left alone."""
     compaction, clustering = table.settings.compaction, table.settings.clustering
-    if compaction is None and clustering is None:
-        return
-    failures = (CasError, LockError, TableError)
-    with contextlib.suppress(*failures):
-        now = table.timeline()
-        if compaction is not None and _commits_since(now, Action.COMPACTION) >= compaction.commits:
-            with contextlib.suppress(*failures):
+    if compaction is not None:
+        with _told(table, "compaction"):
+            if _commits_since(table.timeline(), Action.COMPACTION) >= compaction.commits:
                 compact_table(table)
-        if clustering is not None and _commits_since(now, Action.CLUSTERING) >= clustering.commits:
-            cluster_table(table, clustering.rule)
+    if clustering is not None:
+        with _told(table, "clustering"):
+            if _commits_since(table.timeline(), Action.CLUSTERING) >= clustering.commits:
+                cluster_table(table, clustering.rule)
+
+
+@contextlib.contextmanager
+def _told(table: TableContext, service: str) -> Iterator[None]:
+    """A failure fails no commit."""
+    try:
+        yield
+    except UnsupportedTable:
+        return  # it has nothing of the kind
+    except (CasError, LockError, TableError) as error:
+        table.tell("service_failed", "", service=service, error=f"{type(error).__name__}: {error}")
 
 
 def _commits_since(now: Timeline, action: Action) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import LOCK, META, checked_path, heartbeat_path, join
+from lockprovider.table.format.layout import META, checked_path, heartbeat_path, join
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import (
     CleanMetadata,
@@ -71,7 +71,7 @@ def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) 
     """The begin time, that beats until `alive` ends, and the plan; None if there is nothing to do."""
     with table.lock.acquire() as lease:
         paths, now = _listed(table)
-        plan = planned(table, policy, paths, now, _now_ms(table))
+        plan = planned(table, policy, paths, now, plans.store_ms(table))
         if now.pending(Action.CLEAN) or not plan.files:
             return None
         begin = alive.enter_context(plans.beating(table, now))
@@ -132,12 +132,6 @@ def _listed(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
     """The files first: a file whose instant is on no later timeline is nobody's."""
     paths = tuple(entry.path for entry in table.data_files())
     return paths, table.timeline()
-
-
-def _now_ms(table: TableContext) -> int:
-    """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
-    by_store = table.store.head(LOCK).modified_ms
-    return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:

@@ -17,7 +17,7 @@ from lockprovider import Lease
 from lockprovider.table.errors import TableNotFound
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, TIMELINE, markers_dir
+from lockprovider.table.format.layout import HEARTBEATS, LOCK, PROPERTIES, TIMELINE, markers_dir
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.timeline.liveness import dead
@@ -105,6 +105,12 @@ def change_properties(table: TableContext, lease: Lease, change: Callable[[Table
         lease.check()
         table.store.put_if_match(PROPERTIES, encode_properties(wanted), found.version).unwrap()
     table.store.delete(_HADOOP_CHECKSUM)
+
+
+def store_ms(table: TableContext) -> int:
+    """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
+    by_store = table.store.head(LOCK).modified_ms
+    return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:

@@ -27,7 +27,7 @@ from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.current import CurrentState, TableView
-from lockprovider.table.state.events import LOGGED, EventKind, TableEvent, Watcher, nobody
+from lockprovider.table.state.events import LOGGED, WARNED, EventKind, TableEvent, Watcher, nobody
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
@@ -194,7 +194,7 @@ class TableContext:
 
     def tell(self, kind: EventKind, begin: str, **detail: object) -> None:
         """Tell the watcher, and the log."""
-        level = logging.INFO if kind in LOGGED else logging.DEBUG
+        level = logging.WARNING if kind in WARNED else logging.INFO if kind in LOGGED else logging.DEBUG
         if _LOG.isEnabledFor(level):
             said = ", ".join(f"{name} {value}" for name, value in detail.items())
             _LOG.log(level, "%s: %s %s%s", self.url, kind, begin, f" ({said})" if said else "")

@@ -26,12 +26,14 @@ EventKind = Literal[
     "clustered",  # they are joined
     "savepoint",  # a commit's files are kept from now on
     "restored",  # later commits were taken back
+    "service_failed",  # a compaction or clustering by the writer itself failed; its commit stands
     "retry",  # the transaction starts over from a fresh snapshot
 ]
 
 
-# What the logger `lockprovider.table` says at INFO; the rest is at DEBUG.
+# What the logger `lockprovider.table` says at INFO, or as a warning; the rest is at DEBUG.
 _STEPS: frozenset[EventKind] = frozenset({"begin", "written", "lock_wait", "lock_held", "lock_released"})
+WARNED: frozenset[EventKind] = frozenset({"service_failed"})
 LOGGED: frozenset[EventKind] = frozenset(get_args(EventKind)) - _STEPS
 
 

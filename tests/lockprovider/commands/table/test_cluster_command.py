@@ -36,6 +36,8 @@ def test_it_is_looked_at_planned_taken_back_and_done(tmp_path: Path, capsys: pyt
     assert code == 0
     assert next(one["mend"] for one in report if f"clustering {begin} is planned" in one["what"]).count(begin) == 2
     assert run(capsys, "cluster", url, "--schedule")[1] == {"scheduled": None}
+    assert run(capsys, "cluster", url, "--unschedule-after", "1")[1] == {"unscheduled": []}
+    assert run(capsys, "cluster", url, "--unschedule-after", "-1")[0] != 0
     assert run(capsys, "cluster", url, "--unschedule", begin)[1] == {"unscheduled": begin}
     code, _, error = run(capsys, "cluster", url, "--run", begin)
     assert (code != 0, f"no clustering that began at {begin}" in error) == (True, True)

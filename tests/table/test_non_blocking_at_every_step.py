@@ -19,6 +19,7 @@ from fsspec_cas import CasError, Store
 from lockprovider import NotAcquired, PublishUnknown
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.transaction.handle import inside
 
 BEFORE: list[Row] = [(n, "a", "old", 1) for n in range(6)]
 UPSERTED: list[Row] = [*((n, "a", "dying", 5) for n in range(1, 5)), *((n, "b", "dying", 5) for n in range(4))]
@@ -44,7 +45,7 @@ class Dying:
         """Whether it lived through one write, beside which another committed."""
         txn: Any = None
         try:
-            txn = self.table.transaction(pinned=False)
+            txn = inside(self.table.transaction(pinned=False))
             engine.write(txn, upserts, deletes)
             other.upsert(rows(MEANWHILE))
             self.has_seen_another = True

@@ -15,6 +15,7 @@ from lockprovider.table import InvalidRecords, Table, WriteConflict
 from lockprovider.table.engines import arrow, dask
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.transaction.handle import inside
 
 
 @pytest.fixture
@@ -105,10 +106,10 @@ def test_a_batch_of_a_stream_is_written_once_also_blindly(table: Table, moment: 
     batch = BatchId("stream", 1)
 
     def once(txn: Any) -> None:
-        txn.exactly_once(batch)
+        inside(txn).exactly_once(batch)
         arrow.write(txn, rows((1, "a", "once", 5)))
 
-    late = another(table).transaction()
+    late = inside(another(table).transaction())
     late.exactly_once(batch)
     if moment == "while it writes":
         arrow.write(late, rows((1, "a", "twice", 6)))

@@ -14,6 +14,7 @@ from table.test_bucket_tables import overwrite
 
 from lockprovider.table import Corrupt, Table, UnsupportedTable
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.transaction.handle import inside
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_rows_that_are_not_in_their_bucket_are_found(table: Table) -> None:
 
 def test_file_groups_of_no_bucket_are_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockprovider.table.transaction.transaction.check_written", lambda config, stats: None)
-    table.transact(lambda txn: overwritten(txn, ["b"], (1, "b", 1)))
+    table.transact(lambda txn: overwritten(inside(txn), ["b"], (1, "b", 1)))
     assert any("1 file groups are of none of the 4 buckets" in sentence for _, sentence in said(table))
 
 

@@ -147,9 +147,10 @@ MOST_FILES = 16
 
 # Services know each other through `plans` alone, but for these.
 SERVICES = {
-    "clean": {"savepoint"},
+    "clean": {"listing", "savepoint"},
     "restore": {"archive_removal", "savepoint"},
     "recover": {"restore", "rollback"},
+    "rollback": {"listing"},
     "savepoint": {"archive_removal"},
     "archive": {"archive_files", "archive_removal", "recover"},
     "archive_removal": {"archive_files"},

@@ -132,6 +132,7 @@ class TableSettings:
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
         read_from_metadata: whether reads of a table that has a metadata table take its word for which files there are,
             as JVM Hudi does, and list no folders. Worth having from some 50,000 files on.
+        write_metadata: whether writes to a copy-on-write table that has one, of the partition `files` alone, keep it.
 
     Raises:
         InvalidSettings: EAGER together with several writers, or nothing to be kept by an archival.
@@ -150,6 +151,7 @@ class TableSettings:
     index: IndexSettings | None = None
     check_keys: bool = False
     read_from_metadata: bool = False
+    write_metadata: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _mode(self.mode))
@@ -280,9 +282,7 @@ _KINDS: Mapping[str, type] = {
     "lock": LockSettings,
     "heartbeat": HeartbeatSettings,
     "archival": KeepActive,
-    "archive_automatically": bool,
-    "check_keys": bool,
-    "read_from_metadata": bool,
+    **dict.fromkeys(("archive_automatically", "check_keys", "read_from_metadata", "write_metadata"), bool),
 }
 
 

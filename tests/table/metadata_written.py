@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from table.jvm_written import DATA, contents
 
 from lockprovider.table.format.log_block import BlockKind, decode_blocks
+from lockprovider.table.format.metadata_table.hfile import _fields, _varint
 
 FOLDER = "metadata_table"
 NAMES = tuple(sorted(path.stem for path in (DATA / FOLDER).glob("*.zip")))
@@ -57,6 +59,28 @@ def data_of(data: bytes) -> bytes:
     return zlib.decompress(data[33:on_disk], 31)
 
 
+def blocks_of(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Magic and content of all blocks of an HFile that was written as part of a log; all checksums are zeros."""
+    found, at = [], 0
+    while at < len(data) - TRAILER_BYTES:
+        magic, on_disk, size, before, kind, checked, whole = struct.unpack_from(">8siiqBii", data, at)
+        assert (before, kind, checked) == (-1, 0, 16384)
+        assert data[at + whole : at + 33 + on_disk].strip(b"\0") == b""
+        assert 33 + on_disk - whole == 4 * -(-whole // 16384)
+        content = zlib.decompress(data[at + 33 : at + whole], 31)
+        assert len(content) == size
+        found.append((magic, content))
+        at += 33 + on_disk
+    return found
+
+
+def trailer_of(data: bytes) -> dict[int, object]:
+    """The fields of an HFile's trailer by their numbers."""
+    end = len(data) - TRAILER_BYTES
+    length, at = _varint(data, end + 8)
+    return dict(_fields(data[at : at + length]))
+
+
 def encoded(entries: tuple[tuple[bytes, bytes], ...]) -> bytes:
     """A data block with these entries, as JVM Hudi writes it."""
     return b"".join(
@@ -70,3 +94,16 @@ def encoded(entries: tuple[tuple[bytes, bytes], ...]) -> bytes:
         + b"\0"
         for key, value in entries
     )
+
+
+def with_files_alone(name: str, folder: Path) -> Path:
+    """The table in this folder, when its metadata table has no other partition than `files`."""
+    unpacked(name, folder)
+    properties = folder / ".hoodie" / "hoodie.properties"
+    key = "hoodie.table.metadata.partitions"
+    kept = [line for line in properties.read_text().splitlines() if not line.startswith(f"{key}=")]
+    properties.write_text("\n".join([*kept, f"{key}=files", ""]))
+    for other in (folder / ROOT).iterdir():
+        if other.name not in ("files", ".hoodie"):
+            shutil.rmtree(other)
+    return folder

@@ -74,6 +74,7 @@ MADE: list[Case] = [
     ("archival: order", lambda: TableSettings(archival=KeepActive(5, 4)), InvalidSettings, ["=5", "=4"]),
     ("automatic", lambda: TableSettings(archive_automatically="no"), InvalidSettings, ["'no'", "True or False"]),
     ("by metadata", lambda: TableSettings(read_from_metadata=1), InvalidSettings, ["=1", "True or False"]),
+    ("metadata kept", lambda: TableSettings(write_metadata="yes"), InvalidSettings, ["='yes'", "True or False"]),
     ("compaction", lambda: TableSettings(compaction=5), InvalidSettings, ["compaction=5", "CompactEvery"]),
     ("compaction: 0", lambda: TableSettings(compaction=CompactEvery(0)), InvalidSettings, ["commits=0", "1 or more"]),
     ("clustering", lambda: TableSettings(clustering=True), InvalidSettings, ["clustering=True", "ClusterEvery"]),

@@ -25,10 +25,11 @@ from lockprovider.table.format.layout import (
     TIMELINE,
 )
 from lockprovider.table.format.metadata import CommitMetadata, decode_rollback
+from lockprovider.table.format.metadata_table.files_records import LISTING
 from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.format.service_metadata import decode_restore
 from lockprovider.table.state import archive_index
-from lockprovider.table.state.metadata_table import LISTING, listed_files
+from lockprovider.table.state.metadata_table import listed_files
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.metadata_listing import ListingDifferences, differences
 from lockprovider.table.timeline.timeline import Timeline

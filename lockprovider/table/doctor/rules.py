@@ -22,7 +22,7 @@ from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
 from lockprovider.table.format.properties import TableConfig, faults
-from lockprovider.table.format.writer_settings import ZONE_KEY, unshared
+from lockprovider.table.format.writer_settings import ZONE_KEY, says_listing_is_kept, unshared
 from lockprovider.table.timeline.drift import ZONE_MS, drifts_ms
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens
@@ -56,6 +56,8 @@ def failed_writes(facts: Facts) -> Iterator[TableFinding]:
 def metadata_table(facts: Facts) -> Iterator[TableFinding]:
     """R2; what the properties say of it is found with them."""
     if facts.metadata_table:
+        if facts.config is not None and says_listing_is_kept(facts.config):
+            return
         listed = facts.config is not None and bool(facts.config.named_metadata)
         yield TableFinding(
             "R2",
@@ -123,7 +125,7 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
         yield TableFinding("R4", "wrong", str(facts.properties), "restore hoodie.properties")
         return
     yield from _settings(config)
-    for sentence in faults(config):
+    for sentence in faults(config, keeps_listing=says_listing_is_kept(config)):
         what, _, mend = sentence.rpartition("; ")
         yield TableFinding("R4", "wrong", what or sentence, mend if what else "use the engine that made the table")
     if config.version == 8 and "hoodie.record.merge.mode" not in config.raw:  # noqa: PLR2004
@@ -146,7 +148,9 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
 
 def _settings(config: TableConfig) -> Iterator[TableFinding]:
     """What the table tells JVM writers in Spark; its zone is another rule's."""
-    changes = [change for change in unshared(config) if change.key != ZONE_KEY]
+    changes = [
+        change for change in unshared(config, keeps_listing=says_listing_is_kept(config)) if change.key != ZONE_KEY
+    ]
     wrong = [f"{change.key}={change.found}" for change in changes if change.found is not None]
     mend = "`lockprovider table share URL`"
     if wrong:

@@ -27,6 +27,7 @@ from lockprovider.table.format.java_properties import (
 )
 from lockprovider.table.format.layout import PartitionStyle
 from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE, own_rule
+from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, listing_fault
 
 FILE_NAME = "hoodie.properties"
 READABLE_VERSIONS = (8, 9)
@@ -52,7 +53,6 @@ _META = "hoodie.populate.meta.fields"
 _ZONE = "hoodie.table.timeline.timezone"
 _SCHEMA = "hoodie.table.create.schema"
 _MODE = "hoodie.record.merge.mode"
-_MDT = "hoodie.table.metadata.partitions"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
 # Write settings of the JVM's, which it keeps nowhere. Its Spark writers take all that this file says for their own
 # settings, and refuse others: so here every writer finds them.
@@ -185,7 +185,7 @@ def _stated(config: TableConfig) -> dict[str, str]:
     optional = {
         _PARTITIONS: ",".join(config.partition_fields),
         ordering: ",".join(config.ordering_fields),
-        _MDT: ",".join(config.metadata_partitions),
+        PARTITIONS_KEY: ",".join(config.metadata_partitions),
         _MDT_INFLIGHT: ",".join(config.metadata_inflight),
         _SCHEMA: config.schema_json or "",
         _ZONE: config.timezone,
@@ -218,7 +218,7 @@ def _index(index: BucketIndex | None) -> dict[str, str]:
 
 _OWNED = frozenset(
     {_NAME, _DATABASE, _TYPE, _VERSION, _LAYOUT, _KEYS, _KEYGEN, _HIVE, _ENCODE, _DROP, _META, _FORMAT, _MODE}
-    | {_CHECKSUM, _PARTITIONS, _ORDERING_V8, _ORDERING_V9, _MDT, _MDT_INFLIGHT, _SCHEMA, _ZONE}
+    | {_CHECKSUM, _PARTITIONS, _ORDERING_V8, _ORDERING_V9, PARTITIONS_KEY, _MDT_INFLIGHT, _SCHEMA, _ZONE}
 )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def _config(raw: Mapping[str, str], file_name: str) -> TableConfig:
         table_type=raw.get(_TYPE, COPY_ON_WRITE).strip().upper(),
         layout_version=number_at(raw, _LAYOUT, file_name),
         merge_mode=raw.get(_MODE) or None,
-        metadata_partitions=list_at(raw, _MDT),
+        metadata_partitions=list_at(raw, PARTITIONS_KEY),
         metadata_inflight=list_at(raw, _MDT_INFLIGHT),
         timezone=raw.get(_ZONE, "").strip().upper(),
         populate_meta_fields=flag_at(raw, _META, default=True),
@@ -286,17 +286,18 @@ def check_readable(config: TableConfig) -> None:
             raise UnsupportedTable(f"table {config.name!r}: {sentence}")
 
 
-def check_writable(config: TableConfig) -> None:
+def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
     """Refuse a table that a write from here would damage, or whose rows would come out wrong.
 
     A recorded time zone other than UTC is refused; none at all is accepted (that is how the JVM creates tables by
-    default), and then every JVM writer has to run with `-Duser.timezone=UTC`.
+    default), and then every JVM writer has to run with `-Duser.timezone=UTC`. `keeps_listing`: the writer writes the
+    metadata table's partition `files`, too.
 
     Raises:
         UnsupportedTable: naming the property, its value and the next step.
     """
     check_readable(config)
-    for bad, sentence in _writing_faults(config):
+    for bad, sentence in _writing_faults(config, keeps_listing=keeps_listing):
         if bad:
             raise UnsupportedTable(f"table {config.name!r}: {sentence}")
 
@@ -311,9 +312,10 @@ def unknown_merge(config: TableConfig) -> str:
     return next(odd, own_rule(config.raw))
 
 
-def faults(config: TableConfig) -> tuple[str, ...]:
+def faults(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
     """Every reason why the table cannot be read or written here, each with the next step; none if it can."""
-    return tuple(sentence for bad, sentence in (*_reading_faults(config), *_writing_faults(config)) if bad)
+    found = (*_reading_faults(config), *_writing_faults(config, keeps_listing=keeps_listing))
+    return tuple(sentence for bad, sentence in found if bad)
 
 
 def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
@@ -341,16 +343,12 @@ def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
     )
 
 
-def _writing_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
+def _writing_faults(config: TableConfig, *, keeps_listing: bool = False) -> Iterator[tuple[bool, str]]:
     odd = unknown_merge(config) if config.is_merge_on_read else own_rule(config.raw)
     yield bool(odd), f"{odd} merges rows in a way unknown here; write it with the engine that made it"
-    yield (
-        bool(config.named_metadata),
-        (
-            f"{_MDT}={','.join(config.named_metadata)} would hide these commits from JVM readers; "
-            "Table.retire_metadata_table() removes it"
-        ),
-    )
+    named, inflight = config.metadata_partitions, config.metadata_inflight
+    hidden = listing_fault(named, inflight, keeps=keeps_listing, has_logs=config.is_merge_on_read)
+    yield bool(hidden), hidden
     yield (
         config.timezone not in {"", "UTC"},
         f"{_ZONE}={config.timezone} would mix two clocks; Table.share() makes it UTC, if all writers ran in it",

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
 from lockprovider.table.format.properties import TableConfig
 
 MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
 FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
 METADATA_KEY = "hoodie.metadata.enable"
+STATISTICS_KEY = "hoodie.metadata.index.column.stats.enable"  # those of partitions go with it
 LOCK_KEY = "hoodie.write.lock.provider"
 ZONE_KEY = "hoodie.table.timeline.timezone"
 
@@ -44,9 +46,22 @@ class SettingChange:
     wanted: str
 
 
-def shared(config: TableConfig) -> TableConfig:
-    """The same table, with the settings, and with UTC for its zone; one for non-blocking writers stays one."""
-    return replace(config, timezone="UTC", raw=MappingProxyType({**config.raw, **_wanted(config)}))
+def shared(config: TableConfig, *, keeps_listing: bool = False) -> TableConfig:
+    """The same table, with the settings, and with UTC for its zone; one for non-blocking writers stays one.
+
+    `keeps_listing`: its metadata table stays, without the statistics of columns and partitions.
+    """
+    wanted, kept = _wanted(config, keeps_listing=keeps_listing), config.metadata_partitions
+    if keeps_listing:
+        kept = tuple(name for name in kept if name not in STATISTICS)
+    raw = MappingProxyType({**config.raw, **wanted})
+    return replace(config, timezone="UTC", metadata_partitions=kept, raw=raw)
+
+
+def says_listing_is_kept(config: TableConfig) -> bool:
+    """Whether it tells Spark's writers to make a metadata table of no more than what is kept here."""
+    wanted = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
+    return bool(config.named_metadata) and all(config.raw.get(key) == value for key, value in wanted.items())
 
 
 def without_blocking(config: TableConfig) -> TableConfig:
@@ -54,7 +69,9 @@ def without_blocking(config: TableConfig) -> TableConfig:
     return replace(config, raw=MappingProxyType({**config.raw, MODE_KEY: NON_BLOCKING}))
 
 
-def _wanted(config: TableConfig) -> Mapping[str, str]:
+def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
+    if keeps_listing:
+        return {**SHARED, METADATA_KEY: "true", STATISTICS_KEY: "false"}
     says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
     is_possible = config.is_merge_on_read and config.bucket_index is not None
     return {**SHARED, MODE_KEY: NON_BLOCKING} if says_so and is_possible else SHARED
@@ -66,9 +83,9 @@ def without_metadata_table(config: TableConfig) -> TableConfig:
     return replace(config, metadata_partitions=(), metadata_inflight=(), raw=raw)
 
 
-def unshared(config: TableConfig) -> tuple[SettingChange, ...]:
+def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[SettingChange, ...]:
     """What `shared` would change; nothing if the table carries all of it. Values are compared as Hudi does."""
-    wanted_by_key = _wanted(config)
+    wanted_by_key = _wanted(config, keeps_listing=keeps_listing)
     found = {key: config.raw.get(key) for key in wanted_by_key}
     changes = [
         SettingChange(key, found[key], wanted)
@@ -76,4 +93,7 @@ def unshared(config: TableConfig) -> tuple[SettingChange, ...]:
         if (found[key] or "").strip().lower() != wanted.lower()
     ]
     zone = SettingChange(ZONE_KEY, config.timezone or None, "UTC")
-    return (*changes, *(() if config.timezone == "UTC" else (zone,)))
+    kept = shared(config, keeps_listing=keeps_listing).metadata_partitions
+    named = [SettingChange(PARTITIONS_KEY, ",".join(config.metadata_partitions), ",".join(kept))]
+    less = named if kept != config.metadata_partitions else []
+    return (*changes, *less, *(() if config.timezone == "UTC" else (zone,)))

@@ -2,7 +2,7 @@
 
     plan      under the table lock, as a file: `.clean.requested`
     execute   without the lock: the named files are deleted, which may be repeated, by anybody
-    complete  under the lock
+    complete  under the lock; first in the metadata table, where its listing is kept
 
 A cleaner that dies leaves its plan to the next one. Files that a savepoint needs are not planned; and a savepoint is
 refused that needs files of a plan.
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import META, checked_path, heartbeat_path, join
+from lockprovider.table.format.metadata_table.files_records import removed_files
+from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
 from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import (
     CleanMetadata,
@@ -27,7 +29,7 @@ from lockprovider.table.format.service_metadata import (
     encode_clean,
     encode_clean_plan,
 )
-from lockprovider.table.services import plans
+from lockprovider.table.services import listing, plans
 from lockprovider.table.services.savepoint import savepoints
 from lockprovider.table.settings import check_retention
 from lockprovider.table.timeline.retention import Policy, removable
@@ -35,6 +37,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import replaced_groups
 
 if TYPE_CHECKING:
+    from lockprovider import Lease
     from lockprovider.table.state.context import TableContext
 
 
@@ -59,7 +62,7 @@ def clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResul
         NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
     """
     check_retention(table.settings.retention if policy is None else policy)
-    check_writable(table.config())
+    check_writable(table.config(), keeps_listing=table.settings.write_metadata)
     finished = finish_dead(table)
     with contextlib.ExitStack() as alive:
         scheduled = _schedule(table, table.settings.retention if policy is None else policy, alive)
@@ -143,10 +146,17 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
                 table.store.delete(join(partition, name))
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     with table.lock.acquire() as lease:
-        if begin not in table.timeline().pending(Action.CLEAN):
+        now = table.timeline()
+        if begin not in now.pending(Action.CLEAN):
             return None
+        listed = _publish_removal(table, lease, begin, plan, now) if table.config().named_metadata else ""
         data = encode_clean(CleanMetadata(begin, plan, time_taken_ms=took_ms))
-        completion = plans.complete(table, lease, begin, Action.CLEAN, data)
+        completion = plans.complete(table, lease, begin, Action.CLEAN, data, later=listed)
     table.store.delete(heartbeat_path(begin))
     table.tell("cleaned", begin, files=len(plan.paths))
     return CleanResult(begin, completion, plan.policy, plan.files)
+
+
+def _publish_removal(table: TableContext, lease: Lease, begin: str, plan: CleanPlan, now: Timeline) -> str:
+    records = removed_files(plan.files)
+    return listing.publish_listing(table, lease, ListingCommit.of(begin, records), now, again=True) if records else ""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockprovider.table.errors import Aborted
 from lockprovider.table.format.layout import METADATA_TABLE
 from lockprovider.table.format.writer_settings import without_metadata_table
 from lockprovider.table.services import plans
@@ -34,18 +33,8 @@ def retire_metadata_table(table: TableContext) -> int:
     with table.lock.acquire() as lease:
         entries = table.store.list(f"{METADATA_TABLE}/")
         if entries or table.config().named_metadata:
-            _check_no_write(table)
+            plans.check_no_write(table)
         plans.change_properties(table, lease, without_metadata_table)
         for entry in entries:
             table.store.delete(entry.path)
     return len(entries)
-
-
-def _check_no_write(table: TableContext) -> None:
-    """A JVM writer builds a metadata table outside the lock: then a listing that hides commits could come back."""
-    pending = table.timeline().pending_writes
-    if pending:
-        raise Aborted(
-            f"write {min(pending)} is pending, and its writer may be building the metadata table: try again when it is "
-            "done; if its writer is dead, `lockprovider table rollback URL` first"
-        )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
 from lockprovider import Lease
-from lockprovider.table.errors import TableNotFound
+from lockprovider.table.errors import Aborted, TableNotFound
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
 from lockprovider.table.format.layout import HEARTBEATS, LOCK, PROPERTIES, TIMELINE, markers_dir
@@ -79,9 +79,9 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
 
-def complete(table: TableContext, lease: Lease, begin: str, action: Action, data: bytes) -> str:
-    """Publish the completed state, under the lock; the completion time."""
-    completion = table.timeline().next_time(table.world.now_ms())
+def complete(table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, later: str = "") -> str:
+    """Publish the completed state, under the lock; the completion time, which exceeds `later`, too."""
+    completion = table.timeline().next_time(table.world.now_ms(), later)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
     lease.publish(f"{TIMELINE}/{name}", data)
     return completion
@@ -111,6 +111,20 @@ def store_ms(table: TableContext) -> int:
     """The store's clock, by the lock taken just now, should this machine's be ahead: hours are not to fly by."""
     by_store = table.store.head(LOCK).modified_ms
     return min(table.world.now_ms(), by_store) if by_store else table.world.now_ms()
+
+
+def check_no_write(table: TableContext) -> None:
+    """A JVM writer builds a metadata table outside the lock: then what hides commits could come back.
+
+    Raises:
+        Aborted: a write is pending.
+    """
+    pending = table.timeline().pending_writes
+    if pending:
+        raise Aborted(
+            f"write {min(pending)} is pending, and its writer may be building the metadata table: try again when it is "
+            "done; if its writer is dead, `lockprovider table rollback URL` first"
+        )
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:

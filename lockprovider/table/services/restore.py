@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockprovider import Lease
-from lockprovider.table.errors import HistoryGone
+from lockprovider.table.errors import HistoryGone, UnsupportedTable
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path, names_by_partition
 from lockprovider.table.format.properties import check_writable
@@ -73,9 +73,18 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
 
 
 def finish_restore(table: TableContext, begin: str) -> None:
-    """Finish the restore of an executor that died."""
+    """Finish the restore of an executor that died.
+
+    Raises:
+        UnsupportedTable: the table has a metadata table, which would not be told.
+    """
     with table.lock.acquire() as lease:
         if begin in table.timeline().pending(Action.RESTORE):
+            if table.config().named_metadata:
+                raise UnsupportedTable(
+                    f"restore {begin} is not finished, and the table has a metadata table that would not be told: "
+                    "finish it with JVM Hudi, or call Table.retire_metadata_table() before"
+                )
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
 
 

@@ -32,7 +32,7 @@ from lockprovider.table.format.metadata import (
     encode_rollback,
     encode_rollback_plan,
 )
-from lockprovider.table.services import plans
+from lockprovider.table.services import listing, plans
 from lockprovider.table.services.plans import dead_among
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -55,6 +55,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
         if not now.pending_files(begin):
             if own and begin > now.first_active:  # not archived, so rolled back while this writer wrote on
                 plans.remove_files(table, begin, files_of(table, begin))
+                _take_back_listing(table, begin)
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
@@ -115,6 +116,7 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
         else RollbackPlan(victim, _action(now, victim), _requests(table, files))
     )
     begin = planned or _plan_it(table, now, plan, lease if fenced else None)
+    _take_back_listing(table, victim)
     plans.remove_files(table, victim, files)
     # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
     for name in reversed(now.pending_files(victim)):
@@ -125,6 +127,12 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
     table.store.delete(heartbeat_path(victim))
     _complete(table, lease, begin, plan, files)
     table.store.delete(heartbeat_path(begin))
+
+
+def _take_back_listing(table: TableContext, victim: str) -> None:
+    """While it is pending: what the metadata table alone has counts."""
+    if table.config().named_metadata:
+        listing.unlist(table, victim)
 
 
 def _action(now: Timeline, victim: str) -> str:

@@ -3,6 +3,9 @@
 Under the table lock, with one conditional write. A table that `Table.create` made has these settings already. Jobs that
 run have read the properties before: one that began without the lock goes on without it, until it is started again.
 
+With `TableSettings(write_metadata=True)` a metadata table stays, and its listing of files is kept here from now on; its
+statistics of columns and partitions are dropped, and Spark's writers told to make none.
+
 Tables that JVM Hudi makes say `LOCAL` for the zone of their times: each writer's own. That is UTC if all of them ran in
 it, and the store's clock tells: it has written each completed file at about the time that its name says.
 """
@@ -12,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import UnsupportedTable
-from lockprovider.table.format.layout import PROPERTIES, TIMELINE
+from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES, TIMELINE
+from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
 from lockprovider.table.format.properties import TableConfig, check_writable
 from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, shared, unshared
 from lockprovider.table.services import plans
@@ -39,26 +43,38 @@ def share(table: TableContext) -> tuple[SettingChange, ...]:
 
     Raises:
         UnsupportedTable: it cannot be written here: it has a metadata table, times of another zone than UTC, ...
+        Aborted: a write is pending, whose writer may be building what is dropped; nothing was changed.
         VersionMismatch: a writer that does not take the lock changed the properties at the same moment; try again.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     done: tuple[SettingChange, ...] = ()
+    keeps = False
 
     def change(config: TableConfig) -> TableConfig:
-        nonlocal done
-        done = _changes(table, config)
-        return shared(config) if done else config
+        nonlocal done, keeps
+        done, keeps = _changes(table, config), _keeps(table, config)
+        if any(one.key == PARTITIONS_KEY for one in done):
+            plans.check_no_write(table)
+        return shared(config, keeps_listing=keeps) if done else config
 
     with table.lock.acquire() as lease:
         plans.change_properties(table, lease, change)
+        for folder in STATISTICS if keeps else ():  # after they are named no more
+            for entry in table.store.list(f"{METADATA_TABLE}/{folder}/"):
+                table.store.delete(entry.path)
     return done
 
 
+def _keeps(table: TableContext, config: TableConfig) -> bool:
+    return table.settings.write_metadata and bool(config.named_metadata)
+
+
 def _changes(table: TableContext, config: TableConfig) -> tuple[SettingChange, ...]:
-    check_writable(shared(config))
+    keeps = _keeps(table, config)
+    check_writable(shared(config, keeps_listing=keeps), keeps_listing=keeps)
     if config.timezone != "UTC":
         _check_zone(table, config)
-    return unshared(config)
+    return unshared(config, keeps_listing=keeps)
 
 
 def _check_zone(table: TableContext, config: TableConfig) -> None:

@@ -29,11 +29,12 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
+from lockprovider.table.format.metadata_table.files_records import LISTING
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import Archive, completions
 from lockprovider.table.state.cache import KnownView, Memory
-from lockprovider.table.state.metadata_table import LISTING, listed_files
+from lockprovider.table.state.metadata_table import listed_files
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline

@@ -19,14 +19,19 @@ from lockprovider.table.format.data_files import hfile_at
 from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
 from lockprovider.table.format.log_content import decode_deletes
-from lockprovider.table.format.metadata_table.files_records import FileListing, FilesRecord, decode_files, merge_files
+from lockprovider.table.format.metadata_table.files_records import (
+    LISTING,
+    FileListing,
+    FilesRecord,
+    decode_files,
+    merge_files,
+)
 from lockprovider.table.format.metadata_table.hfile import decode_hfile
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.metadata_listing import is_valid
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, snapshot_of
 
-LISTING = "files"  # the partition that has the listing
 _SCHEMA = "schema"
 
 

@@ -5,9 +5,9 @@
               record judges it against what was decided since that place (`decider`)
     publish   the completed file, fenced
 
-Where there is no log to go by, or only its writer can judge it, the lock is held for it. The completion time exceeds
-everything on the timeline. A lost lease, an answer that is not known, a log that has ended: it is judged anew, and that
-sees what became of it.
+Where there is no log to go by, or only its writer can judge it, the lock is held for it; so it is where a metadata
+table is kept, of which no log tells. The completion time exceeds everything on the timeline. A lost lease, an answer
+that is not known, a log that has ended: it is judged anew, and that sees what became of it.
 
 Source: Hudi RFC-22; `TransactionManager`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -37,7 +37,9 @@ from lockprovider.table.errors import Aborted, AlreadyCommitted, WriteConflict
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
-from lockprovider.table.services import checkpoint, restore
+from lockprovider.table.format.metadata_table.files_records import written_files
+from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
+from lockprovider.table.services import checkpoint, listing, restore
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import validate
@@ -71,6 +73,8 @@ class Committing:
         self._mine = mine
         self._announced = announced  # the markers, of no use once it is committed
         self._data = encode_commit(proposal.metadata)
+        keeps = proposal.config.metadata_partitions
+        self._listing = ListingCommit.of(proposal.begin, written_files(proposal.metadata)) if keeps else None
         self._waited_s = 0.0
 
     def run(self) -> tuple[str, float]:
@@ -96,7 +100,8 @@ class Committing:
         proposal, table = self._proposal, self._table
         columns = table.schema(proposal.timeline)
         rule = proposal.rule(table.settings.resolution)
-        wanted = Wanted.of(proposal, rule, columns, self._data) if not staged.staged else None
+        alone = staged.staged or self._listing is not None
+        wanted = None if alone else Wanted.of(proposal, rule, columns, self._data)
         hold, again = wanted is None, _Again()
         for tried in range(_TRIES):
             if wanted is None or hold or tried >= _LOGS:
@@ -159,7 +164,9 @@ class Committing:
     def _held(self, staged: Pending, unknown: PublishUnknown | None) -> str | _Again:
         """Likewise; what may have been decided before (`unknown`) is not said to have failed."""
         try:
-            return self._held_where_posted(staged) if unknown is not None else self._under(self._acquire(), staged)
+            if unknown is not None:
+                return self._held_where_posted(staged)
+            return self._under(self._acquire(keeps_log=self._listing is None), staged)
         except (CasError, NotAcquired) as error:
             if unknown is not None:
                 raise unknown from error
@@ -168,7 +175,7 @@ class Committing:
     def _held_where_posted(self, staged: Pending) -> str | _Again:
         """Where it may be posted still; so what refuses it must not leave it to be decided after that."""
         try:
-            return self._under(self._acquire(), staged)
+            return self._under(self._acquire(keeps_log=self._listing is None), staged)
         except (WriteConflict, Aborted, AlreadyCommitted):
             return self._under(self._acquire(keeps_log=False), staged)  # with the log all intents end
 
@@ -207,7 +214,11 @@ class Committing:
         if seen.listed:
             table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
         validate.validate(table, proposal, self._mine.heartbeat, seen)
-        completion = now.next_time(table.world.now_ms(), proposal.begin)  # by a log, `now` has it not
+        if self._listing is None:
+            completion = now.next_time(table.world.now_ms(), proposal.begin)  # by a log, `now` has it not
+        else:
+            self._mine.is_listed = True
+            completion = listing.publish_listing(table, lease, self._listing, now)
         name = proposal.completed(completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
         lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}"), self._data)

@@ -56,7 +56,7 @@ class Started:
     `view` is the table as it was seen after it was taken.
     `looks_for_dead`: it was listed to find dead writers, too.
     `is_asked_for`: its commit was tried by this view. Another try looks again: a withdrawn intent has used up its name.
-    `in_doubt`: somebody may commit it yet.
+    `in_doubt`: somebody may commit it yet. `is_listed`: it has begun in the metadata table, too.
     """
 
     begin: str
@@ -65,6 +65,7 @@ class Started:
     looks_for_dead: bool = False
     is_asked_for: bool = False
     in_doubt: bool = False
+    is_listed: bool = False
     is_over: bool = False
 
     @property
@@ -99,7 +100,7 @@ class Started:
         self.is_over = True
         try:
             with contextlib.suppress(CasError, NotAcquired):
-                mine = None if self.in_doubt or not self.heartbeat.alive else files
+                mine = None if self.in_doubt or self.is_listed or not self.heartbeat.alive else files
                 if mine is None or not rollback.take_back_alone(table, self.begin, mine):
                     rollback.roll_back(table, self.begin, own=True)
         finally:  # not before: others would take it for dead at once, and get in each other's way

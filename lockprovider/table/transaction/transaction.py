@@ -51,7 +51,7 @@ class Transaction:
         self.table = table
         now = table.now() if pinned else None
         self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
-        check_writable(self.config)
+        check_writable(self.config, keeps_listing=table.settings.write_metadata)
         self._timeline: Timeline | None = None if now is None else now.timeline
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"

@@ -68,7 +68,7 @@ def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeart
     if rollback.is_planned(table, now, begin):
         raise Aborted(f"a rollback of instant {begin} is planned; begin again")
     if seen.config != proposal.config:
-        check_writable(seen.config)
+        check_writable(seen.config, keeps_listing=table.settings.write_metadata)
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from table.metadata_written import TRAILER_BYTES, data_of, encoded, hfiles
+from table.metadata_written import TRAILER_BYTES, blocks_of, data_of, encoded, hfiles, trailer_of
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
 from lockprovider.table.format.metadata_table.files_records import (
@@ -14,7 +14,7 @@ from lockprovider.table.format.metadata_table.files_records import (
     decode_files,
     merge_files,
 )
-from lockprovider.table.format.metadata_table.hfile import HFile, decode_hfile
+from lockprovider.table.format.metadata_table.hfile import HFile, decode_hfile, encode_hfile
 
 FILES = hfiles()
 ONE = next(path for path in FILES if "/files/" in path and ".log." in path)
@@ -109,3 +109,45 @@ def test_files_of_a_partition_that_is_not_listed_are_not_found() -> None:
     assert merge_files([record("a", x=1)]).sizes == {}
     assert merge_files([here, record("a", x=1), gone]).sizes == {}
     assert merge_files([here, record("a", x=1), gone, here]).sizes == {"a/x": 1}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if ".log." in path])
+def test_what_is_written_has_the_blocks_of_the_jvm_but_for_how_well_they_are_compressed(path: str) -> None:
+    theirs = decode_hfile(FILES[path], path)
+    made_ms = struct.unpack(">q", theirs.info["hfile.CREATE_TIME_TS"])[0]
+    ours = encode_hfile(dict(theirs.entries), theirs.info["schema"].decode(), made_ms)
+    assert decode_hfile(ours, path) == theirs
+    (*most, index, meta, _), (*most_of_theirs, their_index, their_meta, _) = blocks_of(ours), blocks_of(FILES[path])
+    assert most == most_of_theirs
+    assert index[0] == their_index[0]
+    assert index[1][:8] + index[1][12:] == their_index[1][:8] + their_index[1][12:], "but for the size of the block"
+    assert meta == their_meta
+    of_info, of_index = trailer_of(ours).pop(1), trailer_of(ours).pop(2)
+    assert (of_index, of_info) == (len_of(ours, 1), len_of(ours, 3))
+    assert {k: v for k, v in trailer_of(ours).items() if k > 2} == {
+        k: v for k, v in trailer_of(FILES[path]).items() if k > 2
+    }
+    assert abs(len(ours) - len(FILES[path])) < 50
+
+
+def len_of(data: bytes, blocks: int) -> int:
+    """The bytes of the first blocks."""
+    at = 0
+    for _ in range(blocks):
+        at += 33 + struct.unpack_from(">i", data, at + 8)[0]
+    return at
+
+
+@pytest.mark.parametrize("length", [1, 125, 126, 300, 70_000 - 40_000])
+def test_keys_of_all_lengths_and_values_of_all_sizes_are_read_again(length: int) -> None:
+    entries = {b"k" * length: b"v" * length * 3, b"j": b""}
+    data = encode_hfile(entries, "{}", 7)
+    assert decode_hfile(data, "x").entries == tuple(sorted(entries.items()))
+    assert data == encode_hfile(dict(reversed(entries.items())), "{}", 7)
+
+
+def test_no_entries_and_keys_that_are_too_long_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 entries"):
+        encode_hfile({}, "{}", 0)
+    with pytest.raises(ValueError, match="32,767"):
+        encode_hfile({b"k" * 32768: b""}, "{}", 0)

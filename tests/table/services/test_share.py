@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from table.metadata_written import unpacked
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
 
 from lockprovider.table import Aborted, Table, UnsupportedTable
@@ -149,3 +151,46 @@ def test_a_metadata_table_is_not_retired_while_a_writer_may_build_it(table: Tabl
     assert said(folder) == before
     table.roll_back(pending.begin, force=True)
     assert table.retire_metadata_table() == 0
+
+
+def made_by_the_jvm(folder: Path) -> Table:
+    return Table.open(str(unpacked("mdt_v9_default", folder)), settings=replace(SETTINGS, write_metadata=True))
+
+
+def test_a_metadata_table_stays_if_it_is_kept_without_its_statistics(folder: Path) -> None:
+    table = made_by_the_jvm(folder)
+    metadata = folder / ".hoodie" / "metadata"
+    changed = table.share(dry_run=True)
+    assert ("hoodie.table.metadata.partitions", "column_stats,files,partition_stats", "files") in [
+        (one.key, one.found, one.wanted) for one in changed
+    ]
+    assert (metadata / "column_stats").exists()
+    assert table.share() == changed
+    kept = {"hoodie.metadata.enable": "true", "hoodie.metadata.index.column.stats.enable": "false"}
+    assert (MEANT | kept).items() <= said(folder).items()
+    assert table.config().named_metadata == ("files",)
+    assert not [one for name in ("column_stats", "partition_stats") for one in (metadata / name).glob("*")]
+    assert table.share() == ()
+    assert [one for one in findings(table) if one[1] == "wrong"] == []
+    rows_before = table.to_arrow()
+    table.append(rows_before.slice(0, 1))
+    assert table.to_arrow().num_rows == rows_before.num_rows + 1
+
+
+def test_statistics_are_not_dropped_while_a_writer_may_be_building_them(folder: Path) -> None:
+    table = made_by_the_jvm(folder)
+    (folder / ".hoodie" / "timeline" / "20261122040000000.commit.requested").write_bytes(b"")
+    before = said(folder)
+    with pytest.raises(Aborted, match="is pending"):
+        table.share()
+    assert said(folder) == before
+
+
+def test_indexes_that_nobody_here_keeps_are_named(folder: Path) -> None:
+    table = Table.open(str(unpacked("mdt_v9_record_index", folder)), settings=replace(SETTINGS, write_metadata=True))
+    before = said(folder)
+    with pytest.raises(UnsupportedTable, match="DROP INDEX record_index"):
+        table.share()
+    with pytest.raises(UnsupportedTable, match="DROP INDEX record_index"):
+        table.append(table.to_arrow())
+    assert said(folder) == before

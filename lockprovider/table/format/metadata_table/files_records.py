@@ -4,9 +4,11 @@
     <partition>, or .    type 2   {file name: its size, is it deleted}
 
 Promised: what records come to depends on their order only where a file was deleted: sizes merge by the larger one, and
-a file that is deleted is gone until a later record names it. NOT promised: to understand records of other partitions.
+a file that is deleted is gone until a later record names it. What is encoded is a record of Hudi's whole schema, for
+hudi-rs fails at a smaller one. NOT promised: to understand records of other partitions.
 
-Source: Hudi `HoodieMetadata.avsc`, `HoodieMetadataPayload.combineFileSystemMetadata`.
+Source: Hudi `HoodieMetadata.avsc`, `HoodieMetadataPayload.combineFileSystemMetadata`,
+`HoodieTableMetadataUtil.convertMetadataToFilesPartitionRecords`.
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.resources import files as resources
 from io import BytesIO
 from typing import Any, NamedTuple
 
 import fastavro
 
-from lockprovider.table.errors import Corrupt
+from lockprovider.table.errors import Corrupt, InvalidRecords
 from lockprovider.table.format.layout import join
+from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.metadata_table.hfile import HFile
 
+LISTING = "files"  # the partition of these records
 ALL_PARTITIONS = "__all_partitions__"
 _ROOT = "."
 _TYPES = {True: 1, False: 2}  # of the record of all partitions, and of one
@@ -95,6 +100,58 @@ def _record(key: str, said: Mapping[str, Any]) -> FilesRecord:
     return FilesRecord(key, {name: ListedFile(one["size"], one["isDeleted"]) for name, one in files.items()})
 
 
+def written_files(metadata: CommitMetadata) -> tuple[FilesRecord, ...]:
+    """What a commit changes of the listing: what it ends stays listed until it is cleaned.
+
+    Raises:
+        InvalidRecords: a file has no bytes; the JVM's readers and writers fail at one that is listed.
+    """
+    named = {
+        partition: {stat.file_name: ListedFile(stat.file_size, is_deleted=False) for stat in stats}
+        for partition, stats in metadata.stats.items()
+        if stats
+    }
+    empty = [stat.path for stat in metadata.all_stats if stat.file_size <= 0]
+    if empty:
+        raise InvalidRecords(f"files {empty} have no bytes, which a metadata table cannot list; write them again")
+    everything = {_key(partition): ListedFile(0, is_deleted=False) for partition in named}
+    partitions = (FilesRecord(_key(partition), one) for partition, one in named.items())
+    return (FilesRecord(ALL_PARTITIONS, everything), *partitions)
+
+
+def removed_files(names: Mapping[str, Iterable[str]]) -> tuple[FilesRecord, ...]:
+    """What a clean changes of the listing: these files, by their partitions, are gone."""
+    gone = {partition: {name: ListedFile(0, is_deleted=True) for name in files} for partition, files in names.items()}
+    return tuple(FilesRecord(_key(partition), files) for partition, files in gone.items() if files)
+
+
+def encode_files(records: Iterable[FilesRecord]) -> dict[bytes, bytes]:
+    """The entries of an HFile with these records, of `metadata_schema()`; each key once."""
+    parsed = _parsed(metadata_schema())
+    found: dict[bytes, bytes] = {}
+    for record in records:
+        out = BytesIO()
+        listed = {name: {"size": one.size, "isDeleted": one.is_deleted} for name, one in record.files.items()}
+        said = {"key": "", "type": _TYPES[record.key == ALL_PARTITIONS], "filesystemMetadata": listed}
+        fastavro.schemaless_writer(out, parsed, said)
+        found[record.key.encode()] = out.getvalue()
+    return found
+
+
+@cache
+def metadata_schema() -> str:
+    """Hudi's schema of all records of a metadata table, as JVM Hudi writes it into each of its files."""
+    return (resources("lockprovider.table") / "schemas" / "HoodieMetadataRecord.json").read_text("ascii")
+
+
+@cache
+def record_schema() -> str:
+    """The same without Hudi's meta columns: what commits of a metadata table say that its schema is."""
+    whole = json.loads(metadata_schema())
+    plain = [one for one in whole["fields"] if not one["name"].startswith("_hoodie_")]
+    return json.dumps({**whole, "fields": plain}, separators=(",", ":"))
+
+
 def merge_files(records: Iterable[FilesRecord]) -> FileListing:
     """What records, the oldest first, come to."""
     found: dict[str, dict[str, int]] = {}
@@ -111,3 +168,7 @@ def merge_files(records: Iterable[FilesRecord]) -> FileListing:
 
 def _path(key: str) -> str:
     return "" if key == _ROOT else key
+
+
+def _key(path: str) -> str:
+    return path or _ROOT

@@ -9,9 +9,11 @@
 All numbers are big-endian. After the data come indexes and the file info; all are read here as one whole, by their
 order, so that no index is needed.
 
-Promised: the entries in their order, all of them. NOT promised: to look for one key without the others.
+Promised: the entries in their order, all of them; and what is written has the data, the file info and the indexes that
+JVM Hudi's writer gives the same entries, compressed by another GZIP. NOT promised: to look for one key without the
+others; to write base files (they have a Bloom filter), or more than one block of data.
 
-Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
+Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileWriterImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from lockprovider.table.errors import Corrupt, UnsupportedTable
 
 _TRAILER_BYTES = 4096
 _VERSION = b"\x00\x00\x00\x03"
-_TRAILER, _DATA, _INFO = b'TRABLK"$', b"DATABLK*", b"FILEINF2"
+_TRAILER, _DATA, _INDEX, _INFO = b'TRABLK"$', b"DATABLK*", b"IDXROOT2", b"FILEINF2"
 _HEAD = struct.Struct(">8siiqBii")
 _ENTRY = struct.Struct(">iih")
 _AROUND_KEY = 12  # of the length of a key: its own length, no column family, a time, a kind
@@ -37,15 +39,27 @@ _GZIP, _PLAIN = 1, 2
 _GZIP_WINDOW = 31
 _VARINT, _LONG, _BYTES, _INT = 0, 1, 2, 5  # kinds of protobuf fields
 _MOST_SHIFT = 63
+_CHECKED = 16384  # bytes for each of which there is a checksum; of the kind that has none it is zeros
+_CHECKSUM = bytes(4)
+_NO_BLOCK = -1
+_AFTER = struct.Struct(">BqB").pack(0, (1 << 63) - 1, 4)  # no column family, the latest time, a put
+_ORDER = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
+_ONE_BYTE = 127  # the largest number that Hadoop writes as one byte
 
 
 class _Trailer(IntEnum):
-    """The numbers of the trailer's fields that are read."""
+    """The numbers of the trailer's fields."""
 
     INFO_AT = 1
     INDEX_AT = 2
+    DATA_BYTES = 3
+    DATA_BLOCKS = 5
+    META_BLOCKS = 6
     ENTRIES = 7
+    LEVELS = 8
     FIRST_DATA = 9
+    LAST_DATA = 10
+    ORDER = 11
     CODEC = 12
 
 
@@ -168,3 +182,88 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if not data[at - 1] & 128:
             return value, at
     raise ValueError("a number that does not end")
+
+
+def _tagged(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return _number(number << 3 | _VARINT) + _number(value)
+    return _number(number << 3 | _BYTES) + _number(len(value)) + value
+
+
+def _number(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:  # noqa: PLR2004 - seven bits a byte
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int) -> bytes:
+    """An HFile of these entries, whose values are of this schema; equal arguments give equal bytes.
+
+    Raises:
+        ValueError: there are no entries, or a key is longer than 32,767 bytes.
+    """
+    keys = sorted(entries)
+    if not keys or max(map(len, keys)) >= 1 << 15:
+        raise ValueError(f"an HFile of {len(keys)} entries, or with a key of more than 32,767 bytes")
+    data = b"".join(_entry(key, entries[key]) for key in keys)
+    index_at = len(data_block := _packed(_DATA, data))
+    index = struct.pack(">qi", 0, index_at) + _hadoop_number(len(keys[0]) + 2) + _with_length(keys[0])
+    before_info = b"".join((data_block, _packed(_INDEX, index), _packed(_INDEX, b"")))
+    info = {
+        "schema": schema_json.encode(),
+        "hfile.LASTKEY": _with_length(keys[-1]),
+        "hfile.AVG_VALUE_LEN": struct.pack(">i", sum(map(len, entries.values())) // len(keys)),
+        "hfile.AVG_KEY_LEN": struct.pack(">i", sum(map(len, keys)) // len(keys)),
+        _WITH_TIMES: struct.pack(">i", 1),
+        "MAX_MEMSTORE_TS_KEY": struct.pack(">q", 0),
+        "hfile.CREATE_TIME_TS": struct.pack(">q", made_ms),
+    }
+    message = b"".join(_tagged(1, _tagged(1, name.encode()) + _tagged(2, value)) for name, value in info.items())
+    said: dict[_Trailer, int | bytes] = {
+        _Trailer.INFO_AT: len(before_info),
+        _Trailer.INDEX_AT: index_at,
+        _Trailer.DATA_BYTES: len(data),
+        _Trailer.DATA_BLOCKS: 1,
+        _Trailer.META_BLOCKS: 0,
+        _Trailer.ENTRIES: len(keys),
+        _Trailer.LEVELS: 1,
+        _Trailer.FIRST_DATA: 0,
+        _Trailer.LAST_DATA: 0,
+        _Trailer.ORDER: _ORDER,
+        _Trailer.CODEC: _GZIP,
+    }
+    trailer = b"".join(_tagged(number, value) for number, value in said.items())
+    end = (_TRAILER + _number(len(trailer)) + trailer).ljust(_TRAILER_BYTES - len(_VERSION), b"\0") + _VERSION
+    return b"".join((before_info, _packed(_INFO, _PROTOBUF + _number(len(message)) + message), end))
+
+
+def _entry(key: bytes, value: bytes) -> bytes:
+    return b"".join((_ENTRY.pack(len(key) + _AROUND_KEY, len(value), len(key)), key, _AFTER, value, b"\0"))
+
+
+def _with_length(key: bytes) -> bytes:
+    return struct.pack(">h", len(key)) + key
+
+
+def _packed(magic: bytes, payload: bytes) -> bytes:
+    """One block, compressed."""
+    packer = zlib.compressobj(wbits=_GZIP_WINDOW)
+    packed = packer.compress(payload) + packer.flush()
+    with_head = _HEAD.size + len(packed)
+    checksums = _CHECKSUM * -(-with_head // _CHECKED)
+    head = _HEAD.pack(magic, len(packed) + len(checksums), len(payload), _NO_BLOCK, 0, _CHECKED, with_head)
+    return head + packed + checksums
+
+
+def _hadoop_number(value: int) -> bytes:
+    """As Hadoop's `WritableUtils.writeVInt` has it, of numbers that are not negative."""
+    if value <= _ONE_BYTE:
+        return bytes([value])
+    size = -(-value.bit_length() // 8)
+    return bytes([256 - 112 - size]) + value.to_bytes(size, "big")

@@ -1,0 +1,86 @@
+"""The metadata table's partition `files`, written: what an instant of the table changes of its listing.
+
+    begin     under the table lock, which is the only one there is: the pending states, and the log file
+    complete  under the same hold: fenced publish of its completed file, right before the table's own
+
+A reader passes over what is completed there and pending in the table, so between the two nothing is visible. A writer
+that dies there leaves what a JVM writer leaves; the rollback of its instant, ours or theirs, takes that back, too.
+
+Promised: what is completed in the table by a writer that uses this is listed. NOT promised: a compaction, which JVM
+writers make at their start; without one a reader reads a log file for each commit.
+
+Source: Hudi `HoodieBackedTableMetadataWriter`, `BaseHoodieWriteClient.commitStats`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lockprovider import Lease, Pending
+from lockprovider.table.errors import Aborted
+from lockprovider.table.format.data_files import hfile_at
+from lockprovider.table.format.instant import after
+from lockprovider.table.format.layout import METADATA_TABLE
+from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE, ListingCommit
+from lockprovider.table.state.parallel import at_once
+from lockprovider.table.timeline.timeline import Timeline
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+
+def publish_listing(
+    table: TableContext, lease: Lease, commit: ListingCommit, now: Timeline, *, again: bool = False
+) -> str:
+    """Complete this commit of the listing, and give a completion time for the table's own, which is to follow at once.
+
+    `now`: the table's timeline, listed under this lease. `again`: it may be there, and the same, of one who died.
+
+    Raises:
+        Aborted: it may not be there, and is: of a former try, or its writer was taken for dead.
+        LeaseLost: it is not completed and never will be.
+        PublishUnknown: it may be completed.
+    """
+    own = _own_timeline(table)
+    former = [instant for instant in own.instants if instant.begin == commit.begin]
+    if former and not again:
+        raise Aborted(f"instant {commit.begin} is in the metadata table already, of a former try; begin again")
+    now_ms = table.world.now_ms()
+    completion = max(own.next_time(now_ms, commit.begin), now.next_time(now_ms, commit.begin))
+    if any(instant.is_completed for instant in former):
+        return completion
+    if former:
+        unlist(table, commit.begin)
+    requested, inflight = commit.pending_paths
+    table.store.put_if_absent(requested, b"").unwrap()  # first: by it a JVM writer finds the others, and removes them
+    puts = [(inflight, b""), (commit.log_path, commit.log)]
+    at_once(table.store, [partial(_create, table, path, data) for path, data in puts])
+    lease.publish_new(Pending.of_bytes(commit.completed_path(completion), commit.completed), commit.completed)
+    return after(completion)
+
+
+def _create(table: TableContext, path: str, data: bytes) -> None:
+    table.store.put_if_absent(path, data).unwrap()
+
+
+def _own_timeline(table: TableContext) -> Timeline:
+    return Timeline.of(entry.path.removeprefix(OWN_TIMELINE) for entry in table.store.list(OWN_TIMELINE))
+
+
+def unlist(table: TableContext, begin: str) -> None:
+    """Remove what an instant that is pending in the table, or gone from it, has in the metadata table.
+
+    Under the lock, before its pending states go from the table: from then on readers would take it for done. May be
+    repeated; one that dies halfway leaves it pending, which JVM writers roll back at their start.
+    """
+    states = [i for i in _own_timeline(table).instants if i.begin == begin and i.changes_rows]
+    for instant in (i for i in states if i.is_completed):
+        table.store.delete(OWN_TIMELINE + instant.file_name)
+    root = f"{METADATA_TABLE}/"
+    for entry in table.store.list(root) if states else ():
+        found = hfile_at(entry.path.removeprefix(root))
+        if found is not None and found[1].begin == begin:
+            table.store.delete(entry.path)
+    for name in sorted(i.file_name for i in states if not i.is_completed):  # inflight first
+        table.store.delete(OWN_TIMELINE + name)

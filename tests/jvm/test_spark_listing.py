@@ -1,0 +1,140 @@
+"""The metadata table's listing of files, which JVM Hudi's writer made and ours keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from table.tables import SCHEMA, by_hudi_rs, content, rows, upsert
+
+from jvm.shared_table import BEAT_S, DDL, MISSES, SETTINGS, Triple, theirs
+from jvm.spark import HudiSpark
+from jvm.test_spark_races import KEEPING, race
+from jvm.test_spark_without_settings import MADE, NOTHING
+from lockprovider import Lease
+from lockprovider.demo.proof import reader_options
+from lockprovider.table import KeepCommits, Table
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.layout import METADATA_TABLE
+from lockprovider.table.transaction.transaction import Transaction
+
+if TYPE_CHECKING:
+    from servers.seaweedfs import SeaweedFS
+
+pytestmark = pytest.mark.jvm
+
+KEEPS = replace(SETTINGS, write_metadata=True)
+BEATS = {
+    "hoodie.client.heartbeat.interval_in_ms": str(BEAT_S * 1000),
+    "hoodie.client.heartbeat.tolerable.misses": str(MISSES),
+}
+COMPACTS = {"hoodie.metadata.compact.max.delta.commits": "3"}
+SOON = COMPACTS | {"hoodie.clean.commits.retained": "2"} | BEATS
+
+
+@pytest.fixture
+def table(hudi: HudiSpark, seaweedfs: SeaweedFS) -> Table:
+    """Theirs, by their defaults, and shared after that."""
+    url = seaweedfs.new_prefix()
+    hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], MADE)
+    found = Table.open(url, storage_options=seaweedfs.storage_options, settings=KEEPS)
+    assert found.config().version == 9
+    assert sorted(found.config().named_metadata) == ["column_stats", "files", "partition_stats"]
+    assert found.share()
+    assert found.config().named_metadata == ("files",)
+    return found
+
+
+def same(hudi: HudiSpark, table: Table) -> set[Triple]:
+    """The rows, on which all agree who list the folders, and all who go by the listing; it is what is there."""
+    found = content(table)
+    listed = Table.open(
+        table.url, storage_options=table.storage_options, settings=replace(SETTINGS, read_from_metadata=True)
+    )
+    assert content(listed) == found
+    assert by_hudi_rs(table.url, reader_options(table.url, table.storage_options, {})) == found
+    assert set(hudi.read(table.url, SCHEMA.names, **{"hoodie.metadata.enable": "true"})) == theirs(hudi, table) == found
+    said = {rule: findings for rule, _, findings in diagnose(table)}
+    assert said["metadata"] == ()
+    return found
+
+
+def test_they_read_what_we_write_and_write_on_without_a_setting(hudi: HudiSpark, table: Table) -> None:
+    looks = hudi.looks_at_lock(table.url)
+    upsert(table, (1, "a", 10), (3, "c", 3))
+    assert same(hudi, table) == {(1, "a", 10), (2, "b", 2), (3, "c", 3)}
+    hudi.write(table.url, DDL, [(3, "c", 30), (4, "a", 4)], NOTHING)
+    assert hudi.looks_at_lock(table.url) > looks
+    assert same(hudi, table) == {(1, "a", 10), (2, "b", 2), (3, "c", 30), (4, "a", 4)}
+    for turn in range(4):
+        upsert(table, (4, "a", turn))
+    table.delete(rows((1, "a", 0)).drop(["value"]))
+    hudi.write(table.url, DDL, [(2, "b", 20)], SOON)  # cleans, and compacts the metadata table
+    assert same(hudi, table) == {(2, "b", 20), (3, "c", 30), (4, "a", 3)}
+    table.overwrite(rows((5, "b", 5)), partitions=["b"])
+    hudi.write(table.url, DDL, [(6, "b", 6)], SOON)
+    assert same(hudi, table) == {(3, "c", 30), (4, "a", 3), (5, "b", 5), (6, "b", 6)}
+    assert table.config().named_metadata == ("files",)
+    assert [e for e in table.store.list(f"{METADATA_TABLE}/files/") if e.path.endswith(".hfile")][1:], "none compacted"
+
+
+def test_they_go_on_after_our_cleans(hudi: HudiSpark, table: Table) -> None:
+    for turn in range(3):
+        upsert(table, (1, "a", turn))
+    (done,) = table.clean(KeepCommits(1))
+    assert len(done.files["a"]) >= 2
+    assert same(hudi, table) == {(1, "a", 2), (2, "b", 2)}
+    for turn in range(4):
+        hudi.write(table.url, DDL, [(1, "a", 10 + turn)], SOON)
+    assert same(hudi, table) == {(1, "a", 13), (2, "b", 2)}
+    upsert(table, (2, "b", 20))
+    table.clean(KeepCommits(1))
+    assert same(hudi, table) == {(1, "a", 13), (2, "b", 20)}
+    hudi.write(table.url, DDL, [(1, "a", 100)], SOON)
+    assert same(hudi, table) == {(1, "a", 100), (2, "b", 20)}
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("done", [0, 1], ids=["pending there", "completed there, pending here"])
+def test_they_go_on_after_a_writer_of_ours_that_died(
+    hudi: HudiSpark, table: Table, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    dead = Table.open(table.url, storage_options=table.storage_options, settings=KEEPS)
+    left, publish = [done], Lease.publish_new
+
+    def dies(lease: Lease, *args: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Died
+        publish(lease, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Lease, "publish_new", dies)
+    txn = Transaction(dead)
+    engine.write(txn, upserts=rows((1, "a", 666), (7, "c", 666)))
+    with pytest.raises(Died):
+        txn.commit()
+    monkeypatch.undo()
+    txn.leave()
+    begin, prefix = txn.begin, f"{METADATA_TABLE}/.hoodie/timeline/"
+    left_there = [e.path for e in table.store.list(prefix + begin)]
+    assert len(left_there) == 2 + done
+    assert same(hudi, table) == {(1, "a", 1), (2, "b", 2)}
+    for turn in range(4):
+        hudi.write(table.url, DDL, [(2, "b", turn)], SOON)
+        assert same(hudi, table) == {(1, "a", 1), (2, "b", turn)}
+    table.sweep()
+    upsert(table, (7, "c", 7))
+    assert same(hudi, table) == {(1, "a", 1), (2, "b", 3), (7, "c", 7)}
+    assert not [e.path for e in table.data_files() if begin in e.path]
+    assert not [e.path for e in table.store.list(prefix + begin) if e.path.endswith("flight")]
+
+
+def test_no_update_is_lost_in_a_race(hudi: HudiSpark, table: Table) -> None:
+    upsert(table, (1, "a", 1))  # as many commits come before as in a table of ours
+    race(hudi, table, turns=3, options=KEEPING | COMPACTS | {"hoodie.metadata.enable": "true"})
+    same(hudi, table)

@@ -1,0 +1,134 @@
+"""What our commits change of a metadata table's listing is what JVM Hudi writes for the same commits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from table.metadata_written import NAMES, ROOT, table
+
+from lockprovider.table.errors import InvalidRecords
+from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat, decode_commit, read_one
+from lockprovider.table.format.metadata_table.files_records import (
+    FilesRecord,
+    decode_files,
+    encode_files,
+    metadata_schema,
+    written_files,
+)
+from lockprovider.table.format.metadata_table.hfile import decode_hfile, encode_hfile
+from lockprovider.table.format.metadata_table.listing_commit import ListingCommit, listing_fault
+
+STATS = ("column_stats", "files", "partition_stats")
+# Of the other partitions, and how the files were written.
+NOT_OURS = {"runtimeStats", "totalWriteBytes", "fileSizeInBytes", "path", "logFiles"}
+
+
+def commits(name: str) -> list[tuple[str, CommitMetadata, LogBlock, bytes]]:
+    """Of each commit its begin, what it did, the block with its records, and the metadata table's completed file."""
+    files, found = table(name), []
+    for path in sorted(files):
+        folder, _, instant = path.rpartition("/")
+        if folder == ".hoodie/timeline" and "_" in instant and instant.endswith("commit"):
+            begin = instant.partition("_")[0]
+            log = next(p for p in files if p.startswith(f"{ROOT}files/.files-0000-0_{begin}.log."))
+            own = next(p for p in files if p.startswith(f"{ROOT}.hoodie/timeline/{begin}_"))
+            (block,) = decode_blocks(files[log], log)
+            found.append((begin, decode_commit(files[path], path), block, files[own]))
+    return found
+
+
+COMMITS = [pytest.param(*one, id=f"{name} {one[0]}") for name in NAMES for one in commits(name)]
+
+
+def records(block: LogBlock) -> tuple[FilesRecord, ...]:
+    return decode_files(decode_hfile(block.content, "a log"), block.header[Header.SCHEMA], "a log")
+
+
+@pytest.mark.parametrize(("begin", "metadata", "block", "completed"), COMMITS)
+def test_the_records_of_a_commit_are_those_of_the_jvm(
+    begin: str, metadata: CommitMetadata, block: LogBlock, completed: bytes
+) -> None:
+    del begin, completed
+    assert {one.key: one for one in written_files(metadata)} == {one.key: one for one in records(block)}
+    assert encode_files(records(block)) == dict(decode_hfile(block.content, "").entries), "byte for byte"
+    assert metadata_schema() == block.header[Header.SCHEMA]
+
+
+@pytest.mark.parametrize(("begin", "metadata", "block", "completed"), COMMITS)
+def test_log_and_completed_file_say_what_the_jvm_says(
+    begin: str, metadata: CommitMetadata, block: LogBlock, completed: bytes
+) -> None:
+    mine = ListingCommit.of(begin, written_files(metadata))
+    (ours,) = decode_blocks(mine.log, mine.log_path)
+    assert (ours.kind, list(ours.header.items())) == (block.kind, list(block.header.items()))
+    assert {one.key: one for one in records(ours)} == {one.key: one for one in records(block)}
+    assert abs(len(ours.content) - len(block.content)) < 100
+    said, theirs = read_one(mine.completed, "ours"), read_one(completed, "theirs")
+    not_here = {"partitionToWriteStats": 0, "version": 0}
+    assert said | not_here == theirs | not_here  # type: ignore[operator]
+    (stat,), (their_stat,) = said["partitionToWriteStats"]["files"], theirs["partitionToWriteStats"]["files"]
+    assert {key: stat[key] for key in stat if key not in NOT_OURS} == {
+        key: their_stat[key] for key in stat if key not in NOT_OURS
+    }
+    assert f"{ROOT}{stat['path']}" == mine.log_path
+    assert mine.log_path == f"{ROOT}files/.files-0000-0_{begin}.log.1_0-0-0"
+    assert stat["fileSizeInBytes"] == len(mine.log) < 16_000
+    assert ListingCommit.of(begin, written_files(metadata)) == mine
+
+
+def test_a_smaller_schema_is_seen() -> None:
+    """The wrong twin: hudi-rs fails at it."""
+    entries = encode_files(written_files(CommitMetadata({"a": (WriteStat("f", "a/f", "a", file_size=1),)}, "UPSERT")))
+    small = encode_hfile(entries, metadata_schema()[:-1] + " ", 0)
+    assert decode_hfile(small, "").info["schema"].decode() != metadata_schema()
+
+
+def test_a_file_without_bytes_is_not_listed() -> None:
+    stat = WriteStat("f", "a/f", "a", file_size=1)
+    assert written_files(CommitMetadata({"a": (stat,)}, "UPSERT"))[1].files["f"].size == 1
+    with pytest.raises(InvalidRecords, match="a/f"):
+        written_files(CommitMetadata({"a": (replace(stat, file_size=0),)}, "UPSERT"))
+
+
+def test_a_commit_without_files_names_no_partition() -> None:
+    (record,) = written_files(CommitMetadata({}, "DELETE_PARTITION", replaced={"a": ("f",)}))
+    assert (record.key, record.files) == ("__all_partitions__", {})
+    (block,) = decode_blocks(ListingCommit.of("20260101000000000", [record]).log, "")
+    assert block.kind is BlockKind.HFILE
+    assert records(block) == (record,)
+
+
+def test_the_table_root_is_a_dot() -> None:
+    stat = WriteStat("f", "f", "", file_size=1)
+    everything, root = written_files(CommitMetadata({"": (stat,)}, "UPSERT"))
+    assert list(everything.files) == [root.key] == ["."]
+
+
+@pytest.mark.parametrize(
+    ("named", "inflight", "keeps", "has_logs", "said"),
+    [
+        ((), (), False, False, ""),
+        ((), (), True, True, ""),
+        (("files",), (), True, False, ""),
+        (("files",), (), False, False, r"would hide .*retire_metadata_table.*write_metadata=True"),
+        (("files",), (), True, True, "would hide"),
+        (("files",), ("column_stats",), True, False, "is being built; wait"),
+        ((), ("files",), True, False, "is being built"),
+        (STATS, (), True, False, r"share\(\) drops column_stats"),
+        (("files", "record_index"), (), True, False, "DROP INDEX record_index"),
+        (("files", "secondary_index_x"), (), True, False, "DROP INDEX secondary_index_x"),
+        ((*STATS, "record_index"), (), True, False, r"share\(\) drops column_stats.*DROP INDEX record_index"),
+    ],
+)
+def test_what_cannot_be_kept_is_named_with_the_next_step(
+    named: tuple[str, ...], inflight: tuple[str, ...], keeps: bool, has_logs: bool, said: str
+) -> None:
+    found = listing_fault(named, inflight, keeps=keeps, has_logs=has_logs)
+    if said:
+        assert ",".join((*named, *inflight)) in found
+        assert re.search(said, found)
+    else:
+        assert found == ""

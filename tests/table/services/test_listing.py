@@ -1,0 +1,293 @@
+"""Writes to a table whose metadata table JVM Hudi made: it lists them, whatever became of their writers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from patience import until
+from table.metadata_written import ROOT, with_files_alone
+from table.state.test_metadata_table import listed, sizes_there
+from table.tables import SETTINGS
+from table.test_crash_at_every_step import Died, DiesAtStep, end_of, is_at_rest, let_time_pass
+
+from fsspec_cas import CasError, Store, Unavailable
+from lockprovider import HUDI_LOCK_PATH, Lease, LockError, Pending, PublishUnknown
+from lockprovider.table import Aborted, KeepCommits, Table, UnsupportedTable, WriteConflict
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.instant import Action
+from lockprovider.table.services import listing
+from lockprovider.table.services.restore import finish_restore
+from lockprovider.table.transaction.transaction import Transaction
+
+NAME = "mdt_v9_default"
+KEEPS = replace(SETTINGS, write_metadata=True)
+SCHEMA = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.string()), ("ts", pa.int64())])
+Row = tuple[int, str, str | None, int]
+BEFORE: set[Row] = {(1, "a", "x2", 2), (3, "b", None, 2)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return with_files_alone(NAME, tmp_path / "table")
+
+
+def rows(*given: Row) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in given], schema=SCHEMA)
+
+
+def open_(folder: Path) -> Table:
+    return Table.open(str(folder), settings=KEEPS)
+
+
+def content(folder: Path) -> set[Row]:
+    """The rows, by listing the folders and by the metadata table, on which no two readers differ."""
+    found: list[set[Row]] = []
+    for by_metadata in (False, True):
+        table = Table.open(str(folder), settings=replace(SETTINGS, read_from_metadata=by_metadata))
+        found.append({(r["id"], r["part"], r["v"], r["ts"]) for r in engine.read(table).to_pylist()})
+    assert found[0] == found[1]
+    return found[0]
+
+
+def all_is_listed(folder: Path) -> None:
+    """What is there and what is listed are one, and nothing pending is left behind."""
+    assert listed(folder) == sizes_there(folder)
+    said = {rule: findings for rule, _, findings in diagnose(Table.open(str(folder)))}
+    assert said["metadata"] == ()
+    own = [path.name for path in (folder / ROOT / ".hoodie" / "timeline").iterdir()]
+    completed = {name.partition("_")[0] for name in own if "_" in name}
+    assert {name.partition(".")[0] for name in own if "_" not in name and name != "history"} <= completed
+
+
+def test_what_is_written_is_listed(folder: Path) -> None:
+    table = open_(folder)
+    table.upsert(rows((1, "a", "mine", 5), (7, "c", "new", 1)))
+    assert content(folder) == {(1, "a", "mine", 5), (3, "b", None, 2), (7, "c", "new", 1)}
+    all_is_listed(folder)
+    table.delete(rows((3, "b", None, 9)).select(["id", "part"]))
+    table.append(rows((8, "b", "more", 1)))
+    all_is_listed(folder)
+    table.overwrite(rows((9, "c", "over", 1)))
+    all_is_listed(folder)
+    assert content(folder) == {(9, "c", "over", 1)}
+
+
+def test_the_listing_is_complete_before_the_commit_and_later_than_all_on_both_timelines(folder: Path) -> None:
+    done = open_(folder).upsert(rows((1, "a", "mine", 5)))
+    own = [path.name for path in (folder / ROOT / ".hoodie" / "timeline").glob("*_*")]
+    (mine,) = (name for name in own if name.startswith(f"{done.instant}_"))
+    completion = mine.partition("_")[2].partition(".")[0]
+    assert max(own) == mine
+    assert done.instant < completion < done.completion
+    assert all(name.partition("_")[2] < f"{completion}." for name in own if name != mine)
+
+
+def test_without_the_setting_it_is_refused(folder: Path) -> None:
+    table = Table.open(str(folder), settings=SETTINGS)
+    with pytest.raises(UnsupportedTable, match=r"TableSettings\(write_metadata=True\) keeps it"):
+        table.append(rows((8, "b", "more", 1)))
+
+
+def test_services_that_would_not_tell_it_are_refused(folder: Path) -> None:
+    table = open_(folder)
+    for call in (table.archive, table.cluster, lambda: table.restore("20261122030726638")):
+        with pytest.raises(UnsupportedTable, match="would hide these commits"):
+            call()
+
+
+def test_what_is_cleaned_is_listed_no_more(folder: Path) -> None:
+    table = open_(folder)
+    for turn in range(3):
+        table.upsert(rows((1, "a", f"v{turn}", 5 + turn)))
+    before = content(folder)
+    (done,) = table.clean(KeepCommits(1))
+    assert len(done.files["part=a"]) >= 2
+    all_is_listed(folder)
+    assert content(folder) == before
+    table.upsert(rows((1, "a", "after", 9)))
+    all_is_listed(folder)
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+def test_whatever_the_last_request_of_a_cleaner_was_the_next_one_ends_its_clean(tmp_path: Path, applied: bool) -> None:
+    made = with_files_alone(NAME, tmp_path / "made")
+    for turn in range(2):
+        open_(made).upsert(rows((1, "a", f"v{turn}", 5 + turn)))
+    before = content(made)
+    listings = 0
+    for step in range(1, 100):
+        folder = tmp_path / str(step)
+        shutil.copytree(made, folder)
+        backend = DiesAtStep(step, applied=applied)
+        table = Table(Store(backend, str(folder)), str(folder), settings=KEEPS)
+        try:
+            table.clean(KeepCommits(1))
+            break
+        except (Died, CasError, LockError):
+            assert backend.dead
+        end_of(table)
+        listings += ROOT in backend.asked[-1]
+        assert content(folder) == before
+        for _ in range(2):  # a plan that was decided, and is not there yet, is there after the first
+            let_time_pass(folder)
+            for plan in (folder / ".hoodie" / "timeline").glob("*.clean.requested"):
+                os.utime(plan, (1, 1))
+            open_(folder).clean(KeepCommits(1))
+        all_is_listed(folder)
+        assert content(folder) == before
+        assert Table.open(str(folder)).timeline().pending(Action.CLEAN) == (), backend.asked[-3:]
+    else:
+        pytest.fail("the clean never ended")
+    assert listings >= 5
+
+
+def test_a_refused_write_leaves_nothing_in_it(folder: Path) -> None:
+    one, other = open_(folder), open_(folder)
+    txn = Transaction(one)
+    engine.write(txn, upserts=rows((1, "a", "late", 9)))
+    other.upsert(rows((1, "a", "first", 8)))
+    with pytest.raises(WriteConflict):
+        txn.commit()
+    txn.rollback()
+    all_is_listed(folder)
+    assert content(folder) == {(1, "a", "first", 8), (3, "b", None, 2)}
+
+
+def test_properties_that_name_more_meanwhile_end_a_write(folder: Path) -> None:
+    """D8: a JVM writer that began with older settings brings an index back at any commit."""
+    table = open_(folder)
+    txn = Transaction(table)
+    engine.write(txn, upserts=rows((1, "a", "late", 9)))
+    properties = folder / ".hoodie" / "hoodie.properties"
+    properties.write_text(properties.read_text().replace("partitions=files", "partitions=files,record_index"))
+    with pytest.raises((UnsupportedTable, Aborted), match="DROP INDEX record_index"):
+        txn.commit()
+    txn.rollback()
+    all_is_listed(folder)
+
+
+def attempt(folder: Path, backend: DiesAtStep) -> bool:
+    """One write; False if its process died."""
+    table = Table(Store(backend, str(folder)), str(folder), settings=KEEPS)
+    txn = None
+    try:
+        txn = Transaction(table)
+        engine.write(txn, upserts=rows((1, "a", "mine", 5), (7, "c", "new", 1)))
+        txn.commit()
+    except (Died, Unavailable, PublishUnknown):
+        assert backend.dead
+        if txn is not None and txn._instant is not None:
+            txn._instant.heartbeat._stop.set()
+        end_of(table)
+        return False
+    until(lambda: backend.dead or is_at_rest(folder))
+    end_of(table)
+    return not backend.dead
+
+
+def first_of_the_commit(tmp_path: Path) -> int:
+    """The request before those of the commit; what is before that is no other than in other tables."""
+    backend = DiesAtStep(1000, applied=True)
+    assert attempt(with_files_alone(NAME, tmp_path / "whole"), backend)
+    return next(at for at, what in enumerate(backend.asked) if what.startswith("put") and HUDI_LOCK_PATH in what)
+
+
+AFTER: set[Row] = {(1, "a", "mine", 5), (3, "b", None, 2), (7, "c", "new", 1)}
+NEXT: Row = (8, "c", "next", 1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, applied: bool) -> None:
+    seen = {"old": 0, "new": 0}
+    listings = 0
+    for step in range(first_of_the_commit(tmp_path), 200):
+        folder = with_files_alone(NAME, tmp_path / str(step))
+        backend = DiesAtStep(step, applied=applied)
+        if attempt(folder, backend):
+            break
+        now = content(folder)
+        assert now in (BEFORE, AFTER), f"torn after {backend.asked[-1]}"
+        listings += ROOT in backend.asked[-1]
+        let_time_pass(folder)
+        open_(folder).append(rows(NEXT), retries=3)
+        later = content(folder)
+        assert later in (BEFORE | {NEXT}, AFTER | {NEXT}), f"not whole after {backend.asked[-1]} and the next writer"
+        assert now == BEFORE or later == AFTER | {NEXT}, f"a visible commit went away after {backend.asked[-1]}"
+        open_(folder).sweep()
+        all_is_listed(folder)
+        assert Table.open(str(folder)).timeline().pending_writes == ()
+        seen["new" if later >= AFTER else "old"] += 1
+    else:
+        pytest.fail("the write never ended")
+    assert seen["old"] >= 6, seen
+    assert seen["new"] >= 2, seen
+    assert listings >= 5, "requests below the metadata table's folder"
+
+
+def test_a_rollback_that_leaves_the_listing_alone_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrong twin of D4: what is completed in the metadata table alone counts, and names files that are gone."""
+    monkeypatch.setattr(listing, "unlist", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_whatever_the_last_request_was_the_listing_is_whole(tmp_path, applied=True)
+
+
+def test_a_restore_that_was_left_is_not_finished_without_the_listing(folder: Path) -> None:
+    """Of a JVM executor, as no other begins one here."""
+    (folder / ".hoodie" / "timeline" / "20261122040000000.restore.requested").write_bytes(b"")
+    with pytest.raises(UnsupportedTable, match="finish it with JVM Hudi"):
+        finish_restore(open_(folder), "20261122040000000")
+    assert content(folder) == BEFORE
+
+
+@pytest.mark.parametrize("fenced", [True, False], ids=["ours", "the wrong twin"])
+def test_a_writer_that_wakes_up_after_its_rollback_completes_nothing_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """D4: what is completed in the metadata table alone is listed, and its files are gone."""
+    (folder.parent / "elsewhere").symlink_to(folder)  # another process, as far as the lock's queue is concerned
+    table, publish = open_(folder), Lease.publish_new
+    txn = Transaction(table)
+    engine.write(txn, upserts=rows((1, "a", "late", 9)))
+
+    def wakes_late(lease: Lease, pending: Pending, data: bytes) -> None:
+        monkeypatch.setattr(Lease, "publish_new", publish)
+        let_time_pass(folder)
+        other = open_(folder.parent / "elsewhere")
+        other.sweep()
+        other.append(rows(NEXT))
+        if not fenced:
+            (folder / pending.path).write_bytes(data)
+        publish(lease, pending, data)
+
+    monkeypatch.setattr(Lease, "publish_new", wakes_late)
+    if not fenced:
+        monkeypatch.setattr(listing, "unlist", lambda *_: None)
+    with pytest.raises(Aborted):
+        txn.commit()
+    txn.rollback()
+    if fenced:
+        all_is_listed(folder)
+        assert content(folder) == BEFORE | {NEXT}
+    else:
+        assert listed(folder) != sizes_there(folder)
+
+
+def test_what_a_commit_costs_more(folder: Path) -> None:
+    backend = DiesAtStep(1000, applied=True)
+    assert attempt(folder, backend)
+    there = [what.rpartition("/")[2] for what in backend.asked if ROOT in what]
+    begin = there[1].partition(".")[0]
+    listing_first, requested, *at_once, completed = [name.replace(begin, "B").partition("_2")[0] for name in there]
+    assert (listing_first, requested, completed) == ("", "B.deltacommit.requested", "B")
+    assert sorted(at_once) == [".files-0000-0_B.log.1_0-0-0", "B.deltacommit.inflight"]
+    writes = [what for what in backend.asked if what.startswith("put ") and HUDI_LOCK_PATH in what]
+    assert len(writes) == 4, "taken, two publishes, released"
+    size = sum(path.stat().st_size for path in (folder / ROOT).rglob(f"*{begin}*"))
+    assert size < 28_500

@@ -43,7 +43,7 @@ from lockprovider.table.engines import arrow as engine
 from lockprovider.table.files import cluster
 from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import Action
-from lockprovider.table.format.layout import heartbeat_path
+from lockprovider.table.format.layout import heartbeat_path, markers_dir, markers_file
 from lockprovider.table.rewrite import clustering, compaction, executor
 from lockprovider.table.state.events import TableEvent
 from lockprovider.table.timeline.conflict import by_partition, prefer_writer
@@ -310,9 +310,21 @@ def test_m9_twin_a_plan_that_is_completed_all_the_same_loses_the_write(
     assert content(table) == by_hudi_rs(table) == START
 
 
-def test_a_clustering_gives_way_to_pending_writers_that_are_preferred(table: Table) -> None:
+def in_one_object(table: Table, begin: str) -> None:
+    """Keep the markers of an instant as JVM Hudi's timeline server does."""
+    folder = f"{markers_dir(begin)}/"
+    found = [entry.path for entry in table.store.list(folder)]
+    path, data = markers_file(begin, 0, [path.removeprefix(folder) for path in found])
+    table.store.put_if_absent(path, data).unwrap()
+    table.store.delete_all(found)
+
+
+@pytest.mark.parametrize("markers", ["each an object", "in one object"])
+def test_a_clustering_gives_way_to_pending_writers_that_are_preferred(table: Table, markers: str) -> None:
     preferring = opened(table, PREFERRED)
     txn = write_one(preferring)
+    if markers == "in one object":
+        in_one_object(table, txn.begin)
     (done,) = preferring.cluster()
     assert {group[0] for group in done.file_groups} == {"a", "b"}
     assert len(done.file_groups) == 5, "what is written is not planned"

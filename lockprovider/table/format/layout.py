@@ -35,6 +35,7 @@ FileGroup = tuple[str, str]  # partition, file id
 _OWN_NAMES = frozenset({META, PARTITION_METAFILE})
 _PLACEHOLDERS: dict[str | None, str | None] = {NULL_KEY: None, EMPTY_KEY: ""}
 
+_MARKERS_FILE = re.compile(r"MARKERS\d+")
 _MARKER = re.compile(
     rf"(?:.*/)?{re.escape(MARKERS)}/([0-9]+)/(?:(.+)/)?([^/]+)\.marker\.(CREATE|MERGE|APPEND)", re.ASCII
 )
@@ -112,6 +113,17 @@ def parse_marker(path: str) -> Marker | None:
     """Read a direct marker's path, relative to the table or longer; None for any other path."""
     found = _MARKER.fullmatch(path)
     return Marker(found[1], found[2] or "", found[3], MarkerKind(found[4])) if found else None
+
+
+def markers_in(path: str, data: bytes) -> list[Marker]:
+    """The markers in a `markers_file`, ours or that of JVM Hudi's timeline server."""
+    folder = path.rpartition("/")[0]
+    return list(filter(None, (parse_marker(f"{folder}/{line}") for line in data.decode().split("\n"))))
+
+
+def is_markers_file(path: str) -> bool:
+    """Whether an object is many markers in one."""
+    return _MARKERS_FILE.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def heartbeat_path(begin: str) -> str:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState
-from lockprovider.table.format.layout import TIMELINE, FileGroup, markers_dir, parse_marker
+from lockprovider.table.format.layout import (
+    TIMELINE,
+    FileGroup,
+    Marker,
+    is_markers_file,
+    markers_dir,
+    markers_in,
+    parse_marker,
+)
 from lockprovider.table.format.metadata import CLUSTER, decode_commit
 from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.timeline.conflict import ConcurrentOperation
@@ -50,13 +58,15 @@ def _pending_write(table: TableContext, now: Timeline, begin: str) -> Concurrent
 
 
 def _marked(table: TableContext, begin: str) -> frozenset[FileGroup]:
-    groups: set[FileGroup] = set()
+    markers: list[Marker] = []
     for entry in table.store.list(f"{markers_dir(begin)}/"):
         marker = parse_marker(entry.path)
-        file = None if marker is None else data_file(marker.file_name)
-        if marker is not None and file is not None:
-            groups.add((marker.partition, file.file_id))
-    return frozenset(groups)
+        if marker is not None:
+            markers.append(marker)
+        elif is_markers_file(entry.path) and (content := table.store.read_or_none(entry.path)) is not None:
+            markers += markers_in(entry.path, content.data)
+    files = ((marker.partition, data_file(marker.file_name)) for marker in markers)
+    return frozenset((partition, file.file_id) for partition, file in files if file is not None)
 
 
 def _content(table: TableContext, instant: Instant) -> bytes:

@@ -64,6 +64,16 @@ def test_a_marker_is_where_the_jvm_looks_for_it() -> None:
     assert layout.parse_marker(f".hoodie/.temp/{BEGIN}/MARKERS.type") is None
 
 
+def test_many_markers_in_one_object_go_both_ways() -> None:
+    names = [layout.marker_name("city=x", f"f-{n}_0-1-2_9.parquet", MarkerKind.CREATE) for n in range(3)]
+    path, data = layout.markers_file(BEGIN, 12, names)
+    assert layout.is_markers_file(path)
+    assert not layout.is_markers_file(layout.markers_type(BEGIN)[0])
+    assert [marker.data_path for marker in layout.markers_in(path, data)] == [
+        f"city=x/f-{n}_0-1-2_9.parquet" for n in range(3)
+    ]
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_the_partition_metafile_says_what_the_jvms_says(table: str) -> None:
     seen = 0

@@ -53,7 +53,7 @@ STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
 
 # What takes longest begins first: with two workers, one of them would wait for it at the end.
 LONGEST = (
-    *("lockprovider/demo/test_the_whole_demo.py", "model/test_promises.py", "table/services", "table/engines/spark"),
+    *("model/test_promises.py", "table/services", "table/engines/spark"),
     *("simulate/test_random_histories.py", "lock/test_processes.py", "table/state/test_stale.py"),
     "table/test_conflict_matrix.py",
 )

@@ -48,7 +48,9 @@ def options_of(server):
     return ["--storage-options", json.dumps(server.storage_options)]
 
 
-@pytest.fixture(params=["local", "seaweedfs", "fake_gcs", "azurite"])
+@pytest.fixture(
+    params=["local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite"))]
+)
 def at(request, tmp_path):
     """A URL, what goes behind it, and another road to what is there."""
     if request.param == "local":

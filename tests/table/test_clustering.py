@@ -20,7 +20,7 @@ from table.mor_tables import COLUMNS, SETTINGS, Row, a_table, content, keys, log
 from table.mor_tables import by_hudi_rs as seen_by_hudi_rs
 from table.mor_written import FOLDER
 from table.tables import data_files
-from table.test_crash_at_every_step import Died, DiesAtStep, let_time_pass
+from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, let_time_pass
 from table.test_jvm_tables import unpacked
 
 from fsspec_cas import CasError, InvalidInput, Store, Unavailable
@@ -737,7 +737,7 @@ def begin_of(path: str) -> str:
 
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@AT_EACH_REQUEST
 def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
     tmp_path: Path, applied: bool, every: int
 ) -> None:

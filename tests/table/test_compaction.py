@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from table.mor_tables import KINDS, SETTINGS, Row, a_table, by_hudi_rs, content, keys, log_files, rows
 from table.mor_written import FOLDER
 from table.tables import SPEC, data_files
-from table.test_crash_at_every_step import Died, DiesAtStep, end_of, let_time_pass
+from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, end_of, let_time_pass
 from table.test_jvm_tables import unpacked
 
 from fsspec_cas import CasError, Store
@@ -369,7 +369,7 @@ def begin_of(path: str) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@AT_EACH_REQUEST
 @pytest.mark.parametrize("verb", ["compact", "upsert"])
 def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
     tmp_path: Path, verb: str, applied: bool

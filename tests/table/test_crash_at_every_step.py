@@ -32,6 +32,12 @@ BUCKETS = replace(SPEC, buckets=2)
 FAR_TOO_MANY = 200
 
 
+# Who dies before the next request leaves the objects that one leaves who dies before the answer to this one.
+AT_EACH_REQUEST = pytest.mark.parametrize(
+    "applied", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["not sent", "answer lost"]
+)
+
+
 class Died(BaseException):
     """The process is gone."""
 
@@ -125,7 +131,7 @@ def test_the_bucket_table_has_its_rows_where_a_death_is_worst() -> None:
 
 @pytest.mark.parametrize("spec", [SPEC, BUCKETS], ids=["plain", "buckets"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@AT_EACH_REQUEST
 def test_whatever_the_last_request_was_the_table_is_whole(tmp_path: Path, applied: bool, spec: TableSpec) -> None:
     seen = {"old": 0, "new": 0}
     for step in range(1, FAR_TOO_MANY):

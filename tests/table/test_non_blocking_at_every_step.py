@@ -12,7 +12,15 @@ from patience import until
 from table.mor_tables import Row, by_hudi_rs, content, log_files, rows
 from table.tables import data_files
 from table.test_compaction import begin_of
-from table.test_crash_at_every_step import FAR_TOO_MANY, Died, DiesAtStep, end_of, is_at_rest, let_time_pass
+from table.test_crash_at_every_step import (
+    AT_EACH_REQUEST,
+    FAR_TOO_MANY,
+    Died,
+    DiesAtStep,
+    end_of,
+    is_at_rest,
+    let_time_pass,
+)
 from table.test_non_blocking import BLIND, SPEC, gone
 
 from fsspec_cas import CasError, Store
@@ -68,7 +76,7 @@ def strays(table: Table) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@AT_EACH_REQUEST
 def test_whatever_the_last_request_was_its_rows_are_there_once_or_not_at_all(tmp_path: Path, applied: bool) -> None:
     """Its logs are announced by one object; a partition is new, so that the anchors are among what dies."""
     template = Table.create(str(tmp_path / "template"), SPEC, settings=BLIND)

@@ -83,6 +83,7 @@ class TestLocal(Suite, LocalFixtures):
     pass
 
 
+@pytest.mark.soak
 class TestMinistack(Suite, S3Fixtures):
     @pytest.fixture
     def server(self, ministack):

@@ -15,6 +15,7 @@ from hudi import HudiTableBuilder
 
 from lockprovider.table import Table, TableError
 
+pytestmark = pytest.mark.soak  # three Spark drivers
 DEADLINE_S = 400.0
 
 
@@ -66,7 +67,6 @@ def wait_until_it_writes(url: str, conductor: subprocess.Popen[str]) -> None:
     raise AssertionError("nothing was written")
 
 
-@pytest.mark.soak
 def test_a_killed_pipeline_leaves_a_table_that_the_others_keep_writing(tmp_path: Path) -> None:
     url = str(tmp_path / "table")
     conductor = start("--url", url)

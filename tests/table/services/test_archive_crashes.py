@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, upsert
-from table.test_crash_at_every_step import Died, DiesAtStep, let_time_pass
+from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, let_time_pass
 
 from fsspec_cas import Store, Unavailable
 from lockprovider import Lease, LeaseLost
@@ -114,7 +114,7 @@ def die_at_every_step(tmp_path: Path, made: Path, *, applied: bool) -> int:
     pytest.fail("the archival never ended")
 
 
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@AT_EACH_REQUEST
 def test_whatever_the_last_request_was_readers_see_the_same_and_the_next_archival_ends(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:

@@ -13,7 +13,7 @@ from patience import until
 from table.metadata_written import ROOT, with_files_alone
 from table.state.test_metadata_table import listed, sizes_there
 from table.tables import SETTINGS
-from table.test_crash_at_every_step import Died, DiesAtStep, end_of, is_at_rest, let_time_pass
+from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, end_of, is_at_rest, let_time_pass
 
 from fsspec_cas import CasError, Store, Unavailable
 from lockprovider import HUDI_LOCK_PATH, Lease, LockError, Pending, PublishUnknown
@@ -114,7 +114,7 @@ def test_what_is_cleaned_is_listed_no_more(folder: Path) -> None:
     all_is_listed(folder)
 
 
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@AT_EACH_REQUEST
 def test_whatever_the_last_request_of_a_cleaner_was_the_next_one_ends_its_clean(tmp_path: Path, applied: bool) -> None:
     made = with_files_alone(NAME, tmp_path / "made")
     for turn in range(2):
@@ -203,7 +203,7 @@ NEXT: Row = (8, "c", "next", 1)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@AT_EACH_REQUEST
 def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, applied: bool) -> None:
     seen = {"old": 0, "new": 0}
     listings = 0

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from table.overwriting import overwrite, timeline_names
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
-from table.test_crash_at_every_step import Died, DiesAtStep, let_the_lease_lapse, let_time_pass
+from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, let_the_lease_lapse, let_time_pass
 
 from fsspec_cas import Machine, ObjectNotFound, Store
 from fsspec_cas.backends.local import LocalBackend
@@ -708,7 +708,7 @@ def serve(kind: str, table: Table, target: str) -> None:
         table.restore(target)
 
 
-@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+@AT_EACH_REQUEST
 @pytest.mark.parametrize("kind", ["clean", "savepoint", "delete", "restore"])
 def test_whatever_the_last_request_of_a_service_was_the_next_one_finishes_it(
     tmp_path: Path, kind: str, applied: bool

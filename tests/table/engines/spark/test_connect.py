@@ -25,6 +25,7 @@ def found(name: str) -> bool:
         return False
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(bool(missing()), reason=f"Spark Connect needs {missing()}: pip install 'pyspark[connect]'")
 def test_a_client_of_spark_connect_writes_and_reads_a_table_and_gets_typed_errors(tmp_path: Path) -> None:
     url = str(tmp_path / "t")

@@ -103,9 +103,9 @@ def let_time_pass(table: Table, alive: str = "") -> None:
 
 
 def taken_by_jvm(table: Table) -> None:
-    """A JVM writer has had the lock: it writes Hudi's fields only."""
-    path = Path(table.url, HUDI_LOCK_PATH)
-    path.write_text(json.dumps({"owner": "jvm", "validUntil": 1_700_000_000_000, "expired": True}))
+    """A JVM writer has had the lock: it writes Hudi's fields only, and over nobody's write."""
+    record = json.dumps({"owner": "jvm", "validUntil": 1_700_000_000_000, "expired": True})
+    Store.from_url(table.url).update(HUDI_LOCK_PATH, lambda _: record.encode())
 
 
 def commit_without_the_lock(table: Table, *triples: tuple[int, str, int]) -> None:

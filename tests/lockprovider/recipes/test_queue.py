@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import until
+from recipes.queues import PATH, again, drained, made
 
 import lockprovider
 from fsspec_cas import InvalidInput, Machine, OutcomeUnknown, Store, Unavailable
@@ -50,34 +51,12 @@ from lockprovider.recipes.queue import job as job_module
 from lockprovider.recipes.queue.contents import Contents, decode_queue
 from lockprovider.recipes.queue.operations import End, Lapse, New, NothingReady, Put, Take, carry_out_all
 
-PATH = "backfill.json"
 FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), Refuse())
 
 
 @pytest.fixture
 def store() -> Store:
     return Store(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), f"/{uuid.uuid4().hex}")
-
-
-def made(store: Store, **settings) -> Queue:
-    queue = Queue(store, PATH)
-    queue._writer.create(Contents(uuid.uuid4().hex, QueueSettings(**settings)))
-    return queue
-
-
-def again(store: Store, plan: dict[str, list[object]] | None = None) -> tuple[Queue, Faulty]:
-    """The same queue behind a faulty network, in a world of its own."""
-    clock = ManualClock()
-    faulty = Faulty(store.backend, plan or {}, world=clock)
-    return Queue(Store(faulty, store.root, world=clock), PATH, world=clock), faulty
-
-
-def drained(queue: Queue) -> list[object]:
-    bodies = []
-    for job in queue.jobs(until_empty=True):
-        with job:
-            bodies.append(job.body)
-    return bodies
 
 
 def test_messages_are_put_claimed_and_acked_in_their_order(store) -> None:

@@ -11,6 +11,7 @@ import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recipes.queues import PATH, again, drained, made
 
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.memory import MemoryBackend
@@ -21,7 +22,6 @@ from lockprovider.recipes.queue.contents import Contents, decode_queue, decode_s
 from lockprovider.recipes.queue.operations import End, New, NothingReady, Put, Take, carry_out_all
 from lockprovider.recipes.queue.spill import SegmentWanted, with_messages
 
-PATH = "backfill.json"
 FAULTS = (Pass(), LoseAnswer(), LoseRequest(), DeliverTwice(), DeliverLate(1), Refuse())
 
 
@@ -35,27 +35,6 @@ def small(monkeypatch) -> None:
     """Four messages stay in the object, and two are in each segment."""
     monkeypatch.setattr(spill, "IN_OBJECT", 4)
     monkeypatch.setattr(spill, "SEGMENT", 2)
-
-
-def made(store: Store, **settings) -> Queue:
-    queue = Queue(store, PATH)
-    queue._writer.create(Contents(uuid.uuid4().hex, QueueSettings(**settings)))
-    return queue
-
-
-def again(store: Store, plan: dict[str, list[object]] | None = None) -> tuple[Queue, Faulty]:
-    """The same queue behind a faulty network, in a world of its own."""
-    clock = ManualClock()
-    faulty = Faulty(store.backend, plan or {}, world=clock)
-    return Queue(Store(faulty, store.root, world=clock), PATH, world=clock), faulty
-
-
-def drained(queue: Queue) -> list[object]:
-    bodies = []
-    for job in queue.jobs(until_empty=True):
-        with job:
-            bodies.append(job.body)
-    return bodies
 
 
 def segments(store: Store) -> list[str]:

@@ -51,7 +51,7 @@ NOT_QUICK = (
 )
 STARTS = {"subprocess", "Popen", "fork", "spark_session", "COMMAND"}
 
-# What takes longest begins first: with two workers, one of them would wait for it at the end.
+# What takes longest begins first: one worker would be left with it at the end.
 LONGEST = (
     *("model/test_promises.py", "table/services", "table/engines/spark"),
     *("simulate/test_random_histories.py", "lock/test_processes.py", "table/state/test_stale.py"),

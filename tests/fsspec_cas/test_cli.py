@@ -14,6 +14,7 @@ from faults import actions as do
 from faults.actions import Ending
 from faults.proxy import FaultProxy
 from patience import PATIENCE_S, until
+from servers.stores import STORES
 
 from fsspec_cas import Store, Version
 
@@ -48,9 +49,7 @@ def options_of(server):
     return ["--storage-options", json.dumps(server.storage_options)]
 
 
-@pytest.fixture(
-    params=["local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite"))]
-)
+@pytest.fixture(params=STORES)
 def at(request, tmp_path):
     """A URL, what goes behind it, and another road to what is there."""
     if request.param == "local":

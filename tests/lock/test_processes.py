@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pytest
+from servers.stores import STORES
 
 from fsspec_cas import Machine, Store
 from lock.puppet import Puppet
@@ -24,7 +25,6 @@ from lockprovider import HUDI_LOCK_PATH, LeaseLost, Lock, LockRecord, LockSettin
 if TYPE_CHECKING:
     from servers.base import Server
 
-STORES = ("local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite")))
 # So long that a machine that stands still for minutes does not make it lapse.
 LONG = {"validity": 3600.0, "renew": 360.0, "poll": 0.2}
 # So short that a test can wait for it.

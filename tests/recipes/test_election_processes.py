@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from patience import until
+from servers.stores import STORES
 
 from fsspec_cas import ObjectNotFound, Store
 from lockprovider.election import Election
@@ -31,9 +32,7 @@ Place = tuple[str, dict[str, Any]]
 SHORT = pytest.mark.parametrize("place", ["local", "seaweedfs"], indirect=True)
 
 
-@pytest.fixture(
-    params=["local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite"))]
-)
+@pytest.fixture(params=STORES)
 def place(request, tmp_path) -> Place:
     if request.param == "local":
         return f"file://{tmp_path}/jobs", {"auto_mkdir": True}

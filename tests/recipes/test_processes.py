@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from patience import until
+from servers.stores import STORES
 
 from lockprovider.queue import Queue
 from lockprovider.state import UNCHANGED, State
 
 TESTS = Path(__file__).resolve().parent.parent
-STORES = ("local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite")))
 Place = tuple[str, dict[str, Any]]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from patience import until
+from servers.stores import STORES
 
 from lockprovider.wal import LogBatch, Position, Wal
 
@@ -26,9 +27,7 @@ Place = tuple[str, dict[str, Any]]
 Start = Callable[[str], "Producer"]
 
 
-@pytest.fixture(
-    params=["local", "seaweedfs", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fake_gcs", "azurite"))]
-)
+@pytest.fixture(params=STORES)
 def place(request, tmp_path) -> Place:
     if request.param == "local":
         return f"file://{tmp_path}/folder/orders", {"auto_mkdir": True}

@@ -155,7 +155,7 @@ class AsyncExclusive:
         def ask(left: float) -> Coroutine[Any, Any, Upload | Denied | NotNow | NoAnswer]:
             return self._uploads.add(upload, part, timeout_s=left)
 
-        added: Upload | Denied = await self._sender.repeat(self.path, ask, self._timeout)
+        added: Upload | Denied = await self._sender.repeat(self.path, ask, self._timeout, small=False)
         if isinstance(added, Denied):
             raise CasError(f"the store refused a part of {self.path!r}, which had no condition", path=self.path)
         return added

@@ -26,7 +26,7 @@ from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.bridge.drive import OnLoop
 from fsspec_cas.clock import Machine, World
-from fsspec_cas.errors import CasError, NotSupported, Unavailable
+from fsspec_cas.errors import CasError, NotSupported, OutcomeUnknown, Unavailable
 from fsspec_cas.outcome import Won
 from fsspec_cas.probe.bench import BROKEN, Bench, Check, Finding, Use
 from fsspec_cas.probe.checks import CHECKS
@@ -37,6 +37,8 @@ from fsspec_cas.version import ABSENT, Condition
 RACERS = 8
 _TIMEOUT_S = 30.0
 _TRIES = 8  # silences in a row
+_AFTER_S = 0.5  # its own requests end before it, and say why
+_CLEAN_S = 2.0
 
 Progress = Callable[[Finding, int, int], None]
 
@@ -128,24 +130,34 @@ async def async_probe(
     return Report(store.root, store.backend.name, racers, tuple(findings), _judge(findings), left)
 
 
-async def require_refusals(store: AsyncStore, *, world: World | None = None) -> None:
+async def require_refusals(store: AsyncStore, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
     """Try that a second create and a stale match are refused: five requests on an object of its own, then removed.
+
+    `timeout` is for all of it; the removal has up to 2 s more.
 
     Raises:
         NotSupported: the store ignores a condition. A lock kept there would have two holders.
-        StoreError: the store cannot be used.
+        StoreError: the store cannot be used; `Unavailable`: it did not answer in time.
     """
     path = f"cas-probe-{(world or Machine()).new_id()}"
-    bench = Bench(store, 1, _TIMEOUT_S)
     try:
-        first = await bench.made(path)
-        await _require_refusal(bench, path, ABSENT, "a second create of the same object")
-        if not isinstance(await bench.match(path, first), Won):
-            raise _unsafe(store, "a match at the right version was refused")
-        await _require_refusal(bench, path, first, "a match at a stale version")
+        await asyncio.wait_for(_require_refusals(Bench(store, 1, timeout), path), timeout + _AFTER_S)
+    except (asyncio.TimeoutError, OutcomeUnknown) as error:  # nobody else wants to know what came of its own writes
+        outcome = error.outcome if isinstance(error, OutcomeUnknown) else None
+        why = "it took too long" if outcome is None else outcome.why
+        said = f"the store did not show within {timeout:g} s that it refuses what it must, as locks need it: {why}"
+        raise Unavailable(said, path=path) from error
     finally:
         with suppress(CasError):
-            await store.delete(path)
+            await store.delete(path, timeout=_CLEAN_S)
+
+
+async def _require_refusals(bench: Bench, path: str) -> None:
+    first = await bench.made(path)
+    await _require_refusal(bench, path, ABSENT, "a second create of the same object")
+    if not isinstance(await bench.match(path, first), Won):
+        raise _unsafe(bench.store, "a match at the right version was refused")
+    await _require_refusal(bench, path, first, "a match at a stale version")
 
 
 async def _require_refusal(bench: Bench, path: str, condition: Condition, what: str) -> None:

@@ -6,14 +6,18 @@ local files and memory are documented, and not asked.
 
 from __future__ import annotations
 
+import asyncio
 from typing import ClassVar, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from fsspec_cas.async_store import AsyncStore
 from fsspec_cas.backends import off_thread
 from fsspec_cas.bridge.drive import OnLoop
+from fsspec_cas.errors import Unavailable
+from fsspec_cas.given import seconds
 from fsspec_cas.store import Store
 
+_TIMEOUT_S = 30.0
 _AMAZON = ("amazonaws.com", "amazonaws.com.cn", "api.aws")
 
 
@@ -29,30 +33,34 @@ class _Proved:
     buckets: ClassVar[set[tuple[str, str]]] = set()
 
 
-def require_safe_for_locks(store: Store) -> None:
+def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None:
     """Let an undocumented S3 endpoint prove, once in a process for each bucket, that it refuses what it must.
 
     Costs five requests on an object of its own below the store's root, which is removed again; none after the first
-    time, and none ever for Amazon S3, GCS, Azure, local files and memory. Not promised: that a store which passed is
-    right, see `fsspec_cas.probe`.
+    time, and none ever for Amazon S3, GCS, Azure, local files and memory. `timeout` is for all of it, and 3 s more at
+    most. Not promised: that a store which passed is right, see `fsspec_cas.probe`.
 
     Raises:
         NotSupported: the store ignores a condition. A lock kept there would have two holders.
-        StoreError: the store cannot be used.
+        StoreError: the store cannot be used; `Unavailable`: it did not answer in time.
     """
     if store.kind != "s3" or not isinstance(store.backend, _Endpointed):
         return
-    OnLoop().run(_prove_once(AsyncStore(off_thread(store.backend), store.root), store.backend))
+    asking = AsyncStore(off_thread(store.backend), store.root)
+    OnLoop().run(_prove_once(asking, store.backend, seconds(timeout)))
 
 
-async def _prove_once(store: AsyncStore, backend: _Endpointed) -> None:
-    endpoint = await backend.endpoint()
+async def _prove_once(store: AsyncStore, backend: _Endpointed, timeout: float) -> None:
+    try:
+        endpoint = await asyncio.wait_for(backend.endpoint(), timeout)
+    except asyncio.TimeoutError:
+        raise Unavailable(f"no client of the store of {store.root!r} could be made within {timeout:g} s") from None
     place = (endpoint, store.root.partition("/")[0])
     if documented(endpoint) or place in _Proved.buckets:
         return
     from fsspec_cas.probe.probe import require_refusals  # noqa: PLC0415 - documented stores prove nothing
 
-    await require_refusals(store)
+    await require_refusals(store, timeout=timeout)
     _Proved.buckets.add(place)
 
 

@@ -31,6 +31,7 @@ from fsspec_cas.version import Absent, Version
 T = TypeVar("T")
 
 _LOG = logging.getLogger("fsspec_cas")
+_SMALL_BYTES = 1 << 20  # more may take its time, and nobody need be told
 
 Ask = Callable[[float], Coroutine[Any, Any, T | NotNow | NoAnswer]]
 Looked = Seen | Missing | Unchanged
@@ -57,7 +58,7 @@ class Sender:
 
     async def finish(self, write: Write, send: Sending, timeout: float) -> Outcome:
         """The same where only `send` can make the object, as at the end of a stream: nobody else can send it again."""
-        return await self._settle(WriteProgress(write), Send(), send, None, timeout)
+        return await self._settle(WriteProgress(write), Send(), send, None, timeout, small=False)
 
     async def resume(self, unknown: Unknown, timeout: float) -> Outcome:
         """Take up a write whose outcome was unknown, with a look; then it may be sent again, if its data is there."""
@@ -66,7 +67,7 @@ class Sender:
         progress = WriteProgress(write, doubt=True, spent=spent, resent=unknown.resent, why=unknown.why)
         return await self._settle(progress, ReadHead(), self._sending(write, data), data, timeout)
 
-    async def repeat(self, path: str, ask: Ask[T], timeout: float) -> T:
+    async def repeat(self, path: str, ask: Ask[T], timeout: float, *, small: bool = True) -> T:
         """Ask again, with pauses, until there is an answer; only for calls that may be repeated freely.
 
         Raises:
@@ -74,7 +75,7 @@ class Sender:
         """
         tries, failures, why, floor = self._tries(path, timeout), 0, "the timeout had passed", None
         while left := await tries.pause(failures, floor, why):
-            answer = self._heard("request", path, await tries.spend(ask(left)))
+            answer = self._heard("request", path, await tries.spend(ask(left), small=small))
             if not isinstance(answer, (NotNow, NoAnswer)):
                 return answer
             failures, why, floor = failures + 1, answer.why, answer.retry_after_s
@@ -106,10 +107,18 @@ class Sender:
         return remove if write.removes else put
 
     async def _settle(
-        self, progress: WriteProgress, step: Next, send: Sending, data: bytes | None, timeout: float
+        self,
+        progress: WriteProgress,
+        step: Next,
+        send: Sending,
+        data: bytes | None,
+        timeout: float,
+        *,
+        small: bool = True,
     ) -> Outcome:
         """Do what `resolve` says until it knows, or until the deadline; `data` is for whoever takes it up later."""
         tries = self._tries(progress.write.path, timeout)
+        small = small and len(data or b"") <= _SMALL_BYTES
         try:
             while True:
                 match step:
@@ -124,7 +133,7 @@ class Sender:
                         left = await tries.pause(step.after_failures, floor, progress.why)
                 if left <= 0:
                     return _out_of_time(progress, data)
-                progress, step = await tries.spend(self._do(progress, step, send, left))
+                progress, step = await tries.spend(self._do(progress, step, send, left), small=small)
         except (StoreError, NotSupported) as error:
             if progress.unsure:  # the store cannot be asked: that does not mean "lost"
                 return Unknown(progress.write, f"{progress.why}; then: {error}", data, progress.resent)

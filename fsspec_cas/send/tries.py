@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
@@ -24,7 +25,7 @@ class Sleeps(Protocol):
 
 
 class Tries:
-    """Begins with the call; `timeout_s` is for all of it. Before it was in vain for 5 s, a warning says so, once."""
+    """Begins with the call; `timeout_s` is for all of it. Once it was in vain for 5 s, a warning says so, once."""
 
     def __init__(self, world: World, drive: Sleeps, path: str, timeout_s: float) -> None:
         self._world = world
@@ -50,17 +51,35 @@ class Tries:
         left = self._left_s()
         return left if left >= enough_s(self._slowest_s) else 0.0
 
-    async def spend(self, ask: Coroutine[Any, Any, T]) -> T:
-        """One try; how long it took is what another one is judged by."""
+    async def spend(self, ask: Coroutine[Any, Any, T], *, small: bool = True) -> T:
+        """One try; how long it took is what another one is judged by. What is not `small` may take long, and does."""
         begun_s = self._world.monotonic_s()
-        answer = await ask
+        alarm = self._alarm() if small else None
+        try:
+            answer = await ask
+        finally:
+            if alarm is not None:
+                alarm.cancel()
         self._slowest_s = max(self._slowest_s, self._world.monotonic_s() - begun_s)
         return answer
 
     def _tell(self, pause: float, why: str) -> None:
         if not self._told and self._world.monotonic_s() + pause - self._begun_s >= SILENT_S:
-            self._told = True
-            _LOG.warning("%r: %s; trying on, for up to %.0f s", self._path, why or "no answer", self._left_s())
+            self._warn(f"{why or 'no answer'}; trying on")
+
+    def _alarm(self) -> asyncio.TimerHandle | None:
+        """Goes off during the try, unless it is too short for that, or keeps its thread from everything else."""
+        silent_s = self._begun_s + SILENT_S - self._world.monotonic_s()
+        if self._told or silent_s >= self._left_s():
+            return None
+        try:
+            return asyncio.get_running_loop().call_later(max(0.0, silent_s), self._warn, "no answer yet; waiting on")
+        except RuntimeError:
+            return None  # local files and memory run without a loop
+
+    def _warn(self, what: str) -> None:
+        self._told = True
+        _LOG.warning("%r: %s, for up to %.0f s", self._path, what, self._left_s())
 
     def _left_s(self) -> float:
         return self._deadline_s - self._world.monotonic_s()

@@ -10,6 +10,7 @@ RecordFile  the lock record in the store
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -27,7 +28,7 @@ from lockprovider.client.own_process import command, user
 from lockprovider.client.telling import telling
 from lockprovider.errors import LockError
 from lockprovider.group.committer import Committer
-from lockprovider.lease.driver import REQUEST_S, Answer, Driver, final
+from lockprovider.lease.driver import LAST_S, REQUEST_S, Answer, Driver, final
 from lockprovider.lease.heartbeat import Pulse
 from lockprovider.lease.record_file import Known, RecordFile
 from lockprovider.lease.states import (
@@ -98,6 +99,7 @@ class Client:
             store, self.records, path, self.me, world, asked_for=lambda: threads.taken, audit=audit
         )
         self._keeps_log = False
+        self._deadline_s = 0.0
         self._took_s = 0.0
 
     @property
@@ -125,9 +127,10 @@ class Client:
 
     # -- asking for the lock (`lockprovider.acquire.acquire`) ----------------------------------------------------------
 
-    def wants(self, *, keeps_log: bool) -> None:
-        """The next tries are for somebody who promises this."""
+    def wants(self, *, keeps_log: bool, deadline_s: float) -> None:
+        """The next tries are for somebody who promises this, and waits until then."""
         self._keeps_log = keeps_log
+        self._deadline_s = deadline_s
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
         """What another client of this process has released, and knows, is as good as the own."""
@@ -141,7 +144,8 @@ class Client:
     def joined(self, there: LockRecord, version: Version) -> bool:
         """Add this process to the line, under the version that was read."""
         with contextlib.suppress(CasError):  # politeness must not fail an acquisition
-            return isinstance(self._file.put(there, version, REQUEST_S), Won)
+            left_s = self._deadline_s - self.world.monotonic_s()
+            return left_s > 0 and isinstance(self._file.put(there, version, min(REQUEST_S, left_s)), Won)
         return False
 
     def try_once(self, over: Passing, *, patient: bool) -> Tried:
@@ -149,6 +153,7 @@ class Client:
         driver = self._driver
         with driver.one_step:
             driver.looked, driver.patient = False, patient
+            driver.until_s = max(self._deadline_s, self.world.monotonic_s() + LAST_S)
             if not isinstance(driver.state, (Idle, Lost)):
                 driver.state = Idle()  # what an earlier release or acquisition that failed has left
             try:
@@ -159,6 +164,8 @@ class Client:
             except BaseException:
                 self._back_out()
                 raise
+            finally:
+                driver.until_s = math.inf
         return Tried(answer if isinstance(answer, Busy) else None, driver.looked)
 
     def take_from(self, record: LockRecord, version: Version) -> bool:

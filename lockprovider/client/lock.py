@@ -25,7 +25,7 @@ from lockprovider.errors import InvalidSettings, LockError, NotAcquired, NotPick
 from lockprovider.group.combine import Decider
 from lockprovider.group.commit_requests import CommitAnswer
 from lockprovider.group.intent import Intent
-from lockprovider.lease.driver import REQUEST_S
+from lockprovider.lease.driver import LAST_S, REQUEST_S
 from lockprovider.lease.record_file import RecordFile
 from lockprovider.lease.states import Busy
 from lockprovider.observe.audit_log import AuditLog
@@ -137,6 +137,9 @@ class Lock:
     def acquire(self, timeout: float | None = None, *, blocking: bool = True, keeps_log: bool = False) -> Lease:
         """Wait for the lock, at most `timeout` seconds (default: the settings'); not `blocking`: ask once.
 
+        A store that does not answer is waited for as long, and 10 s more at most. What a holder before had decided and
+        left undone is finished after that, within the lease.
+
         `keeps_log` is a promise: that what the lock protects is changed by the publishes of this lease, and by nothing
         else; see `record.commit_log`.
 
@@ -162,8 +165,8 @@ class Lock:
                     f"another thread of this process holds {client.where!r}: wait longer", owner=self.owner
                 )
             try:
-                client.wants(keeps_log=keeps_log)
-                self.require_safe_store()
+                client.wants(keeps_log=keeps_log, deadline_s=deadline_s)
+                self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
                 # Who takes the lock before it is freed, as it is after a commit, has to wait for late writers of that.
                 client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
                 acquire(client, client.queue, self._world, deadline_s)
@@ -243,8 +246,10 @@ class Lock:
         except NotAcquired as refusal:
             return Busy(refusal.owner, refusal.valid_until_ms, None)
 
-    def require_safe_store(self) -> None:
+    def require_safe_store(self, timeout: float | None = None) -> None:
         """Refuse a store that ignores conditions; the first acquisition does it, and nothing is asked after it.
+
+        It has `timeout` seconds (default: the settings'), but 5 at least.
 
         Raises:
             NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` trusts it.
@@ -252,7 +257,8 @@ class Lock:
         """
         if self.settings.check_store and not self._store_is_safe:
             records, folder = self._client.records, self.path.rpartition("/")[0]
-            require_safe_for_locks(records.below(folder) if folder else records)
+            left_s = max(LAST_S, wait_s(timeout, self.settings.timeout_s))
+            require_safe_for_locks(records.below(folder) if folder else records, timeout=left_s)
         self._store_is_safe = True
 
     def look(self) -> LockRecord | None:
@@ -280,7 +286,7 @@ class Lock:
         timeout_s = wait_s(timeout, self.settings.timeout_s)
         check_bytes(intent.stem, intent.body)
         client = self._of_this_process()
-        self.require_safe_store()
+        self.require_safe_store(timeout_s)
         with client.telling(), client.metrics.acquisition():
             return client.committer.commit(intent, decider, self._looked_at.known, timeout_s)
 

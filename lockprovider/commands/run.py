@@ -68,9 +68,10 @@ def _locked(arguments: argparse.Namespace, said: CommandResult) -> CommandResult
     audit = AuditLog(at.store, at.path, exit_s=_AUDIT_S)
     lock = Lock(at.store, at.path, settings, on_lost=lambda _: news.set(), audit=audit)
     with passed_signals() as signals:
+        deadline_s = Machine().monotonic_s() + settings.timeout_s
         _look(at, settings)
         try:
-            lease = lock.acquire()
+            lease = lock.acquire(max(0.0, deadline_s - Machine().monotonic_s()))
         except NotAcquired as refusal:
             return CommandResult("not_acquired", NOT_ACQUIRED, f"not acquired: {refusal}")
         except Stopped:
@@ -86,6 +87,8 @@ def _look(at: LockPlace, settings: LockSettings) -> None:
     Raises:
         CasError: there is no such bucket, no access, and whatever else waiting does not mend.
     """
+    if settings.timeout_s <= _FIRST_LOOK_S:
+        return  # the acquisition itself says it as soon
     try:
         at.store.read_or_none(at.path, timeout=_FIRST_LOOK_S)
     except Unavailable as error:

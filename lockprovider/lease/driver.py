@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Protocol
 
@@ -32,6 +33,8 @@ from lockprovider.lease.states import (
 from lockprovider.record.record import LockRecord
 
 REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
+LAST_S = 5.0  # for an acquisition that has no more time: one look is worth nothing without an answer
+_LEAST_S = 0.5
 
 Answer = Busy | Done | Ended | Apply | None  # what an event comes to, once all requests that it leads to are made
 
@@ -63,6 +66,7 @@ class Driver:
         self.one_step = threading.RLock()
         self.looked = False  # whether the store was asked, in this try
         self.patient = False  # who lost a race does not ask by whom
+        self.until_s = math.inf  # whoever asks for the lock wants to know by then
         self._me = me
         self._file = file
         self.world = file.world
@@ -157,7 +161,7 @@ class Driver:
         """A renewal that hangs must not keep the news of the lapse until others may act."""
         state = self.state.write if isinstance(self.state, Checking) else self.state
         if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
-            return REQUEST_S
+            return min(REQUEST_S, max(self.until_s - self.world.monotonic_s(), _LEAST_S))
         left_s = state.before.deadline_s - self.world.monotonic_s()
         return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))
 

@@ -55,3 +55,43 @@ def test_before_a_call_was_in_vain_for_five_seconds_it_says_so_once(caplog: pyte
 
 def test_one_that_ends_before_says_it_by_its_error_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert in_vain(4.0, caplog) == []
+
+
+def never_answered(timeout_s, caplog, *, small=True):
+    """The warnings of one try that nobody answers, while its loop goes on; 4.99 s of the call are over."""
+    world = Simulated()
+
+    async def call():
+        tries = Tries(world, world, "folder/object", timeout_s)
+        world.now_s += SILENT_S - 0.01
+        answer = asyncio.get_running_loop().create_future()
+        spent = asyncio.ensure_future(tries.spend(wait_for(answer), small=small))
+        asyncio.get_running_loop().call_later(0.05, answer.set_result, "late")
+        assert await spent == "late"
+
+    async def wait_for(answer):
+        return await answer
+
+    with caplog.at_level(logging.WARNING, "fsspec_cas"):
+        asyncio.run(call())
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_request_that_is_never_answered_says_so_after_five_seconds_too(caplog: pytest.LogCaptureFixture) -> None:
+    assert never_answered(60.0, caplog) == ["'folder/object': no answer yet; waiting on, for up to 55 s"]
+
+
+def test_a_request_that_ends_before_or_moves_much_does_not(caplog: pytest.LogCaptureFixture) -> None:
+    assert never_answered(5.0, caplog) == []
+    assert never_answered(60.0, caplog, small=False) == []
+
+
+def test_without_an_event_loop_nothing_can_go_off() -> None:
+    world = Simulated()
+
+    async def answer():
+        return "at once"
+
+    spent = Tries(world, world, "folder/object", 60.0).spend(answer())
+    with pytest.raises(StopIteration, match="at once"):
+        spent.send(None)

@@ -447,6 +447,19 @@ def test_run_says_of_a_silent_store_that_it_is_silent_and_goes_on_trying():
         assert running.poll() is None
 
 
+def test_run_beside_a_store_that_never_answers_is_over_soon_after_its_timeout(seaweedfs):
+    with FaultProxy("127.0.0.1", seaweedfs.port) as proxy:
+        rule = proxy.rule(action=do.never_deliver(Ending.HANG), times=None)
+        options = json.dumps(seaweedfs.options_for(proxy.endpoint))
+        words = ("run", seaweedfs.new_prefix(), "--storage-options", options, "--timeout", "6", "--", "echo", "ran")
+        done = command(*words, code=125)
+    assert rule.fired >= 2
+    assert done.stdout == ""
+    tries_on, gives_up = done.stderr.splitlines()
+    assert "trying on, for the 6 s of --timeout" in tries_on
+    assert "the store did not show within 5 s that it refuses what it must" in gives_up
+
+
 def test_run_does_not_wait_for_a_bucket_that_does_not_exist():
     with NoBuckets() as endpoint:
         options = json.dumps({"key": "k", "secret": "s", "endpoint_url": endpoint})

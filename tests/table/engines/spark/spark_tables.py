@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from table.tables import SETTINGS, upsert
 
 from lockprovider.table import Table, TableSpec
 
-RUN_S = 300
+RUN_S = 1500  # reached by a failure only
 TRIPLE = "id long, part string, value long"
 
 
@@ -37,9 +38,10 @@ def to_its_end(start: Callable[[], Any]) -> bool:
     """Spark gives a Python worker ten seconds to start, not to be set; a busy machine may need more, and then again."""
     from pyspark.errors import StreamingQueryException
 
-    for _ in range(20):
+    end_s = time.monotonic() + RUN_S
+    while (left_s := end_s - time.monotonic()) > 0:
         try:
-            return start().awaitTermination(RUN_S)
+            return start().awaitTermination(left_s)
         except StreamingQueryException as error:
             if "failed to connect back" not in str(error):
                 raise

@@ -31,6 +31,11 @@ def add(commands: Commands) -> None:
     add_storage_options(demo)
     demo.add_argument("--serve", action="store_true", help="start an S3 server on loopback and use it")
     demo.add_argument("--keep", action="store_true", help="with --serve: let the server run until Ctrl-C")
+    demo.add_argument(
+        "--merge-on-read",
+        action="store_true",
+        help="changes go into log files, and a fourth process compacts them meanwhile",
+    )
     demo.add_argument("--fast", action="store_true", help="three months instead of twelve")
     demo.add_argument("--out", type=Path, metavar="FILE.svg", help="where the picture goes")
     demo.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -76,7 +81,7 @@ def _demo_with_modules(chosen: Any) -> int:
             url, options = f"s3://{server.bucket}/flights", server.storage_options
         months = FAST_MONTHS if chosen.fast else flights.ALL_MONTHS
         try:
-            result = conductor.run(conductor.Settings(url, options, months, chosen.out))
+            result = conductor.run(conductor.Settings(url, options, months, chosen.out, chosen.merge_on_read))
         except (NoJava, CasError, TableError) as reason:
             return _refuse(str(reason))
         print(json.dumps(result.to_json(), indent=2, default=str) if chosen.json else report.text(result))

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from lockprovider.demo.lines import Line
 
+_BEGINS = frozenset({"begin", "compaction_scheduled"})
+_ENDS = frozenset({"committed", "compacted"})
 End = Literal["committed", "conflict", "open"]
 
 
@@ -40,13 +42,13 @@ class Tenure:
 
 def attempts(lines: Sequence[Line]) -> tuple[Attempt, ...]:
     """Every attempt, in order of beginning."""
-    known = {line.instant for line in lines if line.kind in {"begin", "committed"}}
+    known = {line.instant for line in lines if line.kind in {*_BEGINS, *_ENDS}}
     doing: dict[str, str] = {}
     found: dict[str, Attempt] = {}
     for line in lines:
         if line.kind == "progress":
             doing[line.role] = str(line.detail.get("doing", ""))
-        elif line.kind == "begin":
+        elif line.kind in _BEGINS:
             what = doing.get(line.role, "")
             found[line.instant] = Attempt(line.role, line.instant, what, line.at_ms, line.at_ms)
         elif line.instant in found:
@@ -58,7 +60,7 @@ def _further(attempt: Attempt, line: Line, known: set[str]) -> Attempt:
     match line.kind:
         case "written":
             return replace(attempt, written_ms=line.at_ms, end_ms=max(attempt.end_ms, line.at_ms))
-        case "committed":
+        case kind if kind in _ENDS:
             return replace(attempt, end="committed", end_ms=line.at_ms)
         case "conflict":
             # A winner is named by its instant, or by its file on the timeline: <instant>_<completion>.<action>

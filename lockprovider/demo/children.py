@@ -1,4 +1,4 @@
-"""Starts the pipelines as processes, passes on what they say, and ends them by their ids.
+"""Starts the pipelines, and the service beside them, as processes, passes on what they say, and ends them by their ids.
 
 Each child is the leader of a process group of its own, so that Ctrl-C reaches the conductor alone, and its JVM and
 Python workers can be ended with it. What it prints goes to a log file; what it tells comes through a pipe.
@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockprovider.demo.lines import ROLES, SPARK_IS_UP, Job, Line, decode
+from lockprovider.demo.lines import COMPACT, SPARK_IS_UP, Job, Line, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ TAIL_LINES = 12
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A pipeline's process is gone. `status` is its exit status, negative for a signal."""
+    """A process is gone. `status` is its exit status, negative for a signal."""
 
     role: str
     status: int
@@ -39,7 +39,7 @@ News = Line | Ended
 
 @dataclass(slots=True)
 class Child:
-    """One pipeline's process."""
+    """One of the processes."""
 
     role: str
     process: subprocess.Popen[bytes]
@@ -59,7 +59,7 @@ class Child:
 
 
 class Children:
-    """`with Children(job, folder, environ) as children:` the three running pipelines.
+    """`with Children(job, folder, environ) as children:` the running processes.
 
     Leaving the block ends those that still run, whatever the reason.
     """
@@ -73,7 +73,7 @@ class Children:
 
     def __enter__(self) -> Children:
         try:
-            for role in ROLES:
+            for role in self._job.roles:
                 self.by_role[role] = self._start(role)
         except BaseException:
             self.stop()
@@ -86,7 +86,7 @@ class Children:
     def news(self) -> Iterator[News]:
         """Everything they say, until the last one has ended.
 
-        Lets all begin once each has started (or died), and tells the others of a death.
+        Lets all begin once each has started (or died), tells the others of a death, and the service that it is alone.
         """
         running, starting = set(self.by_role), set(self.by_role)
         while running:
@@ -95,6 +95,8 @@ class Children:
                 running.discard(item.role)
                 if item.status != 0:
                     self._tell(running, item.role)
+                if running == {COMPACT}:
+                    self._tell(running, "alone")
             if item.role in starting and (isinstance(item, Ended) or item.kind == "started"):
                 starting.discard(item.role)
                 if not starting:
@@ -121,7 +123,7 @@ class Children:
         try:
             with log.open("wb") as output:
                 process = subprocess.Popen(  # noqa: S603 - our own module
-                    [sys.executable, "-m", "lockprovider.demo.pipelines", role, str(writing)],
+                    [sys.executable, "-m", *_module(role), str(writing)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
@@ -146,6 +148,10 @@ class Children:
         # The JVM of a killed driver ends by itself within a moment; nothing of it shall be left.
         _end_group(child.process)
         self._news.put(Ended(child.role, status))
+
+
+def _module(role: str) -> tuple[str, ...]:
+    return ("lockprovider.demo.compactor",) if role == COMPACT else ("lockprovider.demo.pipelines", role)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the demonstration: makes the table, starts the three pipelines, follows them, proves, draws, reports."""
+"""Runs the demonstration: makes the table, starts the processes, follows them, proves, draws, reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsspec_cas import Machine, check_url
 from lockprovider.demo import flights, picture, proof
@@ -14,7 +14,7 @@ from lockprovider.demo.attempts import attempts
 from lockprovider.demo.children import Children, Ended
 from lockprovider.demo.display import Display
 from lockprovider.demo.errors import CannotStart, TableIsThere
-from lockprovider.demo.lines import ROLES, Job, Line
+from lockprovider.demo.lines import Job, Line
 from lockprovider.demo.report import Death, Report
 from lockprovider.demo.settings import table_settings, table_spec
 from lockprovider.demo.tally import Tally, add, add_all
@@ -23,22 +23,23 @@ from lockprovider.table import Table
 from lockprovider.table.engines.java import find_java
 from lockprovider.table.errors import TableError, TableExists
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user asked for. `out` is where the picture goes; None: into the run's own folder."""
+    """What the user asked for. `out` is where the picture goes; None: into the run's own folder.
+
+    `is_merge_on_read`: the table has log files, and a compaction service runs beside the pipelines.
+    """
 
     url: str | None = None
     storage_options: dict[str, object] = field(default_factory=dict)
     months: tuple[int, ...] = flights.ALL_MONTHS
     out: Path | None = None
+    is_merge_on_read: bool = False
 
 
 def run(settings: Settings) -> Report:
-    """The whole demonstration. Ctrl-C ends the three pipelines and comes out as KeyboardInterrupt.
+    """The whole demonstration. Ctrl-C ends all processes and comes out as KeyboardInterrupt.
 
     Raises: CannotStart or NoJava before anything is written.
     """
@@ -49,12 +50,12 @@ def run(settings: Settings) -> Report:
     folder = Path(tempfile.mkdtemp(prefix="lockprovider-demo-"))
     url = _absolute(settings.url or str(folder / "table"))
     _check(url, settings.storage_options)
-    table = _create(url, settings.storage_options)
+    job = Job(url, settings.storage_options, settings.months, settings.is_merge_on_read)
+    table = _create(job)
     environ = os.environ | {"JAVA_HOME": str(java.home)}
-    job = Job(url, settings.storage_options, settings.months)
-    with Display() as display, Children(job, folder, environ) as children:
+    with Display(job.roles) as display, Children(job, folder, environ) as children:
         display.say(f"table {url}; Java {java.version} from {java.origin}; logs in {folder}")
-        lines, deaths = _follow(children, display, world)
+        lines, deaths = _follow(job, children, display, world)
         if deaths:
             display.say("waiting until the dead writer's heartbeat has expired, to roll its instant back")
             lines += _roll_back_the_dead(table, deaths[-1].at_ms, world)
@@ -65,7 +66,7 @@ def run(settings: Settings) -> Report:
     drawn.write_text(picture.draw(lines, _title(job, data), {death.role: death.at_ms for death in deaths}))
     return Report(
         url=url,
-        tallies=_tallies(lines),
+        tallies=tuple(add_all(role, lines) for role in job.roles),
         deaths=tuple(deaths),
         proof=found,
         reader=proof.READER,
@@ -93,17 +94,18 @@ def _check(url: str, storage_options: dict[str, object]) -> None:
         raise
 
 
-def _create(url: str, storage_options: dict[str, object]) -> Table:
+def _create(job: Job) -> Table:
+    spec = table_spec(is_merge_on_read=job.is_merge_on_read)
     try:
-        return Table.create(url, table_spec(), storage_options=storage_options, settings=table_settings())
+        return Table.create(job.url, spec, storage_options=job.storage_options, settings=table_settings())
     except (TableExists, OSError) as reason:
-        raise CannotStart(f"no table can be made at {url}: {reason}") from None
+        raise CannotStart(f"no table can be made at {job.url}: {reason}") from None
 
 
-def _follow(children: Children, display: Display, world: Machine) -> tuple[list[Line], list[Death]]:
+def _follow(job: Job, children: Children, display: Display, world: Machine) -> tuple[list[Line], list[Death]]:
     lines: list[Line] = []
     deaths: list[Death] = []
-    tallies = {role: Tally(role) for role in ROLES}
+    tallies = {role: Tally(role) for role in job.roles}
     for item in children.news():
         match item:
             case Line():
@@ -148,12 +150,8 @@ def _prove(job: Job, data: Any) -> tuple[Any, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _tallies(lines: Iterable[Line]) -> tuple[Tally, ...]:
-    told = tuple(lines)
-    return tuple(add_all(role, told) for role in ROLES)
-
-
 def _title(job: Job, data: Any) -> str:
     months = len(job.months)
     story = f"{data.num_rows:,} flights" if months == len(flights.ALL_MONTHS) else f"{months} months of flights"
-    return f"Three Spark pipelines share one table: {story}"
+    beside = ", a compaction service beside them" if job.is_merge_on_read else ""
+    return f"Three Spark pipelines share one table{beside}: {story}"

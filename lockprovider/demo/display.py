@@ -1,4 +1,4 @@
-"""Progress bars on the terminal, one a pipeline; on standard error, so that standard output is the report's."""
+"""Progress bars on the terminal, one a process; on standard error, so that standard output is the report's."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from lockprovider.demo.lines import ROLES
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lockprovider.demo.tally import Tally
 
 
 class Display:
-    """`with Display() as display:` three bars; on a pipe or a file, one line whenever a step begins."""
+    """`with Display(roles) as display:` a bar for each; on a pipe or a file, one line whenever a step begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, roles: Sequence[str]) -> None:
+        self._roles = roles
         self._console = Console(stderr=True)
         self._live = self._console.is_terminal
         self._progress = Progress(
@@ -34,9 +35,9 @@ class Display:
         self._said: dict[str, str] = {}
 
     def __enter__(self) -> Display:
-        for role in ROLES:
+        for role in self._roles:
             self._bars[role] = self._progress.add_task(
-                role, total=None, commits=0, conflicts=0, waits=0, longest=0, doing="starts Spark"
+                role, total=None, commits=0, conflicts=0, waits=0, longest=0, doing="starts"
             )
         self._progress.start()
         return self
@@ -49,7 +50,7 @@ class Display:
         self._console.print(words, highlight=False, markup=False, soft_wrap=True)
 
     def update(self, tally: Tally) -> None:
-        """Draw one pipeline anew."""
+        """Draw one process's bar anew."""
         self._progress.update(
             self._bars[tally.role],
             completed=tally.done,

@@ -1,4 +1,4 @@
-"""What the three processes tell the conductor: one JSON object a line."""
+"""What the processes tell the conductor: one JSON object a line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 ROLES = ("ingest", "protect", "backfill")
+COMPACT = "compact"  # the service beside them, where it is asked for
 
 # Printed by a pipeline into its own log.
 SPARK_IS_UP = "Spark is up."
@@ -40,11 +41,17 @@ def decode(text: bytes) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a pipeline is told on its standard input: where the table is, and the months of the story."""
+    """What a process is told on its standard input: where the table is, of which type, and the months of the story."""
 
     url: str
     storage_options: dict[str, object]
     months: tuple[int, ...]
+    is_merge_on_read: bool = False
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """All processes: of a merge-on-read table a compaction service beside the pipelines."""
+        return (*ROLES, COMPACT) if self.is_merge_on_read else ROLES
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -54,4 +61,4 @@ class Job:
     def from_json(text: str) -> Job:
         """The job that `to_json` wrote."""
         raw = json.loads(text)
-        return Job(raw["url"], raw["storage_options"], tuple(raw["months"]))
+        return Job(**raw | {"months": tuple(raw["months"])})

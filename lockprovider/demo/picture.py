@@ -1,4 +1,4 @@
-"""Draws a run as one SVG that needs nothing else: a lane for each pipeline over a common time axis.
+"""Draws a run as one SVG that needs nothing else: a lane for each process over a common time axis.
 
 Pure: messages in, text out. Times are the writers' wall clocks; the picture shows what went on, it proves nothing.
 """
@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from lockprovider.demo.attempts import Attempt, Tenure, attempts, tenures
-from lockprovider.demo.lines import ROLES
+from lockprovider.demo.lines import COMPACT, ROLES
 from lockprovider.demo.tally import add_all
 from lockprovider.observe.svg import FAINT, INK, RED, WIDTH, Scale, heading, rule, sheet, text, tick
 from lockprovider.words import count
@@ -34,26 +34,28 @@ DOT_PX = 8
 TICKS = 10
 
 WAIT = "#f0a202"
-COLOURS = {"ingest": "#3b78c3", "protect": "#2f9e6e", "backfill": "#8a5cc2"}
-PALE = {"ingest": "#d5e4f7", "protect": "#d2efe2", "backfill": "#e6dbf5"}
+COLOURS = {"ingest": "#3b78c3", "protect": "#2f9e6e", "backfill": "#8a5cc2", COMPACT: "#a9643b"}
+PALE = {"ingest": "#d5e4f7", "protect": "#d2efe2", "backfill": "#e6dbf5", COMPACT: "#f3e0d3"}
 
 
 def draw(lines: Sequence[Line], title: str, died: Mapping[str, int] | None = None) -> str:
-    """The picture. `died` names pipelines that ended before their work did, with the moment (epoch ms)."""
+    """The picture. `died` names processes that ended before their work did, with the moment (epoch ms)."""
     died = died or {}
-    tries, locks = [_until_death(attempt, died) for attempt in attempts(lines)], tenures(lines)
+    roles = (*ROLES, COMPACT) if any(line.role == COMPACT for line in lines) else ROLES
+    tries = [_until_death(attempt, died) for attempt in attempts(lines) if attempt.role in roles]
+    locks = [tenure for tenure in tenures(lines) if tenure.role in roles]
     scale = _scale(tries, locks, died)
-    tallies = {role: add_all(role, lines) for role in ROLES}
-    bottom = TOP + LANE * len(ROLES)
+    tallies = {role: add_all(role, lines) for role in roles}
+    bottom = TOP + LANE * len(roles)
     body = [
         *_head(title, tallies, scale),
         *_axis(scale, bottom),
-        *(part for lane, role in enumerate(ROLES) for part in _lane(lane, tallies[role])),
-        *(_tenure(tenure, scale) for tenure in locks if tenure.role in ROLES),
-        *(_bar(attempt, scale) for attempt in tries if attempt.role in ROLES),
+        *(part for lane, role in enumerate(roles) for part in _lane(lane, tallies[role])),
+        *(_tenure(tenure, scale) for tenure in locks),
+        *(_bar(attempt, scale) for attempt in tries),
         *_links(tries, scale),
-        *(part for attempt in tries if attempt.role in ROLES for part in _marks(attempt, scale)),
-        *(_death(role, at_ms, scale) for role, at_ms in died.items() if role in ROLES),
+        *(part for attempt in tries for part in _marks(attempt, scale)),
+        *(_death(role, at_ms, scale) for role, at_ms in died.items() if role in roles),
         *_legend(bottom + AXIS),
     ]
     return sheet(bottom + AXIS + LEGEND, body)
@@ -73,7 +75,7 @@ def _until_death(attempt: Attempt, died: Mapping[str, int]) -> Attempt:
 
 
 def _lane_y(role: str) -> int:
-    return TOP + LANE * ROLES.index(role)
+    return TOP + LANE * (*ROLES, COMPACT).index(role)
 
 
 def _head(title: str, tallies: Mapping[str, Tally], scale: Scale) -> list[str]:
@@ -81,7 +83,8 @@ def _head(title: str, tallies: Mapping[str, Tally], scale: Scale) -> list[str]:
     retries = sum(t.retries for t in tallies.values())
     waits = sum(sum(t.lock_waits_ms) for t in tallies.values())
     totals = (
-        f"{count(sum(t.commits for t in tallies.values()), 'commit')}, {count(conflicts, 'conflict')}, "
+        f"{count(sum(t.commits for t in tallies.values() if t.role != COMPACT), 'commit')}, "
+        f"{count(conflicts, 'conflict')}, "
         f"{'1 retry' if retries == 1 else f'{retries} retries'}, {waits / 1000:.1f} s spent waiting for the lock, "
         f"{(scale.end_ms - scale.start_ms) / 1000:.0f} s of writing (the start of Spark is not drawn)"
     )
@@ -102,7 +105,7 @@ def _lane(lane: int, tally: Tally) -> list[str]:
     return [
         rule(y),
         text(24, y + 36, tally.role, font_size="16", font_weight="bold", fill=COLOURS[tally.role]),
-        text(24, y + 56, count(tally.commits, "commit"), fill=FAINT),
+        text(24, y + 56, count(tally.commits, "compaction" if tally.role == COMPACT else "commit"), fill=FAINT),
         text(24, y + 73, count(tally.conflicts, "conflict"), fill=RED if tally.conflicts else FAINT),
     ]
 
@@ -168,8 +171,7 @@ def _strip(scale: Scale, span_ms: tuple[int, int], y: int, colour: str, words: s
 def _links(tries: Sequence[Attempt], scale: Scale) -> list[str]:
     """From each conflict to the commit it lost to."""
     winners = {attempt.instant: attempt for attempt in tries if attempt.end == "committed"}
-    pairs = [(loser, winners[i]) for loser in tries for i in loser.lost_to if i in winners]
-    return [_link(loser, winner, scale) for loser, winner in pairs if {loser.role, winner.role} <= set(ROLES)]
+    return [_link(loser, winners[i], scale) for loser in tries for i in loser.lost_to if i in winners]
 
 
 def _link(loser: Attempt, winner: Attempt, scale: Scale) -> str:

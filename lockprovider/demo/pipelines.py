@@ -1,28 +1,19 @@
-"""The three pipelines; each is a process of its own: `python -m lockprovider.demo.pipelines ROLE EVENTS_FD`.
-
-The job comes as one line of JSON on standard input (so that no credential is seen in a process list); `go` lets all
-three begin together, and the name of a pipeline says that it died. Standard input at its end means that the conductor
-is gone: the process stops.
-"""
+"""The three pipelines; each is a process of its own: `python -m lockprovider.demo.pipelines ROLE EVENTS_FD`."""
 
 from __future__ import annotations
 
-import _thread
-import io
-import os
 import sys
 import tempfile
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fsspec_cas import Machine
 from lockprovider.demo import agenda, flights
-from lockprovider.demo.lines import SPARK_IS_UP, Job, Line, encode
-from lockprovider.demo.settings import table_settings, table_spec
+from lockprovider.demo.lines import SPARK_IS_UP
+from lockprovider.demo.settings import table_spec
+from lockprovider.demo.worker import POLL_S, Worker, told
 from lockprovider.table import Table
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.java import spark_session
@@ -34,48 +25,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lockprovider.table import TableTransaction
-    from lockprovider.table.state.events import TableEvent
     from lockprovider.table.timeline.timeline import Timeline
 
-POLL_S = 0.3
 RETRIES = 30
 
 
-@dataclass(slots=True)
-class Pipeline:
-    """One running pipeline: its session, its table, and its line to the conductor."""
+@dataclass(slots=True, kw_only=True)
+class Pipeline(Worker):
+    """One running pipeline, with its session."""
 
-    role: str
-    job: Job
-    events_fd: int
     spark: SparkSession
-    table: Table = field(init=False)
-    go: threading.Event = field(default_factory=threading.Event)
-    upstream_gone: threading.Event = field(default_factory=threading.Event)
-    world: Machine = field(default_factory=Machine)
 
     @property
     def plan(self) -> tuple[flights.Delivery, ...]:
         """All deliveries of the story."""
         return flights.plan(self.job.months)
 
-    def say(self, kind: str, **detail: object) -> None:
-        """Tell the conductor, at once."""
-        self._send(Line(kind, self.role, self.world.now_ms(), detail=detail))
-
-    def watch(self, event: TableEvent) -> None:
-        """Hand on what the table tells."""
-        self._send(Line(event.kind, self.role, event.at_ms, event.instant, event.detail))
-
-    def _send(self, line: Line) -> None:
-        # One write of one line: nothing stays in a buffer when this process is killed.
-        os.write(self.events_fd, encode(line))
-
     def history(self, timeline: Timeline | None = None) -> list[agenda.Done]:
         """The completed commits of a timeline (default: now) in the demonstration's words, by completion."""
         writes = (timeline or self.table.timeline()).writes
-        told = (agenda.done(i.completion or "", dict(self.table.metadata_of(i).extra)) for i in writes)
-        return sorted((entry for entry in told if entry), key=lambda entry: entry.completion)
+        found = (agenda.done(i.completion or "", dict(self.table.metadata_of(i).extra)) for i in writes)
+        return sorted((entry for entry in found if entry), key=lambda entry: entry.completion)
 
     def commit(self, fn: Callable[[TableTransaction], None]) -> None:
         """Run one transaction; a conflict runs it again from a fresh snapshot."""
@@ -221,36 +191,20 @@ def rehearse(pipe: Pipeline) -> None:
     for column in ("flight", "dep_delay", "arr_delay"):
         rows = rows.append_column(column, pa.array([0] * 3, pa.int32()))
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
-        pipe.table = Table.create(folder, table_spec())
+        pipe.table = Table.create(folder, table_spec(is_merge_on_read=pipe.job.is_merge_on_read))
         batch = pipe.spark.createDataFrame(conform(rows, flights.SCHEMA))
         for fn in (_deliver(batch, flights.Delivery(1, "main")), _protect_month(pipe, 1), _correct_month(pipe, 1)):
             pipe.table.transact(fn)
 
 
-def listen(pipe: Pipeline, orders: io.FileIO) -> None:
-    """Follow standard input: `go`, or the name of a pipeline that died; its end is the end of the conductor."""
-    for line in orders:
-        match line.strip():
-            case b"go":
-                pipe.go.set()
-            case b"ingest":
-                pipe.upstream_gone.set()
-    pipe.go.set()
-    _thread.interrupt_main()
-
-
 def main(role: str, events_fd: int) -> None:
     """Run one pipeline to its end."""
-    # Unbuffered: a thread that waits in a buffered reader would hold its lock when the interpreter ends.
-    orders = io.FileIO(0, closefd=False)
-    job = Job.from_json(orders.readline().decode())
-    pipe = Pipeline(role, job, events_fd, spark_session(f"lockprovider demo {role}"))
-    threading.Thread(target=listen, args=(pipe, orders), daemon=True).start()
+    job, orders = told()
+    pipe = Pipeline(role, job, events_fd, spark=spark_session(f"lockprovider demo {role}"))
+    pipe.listen(orders)
     rehearse(pipe)
     print(SPARK_IS_UP, flush=True)  # noqa: T201 - into the log
-    pipe.table = Table.open(job.url, storage_options=job.storage_options, settings=table_settings(), watcher=pipe.watch)
-    pipe.say("started", pid=os.getpid())
-    pipe.go.wait()
+    pipe.open()
     PIPELINES[role](pipe)
     pipe.say("finished")
     pipe.spark.stop()

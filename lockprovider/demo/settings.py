@@ -24,11 +24,12 @@ def table_settings() -> TableSettings:
     )
 
 
-def table_spec() -> TableSpec:
+def table_spec(*, is_merge_on_read: bool = False) -> TableSpec:
     """The flights by key, partitioned by month."""
     return TableSpec(
         name=flights.TABLE_NAME,
         schema=flights.SCHEMA,
         record_keys=flights.KEYS,
         partition_by=(flights.PARTITION,),
+        table_type="merge_on_read" if is_merge_on_read else "copy_on_write",
     )

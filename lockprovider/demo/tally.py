@@ -58,7 +58,7 @@ class Tally:
 def add(tally: Tally, line: Line) -> Tally:
     """The tally after one more message."""
     match line.kind:
-        case "committed":
+        case "committed" | "compacted":
             changed = replace(tally, commits=tally.commits + 1)
         case "conflict":
             changed = replace(tally, conflicts=tally.conflicts + 1)

@@ -45,6 +45,8 @@ def test_a_message_survives_the_pipe_and_half_a_message_is_dropped():
 def test_a_job_survives_standard_input():
     job = Job("s3://b/t", {"key": "k", "client_kwargs": {"region_name": "r"}}, (1, 2))
     assert Job.from_json(job.to_json()) == job
+    beside = Job("t", {}, (1,), is_merge_on_read=True)
+    assert Job.from_json(beside.to_json()).roles == (*job.roles, "compact")
 
 
 def test_commits_conflicts_retries_and_lock_waits_are_counted():
@@ -114,6 +116,24 @@ def test_a_conflict_is_linked_to_the_commit_it_lost_to():
     stranger = [line("conflict", "protect", 1010, "p1", others=["x9"]) if m.kind == "conflict" else m for m in RUN]
     unlinked = [path for path in marks(picture.draw(stranger, ""), "path") if " C " in path.attrib["d"]]
     assert (len(linked), len(unlinked)) == (1, 0)
+
+
+COMPACTION = [
+    line("progress", "compact", 1300, done=0, total=0, doing="merges 4 log files"),
+    line("compaction_scheduled", "compact", 1310, "c1"),
+    line("compacted", "compact", 1400, "c1", file_groups=2),
+]
+
+
+def test_a_compaction_has_a_lane_of_its_own_and_is_no_commit_of_the_pipelines():
+    [one] = [attempt for attempt in attempts.attempts([*RUN, *COMPACTION]) if attempt.role == "compact"]
+    assert (one.end, one.doing, one.end_ms - one.begin_ms) == ("committed", "merges 4 log files", 90)
+    with_it, without = (picture.draw(lines, "") for lines in ([*RUN, *COMPACTION], RUN))
+    words = [element.text for element in marks(with_it, "text")]
+    assert "1 compaction" in words
+    assert "1 commit, 1 conflict, 1 retry, 0.1 s spent waiting for the lock, " in words[1]
+    heights = [float(ET.fromstring(svg).get("height", 0)) for svg in (with_it, without)]  # noqa: S314 - our own text
+    assert heights[0] - heights[1] == picture.LANE
 
 
 def test_nothing_is_drawn_outside_the_picture():

@@ -38,6 +38,22 @@ def test_three_pipelines_share_a_table_and_no_row_is_lost(tmp_path: Path) -> Non
     assert picture.read_text().startswith("<svg")
 
 
+def test_a_compaction_service_runs_beside_them_and_no_log_file_is_left(tmp_path: Path) -> None:
+    picture, url = tmp_path / "run.svg", str(tmp_path / "table")
+    done = start("--json", "--merge-on-read", "--url", url, "--out", str(picture))
+    out, err = done.communicate(timeout=DEADLINE_S)
+    assert done.returncode == 0, err
+    report = json.loads(out)
+    assert report["ok"]
+    told = {one["pipeline"]: one for one in report["pipelines"]}["compact"]
+    assert told["commits"] >= 1
+    assert told["conflicts"] == 0
+    assert ">compact<" in picture.read_text()
+    table = Table.open(url)
+    assert [one for one in table.snapshot().slices if one.logs] == []
+    assert table.count() == report["proof"]["expected_rows"]
+
+
 def pid_of(role: str, conductor: int) -> int:
     """The pipeline's driver process, found among the conductor's children by its own command line."""
     for entry in Path("/proc").iterdir():

@@ -1,15 +1,15 @@
 """The log files of a file slice, read: what they say, in the order in which it is merged.
 
 Promised: all whole blocks of all files, but those that a command of an older table, or a log compaction, has taken
-back. Memory: the rows of the columns asked for.
+back. Memory: the rows of the columns asked for; of a part of the keys, theirs and one log file.
 
 Source: Hudi `HoodieMergedLogRecordReader`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from lockprovider.table.files.base_file import array_of, conform, read_base_file
 from lockprovider.table.files.merge_log import IS_DELETED, LogEventKind, LogEvents, LogSide, MergeRule, fold
 from lockprovider.table.files.merge_partial import fold_fields
 from lockprovider.table.files.place import TablePlace
+from lockprovider.table.format.bloom import hashes
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
 from lockprovider.table.format.log_content import decode_avro, decode_deletes, ordering_values
 from lockprovider.table.format.schema import RECORD_KEY
@@ -29,8 +30,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def read_logs(place: TablePlace, paths: Iterable[str], columns: pa.Schema, rule: MergeRule) -> LogSide:
-    """What log files, given in merge order, come to: one state a key, with rows of these columns.
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """A part of all keys, by their hash: the number of it, of so many."""
+
+    number: int = 0
+    parts: int = 1
+
+    def among(self, keys: pa.Array) -> pa.Array:
+        """Which of these keys are in it."""
+        return pa.array(hashes(keys) % self.parts == self.number)
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Those of these rows whose keys are in it."""
+        return rows if self.parts == 1 else rows.filter(self.among(array_of(rows.column(RECORD_KEY))))
+
+
+def read_logs(
+    place: TablePlace, paths: Sequence[str], columns: pa.Schema, rule: MergeRule, part: KeyPart = KeyPart()
+) -> LogSide:
+    """What log files, given in merge order, come to: one state a key of a part, with rows of these columns.
 
     `columns` are among the table's, and have all that `columns_to_merge` names.
 
@@ -39,7 +58,10 @@ def read_logs(place: TablePlace, paths: Iterable[str], columns: pa.Schema, rule:
         Corrupt: a file cannot be understood; the message names it.
         UnsupportedTable: a file has blocks that are not known here.
     """
-    found = events_of(((path, _read(place, path)) for path in paths), columns, rule)
+    if part.parts == 1:
+        found = events_of(((path, _read(place, path)) for path in paths), columns, rule)
+    else:
+        found = _events(_one_by_one(paths, lambda path: _read(place, path)), columns, rule, part)
     return fold(found, rule) if found.partial is None else fold_fields(found, rule)
 
 
@@ -59,9 +81,30 @@ def events_of(files: Iterable[tuple[str, bytes]], columns: pa.Schema, rule: Merg
     """All that log files say, given by path and content in merge order; see `read_logs`."""
     blocks = [(block, path) for path, data in files for block in decode_blocks(data, path)]
     paths = {id(block): path for block, path in blocks}
-    found = _Gathered(columns, tuple(columns.field(name) for name in rule.ordering))
-    for block in effective([block for block, _ in blocks]):
-        found.add(block, paths[id(block)])
+    counting = effective([block for block, _ in blocks])
+    return _events(((block, paths[id(block)]) for block in counting), columns, rule, KeyPart())
+
+
+def _one_by_one(paths: Sequence[str], read: Callable[[str], bytes]) -> Iterator[tuple[LogBlock, str]]:
+    """The blocks that count, with their paths; each file is read twice, and no two are in memory."""
+    heads, places = [], {}
+    for path in paths:
+        for number, block in enumerate(decode_blocks(read(path), path)):
+            heads.append(replace(block, content=b""))
+            places[id(heads[-1])] = (path, number)
+    opened = ""
+    blocks: tuple[LogBlock, ...] = ()
+    for head in effective(heads):
+        path, number = places[id(head)]
+        if path != opened:
+            opened, blocks = path, decode_blocks(read(path), path)
+        yield blocks[number], path
+
+
+def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: MergeRule, part: KeyPart) -> LogEvents:
+    found = _Gathered(columns, tuple(columns.field(name) for name in rule.ordering), part)
+    for block, path in blocks:
+        found.add(block, path)
     return found.events()
 
 
@@ -71,6 +114,7 @@ class _Gathered:
 
     columns: pa.Schema
     ordering: tuple[pa.Field, ...]
+    part: KeyPart
     keys: list[pa.Array] = field(default_factory=list)
     kinds: list[NDArray[np.int8]] = field(default_factory=list)
     order: list[list[pa.Array]] = field(default_factory=list)
@@ -81,7 +125,7 @@ class _Gathered:
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block, path)
             return
-        given = _rows(block, path)
+        given = self.part.of(_rows(block, path))
         rows = conform(given, self.columns)
         kinds = np.full(rows.num_rows, LogEventKind.ROW, dtype=np.int8)
         if IS_DELETED in given.column_names:
@@ -95,6 +139,9 @@ class _Gathered:
 
     def _add_deletes(self, block: LogBlock, path: str) -> None:
         deletes = decode_deletes(block.content, path)
+        if self.part.parts > 1:
+            mine = self.part.among(pa.array([one.key for one in deletes], pa.string())).to_pylist()
+            deletes = tuple(one for one, is_mine in zip(deletes, mine, strict=True) if is_mine)
         typed = np.array([bool(one.values) for one in deletes], dtype=np.bool_)
         kinds = np.where(typed, LogEventKind.DELETE, LogEventKind.GONE).astype(np.int8)
         values = ordering_values(deletes, self.ordering, path) if self.ordering else []

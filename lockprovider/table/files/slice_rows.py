@@ -1,4 +1,7 @@
-"""The rows of a file slice with logs: those of its base file, batch by batch, merged with what its logs say."""
+"""The rows of a file slice with logs: those of its base file, batch by batch, merged with what its logs say.
+
+Where the logs are large their keys are taken in parts, by hash: each part reads the logs, and the base file, once more.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.files.base_file import conform, in_batches
-from lockprovider.table.files.log_file import columns_to_merge, read_logs
+from lockprovider.table.files.log_file import KeyPart, columns_to_merge, read_logs
 from lockprovider.table.files.merge_log import LogMerge, MergeRule
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.schema import RECORD_KEY, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
 _BATCH_ROWS = 1 << 16
+_PART_BYTES = 128 << 20  # of log files, as they are stored, whose rows are in memory together
 
 
 def merged_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, rule: MergeRule) -> Iterator[pa.Table]:
     """The rows of a slice, in parts; `columns` have all that `columns_to_merge` names.
 
-    Memory: the rows of the logs, and one batch of the base file.
+    They come in the same order each time. Memory: the rows of the logs, and one batch of the base file. Of logs with
+    more than 128 MB it has a part of their rows, and one log file.
 
     Raises:
         HistoryGone: a file was cleaned.
@@ -29,10 +34,22 @@ def merged_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, rule: Mer
     if not one.logs:
         yield from _base_rows(place, one, columns)
         return
-    merge = LogMerge(read_logs(place, [log.path for log in one.logs], columns, rule), rule)
-    for batch in _base_rows(place, one, columns) if one.path else ():
-        yield merge.merged(batch)
-    yield merge.rest()
+    parts = -(-log_bytes(one) // _PART_BYTES) or 1
+    for part in (KeyPart(number, parts) for number in range(parts)):
+        merge = LogMerge(read_logs(place, [log.path for log in one.logs], columns, rule, part), rule)
+        for batch in _base_rows(place, one, columns) if one.path else ():
+            yield merge.merged(part.of(batch))
+        yield merge.rest()
+
+
+def log_bytes(one: FileSlice) -> int:
+    """How many bytes the logs of a slice have, as they are stored."""
+    return sum(log.size for log in one.logs)
+
+
+def held_bytes(one: FileSlice) -> int:
+    """How many of them have their rows in memory while it is merged."""
+    return min(log_bytes(one), _PART_BYTES)
 
 
 def _base_rows(place: TablePlace, one: FileSlice, columns: pa.Schema) -> Iterator[pa.Table]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.compact import write_compacted
 from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.files.slice_rows import held_bytes
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import COMPACT, WriteStat
@@ -171,7 +172,7 @@ def _execute(
 ) -> list[WriteStat]:
     writer = GroupWriter(table.place, begin, table.config(), table.schema())
     slices = [mine.files.slice_of(one.group, one.base_instant, one.base_file, one.logs) for one in mine.planned]
-    return list(run([executor.RewriteTask(partial(_write, writer, one)) for one in slices]))
+    return list(run([executor.RewriteTask(partial(_write, writer, one), held_bytes(one)) for one in slices]))
 
 
 def _write(writer: GroupWriter, one: FileSlice) -> list[WriteStat]:

@@ -1,0 +1,177 @@
+"""`pytest -m "jvm and soak" tests/jvm/test_spark_non_blocking_soak.py --soak MINUTES`: writers of both.
+
+JVM Hudi and ours upsert the same keys, both compact (and either runs what the other has scheduled), and three readers
+look on: JVM Hudi, hudi-rs, ours. Each version of a row has an ordering value of its own, so at every moment each reader
+has to see of each key the greatest that was acknowledged before it began to read, or a later one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from table.mor_tables import Row, content, rows
+
+from jvm.test_spark_non_blocking import BLIND, DDL, SPEC, THEIRS, another, by_hudi_rs, theirs
+from jvm.test_spark_races import KEEPING
+from lockprovider.table import Aborted, HistoryGone, Table
+from lockprovider.table.doctor.diagnose import diagnose
+from lockprovider.table.format.instant import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from servers.seaweedfs import SeaweedFS
+
+    from jvm.spark import HudiSpark
+
+pytestmark = [pytest.mark.jvm, pytest.mark.soak]
+WRITERS, KEYS, AT_ONCE = 3, 40, 8
+INLINE = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
+
+
+class Beside:
+    """One table, and what its writers were told."""
+
+    def __init__(self, table: Table, hudi: HudiSpark, seed: int) -> None:
+        self.table, self.hudi, self.seed = table, hudi, seed
+        self.over = threading.Event()
+        self.values = count(1)
+        self.known = threading.Lock()
+        self.acknowledged: dict[int, Row] = {}
+        self.happened: Counter[str] = Counter()
+        self.failures: list[str] = []
+
+    def drawn(self, random: Random, who: str) -> list[Row]:
+        return [(key, "ab"[key % 2], who, next(self.values)) for key in random.sample(range(KEYS), AT_ONCE)]
+
+    def acknowledge(self, given: list[Row]) -> None:
+        with self.known:
+            for one in given:
+                if one[0] not in self.acknowledged or self.acknowledged[one[0]][3] < one[3]:
+                    self.acknowledged[one[0]] = one
+
+    def expected(self) -> list[Row]:
+        with self.known:
+            return sorted(self.acknowledged.values())
+
+    def look(self, reader: str, read: Callable[[], list[Row]]) -> None:
+        least = self.expected()
+        found = {one[0]: one for one in read()}
+        behind = [one for one in least if one[0] not in found or found[one[0]][3] < one[3]]
+        assert behind == [], f"acknowledged, and not there for {reader}"
+        self.happened[f"reads by {reader}"] += 1
+
+
+def they(all_: Beside, number: int) -> None:
+    """One driver: it writes, compacts with each third write, and reads."""
+    random = Random(all_.seed - 1)
+    for turn in count(1):
+        if all_.over.is_set():
+            return
+        given = all_.drawn(random, "theirs")
+        options = THEIRS | KEEPING_ALL | (INLINE if turn % 3 == 0 else {})
+        all_.hudi.write(all_.table.url, DDL, [tuple(one) for one in given], options)
+        all_.acknowledge(given)
+        all_.happened["their commits"] += 1
+        if turn % 2 == 0:
+            all_.look("JVM Hudi", lambda: theirs(all_.hudi, all_.table))
+
+
+def we(all_: Beside, number: int) -> None:
+    table, random = another(all_.table), Random(all_.seed + number)
+    while not all_.over.is_set():
+        given = all_.drawn(random, f"ours {number}")
+        all_.happened["our conflicts"] += table.upsert(rows(*given), retries=100).conflicts
+        all_.acknowledge(given)
+        all_.happened["our commits"] += 1
+
+
+def compact(all_: Beside, number: int) -> None:
+    """Now and then only a plan, for whoever comes next."""
+    table = another(all_.table)
+    for turn in count(1):
+        if all_.over.wait(4):
+            return
+        if turn % 3 == 0:
+            all_.happened["our plans, left"] += table.schedule_compaction() is not None
+            all_.over.wait(8)
+            continue
+        try:
+            table.compact()
+        except (Aborted, HistoryGone):  # theirs was at it
+            all_.happened["our compactions that gave way"] += 1
+
+
+def read(all_: Beside, number: int) -> None:
+    table = another(all_.table)
+    while not all_.over.is_set():
+        all_.look("ours", lambda: content(table))
+        all_.look("hudi-rs", lambda: by_hudi_rs(table))
+
+
+KEEPING_ALL = {key: value for key, value in KEEPING.items() if "retained" in key or "keep" in key}
+
+
+def living(all_: Beside, work: Callable[[Beside, int], None], number: int) -> threading.Thread:
+    def run() -> None:
+        try:
+            work(all_, number)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test says so
+            all_.failures.append(f"{work.__name__} {number}: {type(error).__name__}: {error}")
+            all_.over.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def compacted_by(table: Table) -> Counter[str]:
+    """Completed compactions, by who wrote their files: ours are of one token."""
+    found: Counter[str] = Counter()
+    for instant in table.timeline().writes:
+        said = table.metadata_of(instant)
+        if said.operation == "COMPACT":
+            found["ours" if all("_0-0-0_" in stat.path for stat in said.all_stats) else "theirs"] += 1
+    return found
+
+
+def test_writers_of_both_and_compactions_of_both_for_minutes(
+    hudi: HudiSpark, seaweedfs: SeaweedFS, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table.create(seaweedfs.new_prefix(), SPEC, settings=BLIND, storage_options=seaweedfs.storage_options)
+    all_ = Beside(table, hudi, request.config.getoption("--seed") or int(time.time()))
+    first = [(key, "ab"[key % 2], "first", next(all_.values)) for key in range(KEYS)]
+    table.upsert(rows(*first))
+    all_.acknowledge(first)
+    began_s = time.monotonic()
+    threads = [living(all_, work, n) for n, work in enumerate((they, *[we] * WRITERS, compact, read))]
+    all_.over.wait(float(request.config.getoption("--soak")) * 60)
+    all_.over.set()
+    for thread in threads:
+        thread.join()
+    by = compacted_by(another(table))
+    report = {"seed": all_.seed, "seconds": round(time.monotonic() - began_s), **dict(all_.happened.most_common())}
+    report |= {f"compactions, {who}": number for who, number in by.items()}
+    with capsys.disabled():
+        print(f"\n{json.dumps(report)}")  # noqa: T201
+    assert all_.failures == []
+    for _ in range(2):  # as it is, and compacted
+        found = another(table)
+        assert content(found) == by_hudi_rs(found) == theirs(hudi, found) == all_.expected()
+        found.compact()
+    assert found.timeline().pending(Action.COMPACTION) == ()
+    assert content(found, read_optimized=True) == all_.expected()
+    wrong = [one for _, _, told in diagnose(found) for one in told if one.state == "wrong" and "dead" not in one.what]
+    assert wrong == []
+    assert all_.happened["our conflicts"] == 0
+    happened = ["their commits", "our commits", "reads by JVM Hudi", "reads by hudi-rs", "reads by ours"]
+    assert [what for what in happened if not all_.happened[what]] == []
+    assert by["ours"]
+    assert by["theirs"], "what did not happen has tested nothing"

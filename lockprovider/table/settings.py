@@ -19,7 +19,7 @@ from lockprovider.table.format.properties import BUCKET, BUCKET_ENGINE, BUCKETS,
 from lockprovider.table.format.writer_settings import FAILED_KEYS, MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.clustering_plan import ClusterEvery
-from lockprovider.table.timeline.compaction_plan import CompactEvery
+from lockprovider.table.timeline.compaction_plan import LOG_COMPACTION_KEYS, CompactEvery
 from lockprovider.table.timeline.conflict import Resolution, by_file_group, by_partition, prefer_writer
 from lockprovider.table.timeline.liveness import HeartbeatSettings
 from lockprovider.table.timeline.non_blocking import refuse_unless_possible
@@ -41,8 +41,7 @@ _CLUSTER_KEYS = (
     "hoodie.clustering.plan.strategy.small.file.limit",
 )
 _HUDI_TARGET_BYTES, _HUDI_SMALL_BYTES = 1 << 30, 300 << 20
-_INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
-_MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
+_INTERVAL_KEY, _MISSES_KEY = "hoodie.client.heartbeat.interval_in_ms", "hoodie.client.heartbeat.tolerable.misses"
 _RESOLUTIONS: Mapping[str, Resolution] = {
     "SimpleConcurrentFileWritesConflictResolutionStrategy": by_file_group,
     "PreferWriterConflictResolutionStrategy": prefer_writer,
@@ -172,7 +171,6 @@ class TableSettings:
             raise InvalidSettings(
                 f"{FAILED_KEYS[0]}=EAGER would roll back live writers of {MODE_KEY}={self.mode.value}: set it to LAZY"
             )
-
         if self.archival.fault:
             raise InvalidSettings(self.archival.fault)
 
@@ -334,6 +332,8 @@ def _archival(options: Mapping[str, str]) -> KeepActive:
 
 
 def _compaction(options: Mapping[str, str]) -> CompactEvery | None:
+    if key := next((key for key in LOG_COMPACTION_KEYS if _flag(options, key)), ""):
+        raise InvalidSettings(f"{key}=true cannot be had here, log files are compacted: use {_COMPACT_KEYS[0]}")
     every = CompactEvery(_whole(options, _COMPACT_KEYS[1])) if _COMPACT_KEYS[1] in options else CompactEvery()
     return every if _flag(options, _COMPACT_KEYS[0]) else None
 

@@ -480,7 +480,7 @@ class Table(TableContext):
 
         Raises:
             InvalidInput: there are no such columns, or sizes.
-            UnsupportedTable: the table has buckets, or cannot be written here.
+            UnsupportedTable: the table has buckets (one file group each: nothing to join), or cannot be written here.
             WriteConflict: a write was faster, or is preferred; no row changed by the clustering that gave way.
         """
         rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)

@@ -24,7 +24,7 @@ from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, le
 from table.test_jvm_tables import unpacked
 
 from fsspec_cas import CasError, InvalidInput, Store, Unavailable
-from lockprovider import NotAcquired
+from lockprovider import InvalidSettings, NotAcquired
 from lockprovider.table import (
     Aborted,
     ClusterEvery,
@@ -633,6 +633,13 @@ def test_hudis_own_keys_say_it_too() -> None:
     found = TableSettings.from_hudi(given)
     assert found.compaction == CompactEvery(5)
     assert found.clustering == ClusterEvery(7, ("ts", "id"), 1 << 30, 300 << 20)
+
+
+@pytest.mark.parametrize("key", ["hoodie.log.compaction.enable", "hoodie.log.compaction.inline"])
+def test_a_compaction_of_logs_into_logs_is_not_written(key: str) -> None:
+    assert TableSettings.from_hudi({key: "false"}).compaction is None
+    with pytest.raises(InvalidSettings, match=rf"{key}=true .*use hoodie\.compact\.inline"):
+        TableSettings.from_hudi({key: "true"})
 
 
 # -- histories ---------------------------------------------------------------------------------------------------------

@@ -24,22 +24,28 @@ _PART_BYTES = 128 << 20  # of log files, as they are stored, whose rows are in m
 def merged_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, rule: MergeRule) -> Iterator[pa.Table]:
     """The rows of a slice, in parts; `columns` have all that `columns_to_merge` names.
 
-    They come in the same order each time. Memory: the rows of the logs, and one batch of the base file. Of logs with
-    more than 128 MB it has a part of their rows, and one log file.
+    They come in the same order each time. Memory: the rows of the logs, and one batch of the base file: of 65,536 rows,
+    or with many in the logs of 262,144 or as many. Of logs with more than 128 MB a part of their rows, and one file.
 
     Raises:
         HistoryGone: a file was cleaned.
         Corrupt, UnsupportedTable: a file cannot be understood; the message names it.
     """
     if not one.logs:
-        yield from _base_rows(place, one, columns)
+        yield from _base_rows(place, one, columns, _BATCH_ROWS)
         return
     parts = -(-log_bytes(one) // _PART_BYTES) or 1
     for part in (KeyPart(number, parts) for number in range(parts)):
-        merge = LogMerge(read_logs(place, [log.path for log in one.logs], columns, rule, part), rule)
-        for batch in _base_rows(place, one, columns) if one.path else ():
+        side = read_logs(place, [log.path for log in one.logs], columns, rule, part)
+        merge = LogMerge(side, rule)
+        for batch in _base_rows(place, one, columns, _at_once(len(side.keys))) if one.path else ():
             yield merge.merged(part.of(batch))
         yield merge.rest()
+
+
+def _at_once(keys: int) -> int:
+    """How many rows of the base file: each batch makes a hash table of the logs' keys."""
+    return max(_BATCH_ROWS, keys, min(4 * keys, 4 * _BATCH_ROWS))
 
 
 def log_bytes(one: FileSlice) -> int:
@@ -52,10 +58,10 @@ def held_bytes(one: FileSlice) -> int:
     return min(log_bytes(one), _PART_BYTES)
 
 
-def _base_rows(place: TablePlace, one: FileSlice, columns: pa.Schema) -> Iterator[pa.Table]:
+def _base_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
     opened = place.open(one.path, one.size)
     there = [name for name in columns.names if name in opened.schema_arrow.names]
-    for batch in in_batches(opened, there, _BATCH_ROWS):
+    for batch in in_batches(opened, there, at_once):
         yield conform(batch, columns)
 
 

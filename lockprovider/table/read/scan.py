@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -39,11 +40,13 @@ from lockprovider.table.files.slice_rows import merged_rows
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read.sql_where import parse_where
+from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 Where = Any  # SQL text (see `sql_where`), a pyarrow expression, or its list of tuples; None for all rows
 
 SCAN_BATCH_ROWS = 1 << 16
+_AT_ONCE = 4  # slices with logs that are merged at a time, of those that are all kept
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
 _BY_NUMBER = "FieldPath("  # in the text of an expression
 _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"
@@ -109,8 +112,10 @@ def to_table(place: TablePlace, scan: Scan) -> pa.Table:
     Raises:
         HistoryGone: a file was cleaned meanwhile.
     """
-    parts = [batch for one in scan.slices for batch in _batches(place, scan, one)]
-    return pa.Table.from_batches(parts, scan.schema)
+    reads = [partial(_listed, place, scan, one) for one in scan.slices]
+    # What has no logs is decoded by several threads anyway.
+    parts = in_order(reads, 1 if scan.merged is None else _AT_ONCE)
+    return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 
 
 def to_reader(place: TablePlace, scan: Scan) -> pa.RecordBatchReader:
@@ -255,6 +260,10 @@ def _batches(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool = Tru
     for part in _merging(place, scan, one) if one.logs else _stored(place, scan, one, ahead=ahead):
         rows = part if scan.where is None else part.filter(scan.where)
         yield from rows.select(scan.schema.names).to_batches()
+
+
+def _listed(place: TablePlace, scan: Scan, one: FileSlice) -> list[pa.RecordBatch]:
+    return list(_batches(place, scan, one))
 
 
 def _merging(place: TablePlace, scan: Scan, one: FileSlice) -> Iterator[pa.Table]:

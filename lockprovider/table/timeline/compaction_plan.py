@@ -15,6 +15,7 @@ from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.plan.compaction import CompactionOperation
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
+LOG_COMPACTION_KEYS = ("hoodie.log.compaction.enable", "hoodie.log.compaction.inline")  # read here, not written
 _MB = 1 << 20
 
 

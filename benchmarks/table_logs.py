@@ -1,0 +1,160 @@
+"""What do log files cost, next to copy-on-write: an upsert, a read with a tenth of the rows in logs, a compaction?
+
+    python -m benchmarks.table_logs                # 2 to 4 minutes; --rows, --rounds, --json
+
+Two million rows of 8 columns in one commit, in four tables: copy-on-write and merge-on-read, without an index and with
+16 buckets. Then, in a process of its own each round and in turns: a snapshot read of all columns; an upsert of every
+tenth key, in no order; the same read; then of merge-on-read the compaction, of copy-on-write all rows written again
+(read, and `overwrite`). Each table is made once, and copied for each round.
+
+Seconds, CPU seconds and MB (peak of the process in this step, rows included) are medians, of three reads each round,
+ratios those within the rounds: of the upsert and of the compaction to those of the copy-on-write table of the same
+kind, of the read to that before. The rows must be right after the upsert, and the same after the compaction.
+
+Not to be fooled: it is on a local disk, where each file is synced before the commit; the reads are of files that the
+system has in memory. An upsert of few keys rewrites the same files by copy-on-write, and writes less into logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.table_bulk_children import SPEC, Work, arrow_rows, measured, sums
+from lockprovider.table import Table, TableSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = ("read before", "upsert", "read after", "compaction")
+COW, MOR = "copy-on-write", "merge-on-read"
+KINDS = {f"{kind}, {index}": index for index in ("no index", "16 buckets") for kind in (COW, MOR)}
+
+
+@dataclass(frozen=True)
+class Tenth(Work):
+    """An upsert is of every tenth key, none of them new."""
+
+    def ranges(self, operation: str) -> tuple[range, ...]:
+        """The ids."""
+        return (range(0, self.rows, 1 if operation == "append" else 10),)
+
+
+def spec_of(kind: str) -> TableSpec:
+    """The table; logs are ordered by a column."""
+    buckets = 16 if "buckets" in kind else None
+    table_type = "merge_on_read" if kind.startswith(MOR) else "copy_on_write"
+    return replace(SPEC, ordering="at", buckets=buckets, table_type=table_type)
+
+
+def later(rows: pa.Table) -> pa.Table:
+    """The same, of a second later."""
+    at = rows.column("at").cast(pa.int64())
+    return rows.set_column(3, rows.schema.field("at"), pc.add(at, 1_000_000).cast(rows.schema.field("at").type))
+
+
+def written(url: str) -> int:
+    """Bytes of all data files."""
+    return sum(path.stat().st_size for path in Path(url).rglob("*") if path.is_file() and ".hoodie" not in path.parts)
+
+
+def child(kind: str, rows: int, url: str) -> dict[str, Any]:
+    """One round."""
+    table, change = Table.open(url), later(arrow_rows(Tenth(rows), "all over"))
+    found: dict[str, Any] = {}
+
+    def step(name: str, run: Callable[[], object]) -> None:
+        before, again = written(url), 3 if name.startswith("read") else 1
+        costs = [asdict(measured(run)) for _ in range(again)]
+        found[name] = {unit: median(one[unit] for one in costs) for unit in costs[0]} | {"bytes": written(url) - before}
+
+    expected = sums(table.to_arrow(["count"]))[1] + len(change)  # the second version of a row counts one more
+    step("read before", table.to_arrow)
+    step("upsert", lambda: table.upsert(change))
+    step("read after", table.to_arrow)
+    after = sums(table.to_arrow(["count"]))
+    step("compaction", table.compact if kind.startswith(MOR) else lambda: table.overwrite(table.to_arrow()))
+    if not after == sums(table.to_arrow(["count"])) == (rows, expected):
+        raise SystemExit(f"{kind} has other rows: {after}, not {(rows, expected)}")
+    return found
+
+
+def made(kind: str, rows: int, url: str) -> None:
+    """The table, of one commit."""
+    Table.create(url, spec_of(kind)).append(arrow_rows(Tenth(rows), "append"))
+
+
+def told(what: str, kind: str, rows: int, url: Path) -> str:
+    """What a process of its own prints."""
+    words = [f"--{what}", kind, str(url), "--rows", str(rows)]
+    command = [sys.executable, "-m", "benchmarks.table_logs", *words]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True).stdout
+
+
+def rounds(given: argparse.Namespace, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """All rounds, by table."""
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for kind in KINDS:
+        told("make", kind, given.rows, folder / kind)
+        shutil.rmtree(folder / kind / ".hoodie" / ".locks")  # each round is of another, who need not wait for this one
+    for turn in range(given.rounds):
+        for kind in KINDS if turn % 2 else reversed(KINDS):
+            shutil.copytree(folder / kind, folder / "round")
+            found[kind].append(json.loads(told("child", kind, given.rows, folder / "round")))
+            shutil.rmtree(folder / "round")
+    return found
+
+
+def lines(found: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """Markdown."""
+    yield "| table | step | s | x | CPU s | x | MB written | peak MB |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for kind, index in KINDS.items():
+        for step in STEPS:
+            other = (kind, "read before") if step.startswith("read") else (f"{COW}, {index}", step)
+            name = "read and written again" if step == "compaction" and kind.startswith(COW) else step
+            cells = [kind, name]
+            for unit in ("wall_s", "cpu_s"):
+                pairs = zip(found[kind], found[other[0]], strict=True)
+                ratio = median(mine[step][unit] / theirs[other[1]][unit] for mine, theirs in pairs)
+                cells += [f"{median(one[step][unit] for one in found[kind]):.2f}"]
+                cells += ["" if (kind, step) == other else f"{ratio:.2f}"]
+            sizes = [median(one[step]["bytes"] for one in found[kind]) / 1e6]
+            cells += [f"{size:.0f}" if size else "" for size in sizes]
+            cells += [f"{median(one[step]['peak_mb'] for one in found[kind]):,.0f}"]
+            yield f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    for process in ("--make", "--child"):
+        parser.add_argument(process, nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.make:
+        made(given.make[0], given.rows, given.make[1])
+        return
+    if given.child:
+        kind, url = given.child
+        print(json.dumps(child(kind, given.rows, url)))
+        return
+    with tempfile.TemporaryDirectory(prefix="table-logs-") as folder:
+        found = rounds(given, Path(folder))
+    print(json.dumps(found) if given.json else "\n".join(lines(found)))
+
+
+if __name__ == "__main__":
+    main()

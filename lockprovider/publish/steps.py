@@ -4,7 +4,8 @@
                                                                  `pending` itself
     prepare  is `path` free, are the staged bytes there?         what was decided must be possible to apply
     commit   put_if_match(lock record, {..., pending}, my tag)   the commit point (`lease`)
-    apply    put_if_absent(path, data)                           "exists with the same digest" is success
+    apply    put_if_absent(path, data)                           "exists with the same digest" is success; what the same
+                                                                 decision puts there `first` goes before it
 
 Whoever acquires a lock whose record carries `pending` applies it first. A holder that was paused before the commit
 point never commits; one that was paused after it has committed, in the order of the commit points.
@@ -127,7 +128,7 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     """Create the pending object from its staged copy (`data`, if at hand). Safe to repeat, by any holder.
 
     What is at the path of a `sole` publish counts as that publish, without a look at its bytes; but not for the one who
-    publishes it, and has its `data`.
+    publishes it, and has its `data`. What the same decision puts there first is put there first.
 
     Raises:
         Unappliable: another object is at the path, or neither it nor the staged copy is there.
@@ -137,10 +138,13 @@ def apply(store: Store, pending: Pending, data: bytes | None, left_s: Left) -> N
     trusts = data is None and pending.sole
     if trusts and is_there(store, pending.path, left_s):
         return  # by the one who handed it over, most likely
+    is_new = data is not None
     data = _bytes_of(store, pending, left_s) if data is None else data
     if data is None:
         _must_be(pending, digest_at(store, pending.path, left_s))
         return
+    if pending.first is not None:
+        apply(store, pending.first, pending.first.data if is_new else None, left_s)
     timeout_s = _timeout_s(pending.path, left_s)
     outcome = store.put_if_absent(pending.path, data, create_once=True, timeout=timeout_s)
     match outcome:

@@ -11,24 +11,41 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from lockprovider.record.pending import Pending
 
 _LEVEL = 6  # entries are much alike: the last sixteen of small commits are 2.4 KB
 _PACKED = 16384  # bytes; everybody who waits for the lock reads them
 _ENTRIES = 128
+_FIRSTS = 16  # the last entries may not be there yet: what is put there before them is kept for these
 LARGEST = 32768  # bytes of one entry
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One publish. `data` is None where it was too large to be kept here."""
+    """One publish. `data` is None where it was too large to be kept here.
+
+    `first`: what is put there before it, with its bytes; None, too, of one that is there for long.
+    """
 
     path: str
     digest: str
     data: bytes | None
+    first: Entry | None = None
+
+    @classmethod
+    def of(cls, pending: Pending) -> Entry:
+        """It, with its bytes."""
+        return cls(pending.path, pending.digest, pending.data, None if pending.first is None else cls.of(pending.first))
+
+    @property
+    def pending(self) -> Pending:
+        """The publish again, as one that is `sole`."""
+        first = None if self.first is None else self.first.pending
+        return Pending(self.path, "", self.digest, self.data, sole=True, first=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +59,9 @@ class Log:
 
     def plus(self, pending: Pending) -> Log:
         """The same log with one more publish, and as many of the others as there is room for."""
-        newest = Entry(pending.path, pending.digest, pending.data if tells(pending) else None)
+        newest = Entry.of(pending) if tells(pending) else Entry(pending.path, pending.digest, None)
         entries = (*unpack(self.packed), newest)[-_ENTRIES:]
+        entries = (*(replace(entry, first=None) for entry in entries[:-_FIRSTS]), *entries[-_FIRSTS:])
         packed = pack(entries)
         while len(packed) > _PACKED and len(entries) > 1:
             entries = entries[1 + len(entries) // 8 :]
@@ -65,31 +83,34 @@ class Log:
         """Whether that publish is one of these."""
         return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in unpack(self.packed))
 
-    def data_of(self, pending: Pending) -> bytes | None:
-        """The bytes of the last publish, if it is that one and they are here."""
+    def told(self, pending: Pending) -> Entry | None:
+        """The last publish, if it is that one."""
         last = unpack(self.packed)[-1:]
-        return next((e.data for e in last if (e.path, e.digest) == (pending.path, pending.digest)), None)
+        return next((e for e in last if (e.path, e.digest) == (pending.path, pending.digest)), None)
 
     def ends_with(self, pendings: tuple[Pending, ...]) -> bool:
         """Whether the last publishes are those, bytes and all."""
         last = unpack(self.packed)[-len(pendings) :] if pendings else ()
-        wanted = [(p.path, p.digest, p.data) for p in pendings]
-        return [(e.path, e.digest, e.data) for e in last] == wanted and all(p.data is not None for p in pendings)
+        return last == tuple(map(Entry.of, pendings)) and all(p.data is not None for p in pendings)
 
 
 def tells(pending: Pending) -> bool:
     """Whether a log keeps the bytes of this publish: there are few enough of them."""
-    data = pending.data
-    if data is None or len(data) > LARGEST:
+    if any(part.data is None or len(part.data) > LARGEST for part in pending.parts):
         return False
-    return len(pack((Entry(pending.path, pending.digest, data),))) <= _PACKED // 2
+    return len(pack((Entry.of(pending),))) <= _PACKED // 2
 
 
 def pack(entries: tuple[Entry, ...]) -> bytes:
     """The entries as bytes: a line that names them, then what they published, deflated together."""
-    named = [[e.path, e.digest, -1 if e.data is None else len(e.data)] for e in entries]
-    head = json.dumps(named, separators=(",", ":")).encode()
-    return zlib.compress(head + b"\n" + b"".join(e.data or b"" for e in entries), _LEVEL) if entries else b""
+    head = json.dumps([_named(entry) for entry in entries], separators=(",", ":")).encode()
+    bodies = (part.data or b"" for entry in entries for part in (entry.first, entry) if part is not None)
+    return zlib.compress(head + b"\n" + b"".join(bodies), _LEVEL) if entries else b""
+
+
+def _named(entry: Entry) -> list[Any]:
+    said: list[Any] = [entry.path, entry.digest, -1 if entry.data is None else len(entry.data)]
+    return said if entry.first is None else [*said, _named(entry.first)]
 
 
 @lru_cache(maxsize=32)
@@ -103,7 +124,14 @@ def unpack(packed: bytes) -> tuple[Entry, ...]:
         return ()
     head, _, rest = zlib.decompress(packed).partition(b"\n")
     entries, at = [], 0
-    for path, digest, size in json.loads(head):
-        entries.append(Entry(path, digest, rest[at : at + size] if size >= 0 else None))
-        at += max(0, size)
+    for said in json.loads(head):
+        entry, at = _entry(rest, at, said)
+        entries.append(entry)
     return tuple(entries)
+
+
+def _entry(rest: bytes, at: int, said: list[Any]) -> tuple[Entry, int]:
+    """The entry whose bytes begin there, and where they end."""
+    path, digest, size, *before = said
+    first, at = _entry(rest, at, before[0]) if before else (None, at)
+    return Entry(path, digest, rest[at : at + size] if size >= 0 else None, first), at + max(0, size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +11,8 @@ class Pending:
     """A publish that has been decided and may not have been applied yet: create `path` from `staged`.
 
     Or, where `staged` is empty, with `data`. `sole`: its maker promises that nobody ever writes anything else to the
-    path, so that whatever is there is this.
+    path, so that whatever is there is this. `first`: what the same decision puts there before it; `sole`, with its
+    bytes, and with nothing before itself.
     """
 
     path: str
@@ -19,11 +20,18 @@ class Pending:
     digest: str
     data: bytes | None = None
     sole: bool = False
+    first: Pending | None = None
 
     @classmethod
     def of_bytes(cls, path: str, data: bytes) -> Pending:
         """A `sole` publish of these bytes."""
         return cls(path, "", digest(data), data, sole=True)
+
+    @property
+    def parts(self) -> tuple[Pending, ...]:
+        """All that it puts there, in this order: who sees the last one sees all."""
+        last = replace(self, first=None)
+        return (last,) if self.first is None else (self.first, last)
 
 
 def digest(data: bytes) -> str:

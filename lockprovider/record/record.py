@@ -193,6 +193,8 @@ def fields_of(pending: Pending, *, enclosed: bool) -> dict[str, Any]:
         fields["enclosed"] = base64.b64encode(zlib.compress(pending.data)).decode("ascii")
     if pending.sole:
         fields["sole"] = True
+    if pending.first is not None and enclosed:
+        fields["first"] = fields_of(pending.first, enclosed=True)
     return fields
 
 
@@ -205,19 +207,22 @@ def _earlier(value: Any, log: Log | None) -> tuple[Pending, ...]:
     found = () if log is None else (log.since(log.next - 1 - _of(value, int)) or ())[:-1]
     if len(found) != value:
         raise ValueError(f"the log does not have the {value} publishes that are pending")
-    return tuple(Pending(e.path, "", e.digest, e.data, sole=True) for e in found)
+    return tuple(entry.pending for entry in found)
 
 
 def _pending(value: Any, log: Log | None) -> Pending | None:
     if value is None:
         return None
     pending = Pending(_of(value["path"], str), _of(value["staged"], str), _of(value["digest"], str))
-    enclosed = value.get("enclosed")
+    pending = replace(pending, sole=_of(value.get("sole") or False, bool))
+    enclosed, first = value.get("enclosed"), _pending(value.get("first"), None)
     if enclosed is not None:
-        data: bytes | None = zlib.decompress(base64.b64decode(_of(enclosed, str), validate=True))
-    else:
-        data = None if log is None else log.data_of(pending)
-    return replace(pending, data=data, sole=_of(value.get("sole") or False, bool))
+        data = zlib.decompress(base64.b64decode(_of(enclosed, str), validate=True))
+        return replace(pending, data=data, first=first)
+    told = None if log is None else log.told(pending)
+    if told is None or told.data is None:
+        return replace(pending, first=first)
+    return replace(told.pending, staged=pending.staged, sole=pending.sole, first=first or told.pending.first)
 
 
 def _holder(value: Any) -> Holder | None:

@@ -25,6 +25,7 @@ Promises, checked at every step:
     gone      what the holder has removed does not come back: not by itself while its lease lives, and by nobody if the
               record did not name it any more
     once      the log names a publish once
+    pair      an entry is in the store only after what its decision puts there first; that of one that never is, is not
     free      alone in the world, a newcomer gets a lock that was released or has lapsed, and what was decided is there
 """
 
@@ -72,7 +73,7 @@ from model.search import BrokenPromise
 
 _WRITING = ("try", "seen", "renew", "commit", "release")
 ANY = object()  # a condition that is always true: what a plain put has
-PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free", "gone", "once"})
+PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free", "gone", "once", "pair"})
 _MEMORY = 3
 _LONG_AGO_MS = -(10**9)
 _NAMES = "ABCZ"
@@ -116,6 +117,8 @@ class Rules:
     applies_first: bool = True  # False: it frees the lock for those who know nothing of what is pending, before that
     refused: Callable[..., Any] = real.refused
     cleans: bool = True  # False: what is removed may stand in the record still, as decided
+    parts: Callable[[Pending], tuple[Pending, ...]] = lambda pending: pending.parts
+    early: bool = False  # True: what goes first is there before the decision
     frees_unapplied: bool = False  # True: a break releases a lock whose pending publish is not there
 
 
@@ -164,6 +167,7 @@ class World(NamedTuple):
     ghosts: frozenset[int] = frozenset()  # late writes
     newest_epoch: int = 0
     budget: Budget = Budget()
+    firsts: frozenset[str] = frozenset()  # what is there before an entry
     removed: frozenset[tuple[str, int]] = frozenset()  # and under which epoch, if the record still named it
 
 
@@ -177,6 +181,7 @@ class Publishing:
     rules: Rules = field(default_factory=Rules)
     keepers: str = ""  # who keeps the log
     combiners: str = ""  # who decides without holding the lock
+    pairs: bool = False  # each entry comes with something that is put there before it
     watch: frozenset[str] = PROMISES
     reached: set[str] = field(default_factory=set)  # so that a test can see that the search went where it matters
 
@@ -357,6 +362,7 @@ class Publishing:
     def _decide(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         client, name = world.clients[i], _NAMES[i]
         what = f"{self._entry(i, client)} [{client.base}]"
+        world = world._replace(firsts=world.firsts | {_first(self._entry(i, client))}) if self.rules.early else world
         yield self._feed(f"{name} sends the commit of {what}", world, i, client._replace(tried=True), "commit")
 
     def _unheld(self, world: World, i: int, machine: Any) -> tuple[str, World]:
@@ -408,6 +414,11 @@ class Publishing:
         """What was decided without a lock, whoever may have that now."""
         client, entry = world.clients[i], self._entry(i, world.clients[i])
         before = self._all[client.before] or ()
+        begins = before[0] if before and self.rules.in_order else self._pending(i, client)
+        if first := self._first_due(world, begins):
+            yield f"{_NAMES[i]} puts {first} there", world._replace(firsts=world.firsts | {first})
+            yield f"{_NAMES[i]} does not get to {begins.path}", self._over(world, i, client, "out")
+            return
         if before and self.rules.in_order:
             label = f"{_NAMES[i]} sees to it that {before[0].path} is there, before its own"
             rest = client._replace(before=self._id(before[1:]))
@@ -463,7 +474,19 @@ class Publishing:
         missing = [entry for entry in world.decided[: world.decided.index(path)] if entry not in world.objects]
         if missing:
             self._broken("order", label, f"{missing} were decided before, and are not there")
+        if self.pairs and _first(path) not in world.firsts:
+            self._broken("pair", label, f"{path} is there, and not what is put there first")
         return world._replace(objects=world.objects | {path})
+
+    def _whole(self, label: str, world: World, pending: Pending, i: int) -> World:
+        """It, with what goes first."""
+        firsts = {part.path for part in self.rules.parts(pending)} - {pending.path}
+        return self._there(label, world._replace(firsts=world.firsts | firsts), pending.path, i)
+
+    def _first_due(self, world: World, pending: Pending) -> str:
+        """What is to be put there next, if that goes before it."""
+        path = self.rules.parts(pending)[0].path
+        return "" if path == pending.path or path in world.firsts else path
 
     def _epoch(self, world: World, i: int) -> int:
         held = real.belief(self._all[world.clients[i].machine])
@@ -477,7 +500,7 @@ class Publishing:
             after = world._replace(budget=budget._replace(renewals=budget.renewals - 1))
             label = f"{name}'s heartbeat applies {machine.held.record.pending.path}"
             for pending in machine.held.record.unapplied:
-                after = self._there(label, after, pending.path, i)
+                after = self._whole(label, after, pending, i)
             yield self._feed(label, after, i, client, "applied")
         if budget.lapses and isinstance(machine, (Held, Rolling)):
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
@@ -612,6 +635,13 @@ class Publishing:
     def _apply(self, world: World, i: int, apply: Apply) -> Iterator[tuple[str, World]]:
         client, name, budget = world.clients[i], _NAMES[i], world.budget
         pending = apply.pending
+        if first := self._first_due(world, (*apply.earlier, pending)[0]):
+            self.reached.add("first")
+            there = world._replace(firsts=world.firsts | {first})
+            yield f"{name} puts {first} there", there
+            if not isinstance(self._all[client.machine], (Rolling, Checking)):
+                yield f"{first} is not sent by {name}, whose lease has ended", self._raised(world, i)
+            return
         if apply.earlier:
             self.reached.add("several rolled forward")
             label = f"{name} applies {apply.earlier[0].path}"
@@ -737,6 +767,8 @@ class Publishing:
         entry = self._entry(i, client)
         if entry in world.decided or entry in world.objects:
             self._broken("truth", label, f"{_NAMES[i]} reports {entry} as never written, and it was decided")
+        if _first(entry) in world.firsts:
+            self._broken("pair", label, f"{entry} never will be there, and what goes first is")
         return self._over(world, i, client, phase)._replace(denied=world.denied | {entry})
 
     def _over(self, world: World, i: int, client: Client, phase: str) -> World:
@@ -854,7 +886,9 @@ class Publishing:
         return f"{_NAMES[i].lower()}{client.entry}"
 
     def _pending(self, i: int, client: Client) -> Pending:
-        return Pending(self._entry(i, client), "", client.base, b"", sole=True)
+        entry = self._entry(i, client)
+        first = Pending.of_bytes(_first(entry), b"") if self.pairs else None
+        return Pending(entry, "", client.base, b"", sole=True, first=first)
 
     def _id(self, thing: Any) -> int:
         found = self._ids.get(thing)
@@ -872,6 +906,10 @@ class Publishing:
         for ghost in world.ghosts:
             live |= self._nonces[ghost]
         return next(n for n in range(1, 100) if n not in live)
+
+
+def _first(entry: str) -> str:
+    return f"{entry}.first"
 
 
 def _with(world: World, i: int, client: Client) -> World:

@@ -39,6 +39,8 @@ WORLDS = {
     "one holds, one combines, and a JVM writer": (2, 2, Budget(guests=1, lost=1), "AB", "B"),
     "one holds, one combines, a write is sent twice": (2, 2, Budget(twice=1), "AB", "B"),
     "one holds, two combine": (3, 1, Budget(lapses=1, lost=1, late=1), "ABC", "BC"),
+    "two publish pairs, a crash": (2, 1, Budget(lapses=1, lost=1, crashes=1), "A", "", True),
+    "two publish pairs, one combines": (2, 2, Budget(lapses=1), "AB", "B", True),
 }
 
 
@@ -49,12 +51,13 @@ LARGE = {"three clients, one joins"}
     "world", [pytest.param(name, marks=pytest.mark.soak if name in LARGE else ()) for name in WORLDS]
 )
 def test_with_no_assumption_on_clocks_every_promise_of_publish_holds(world: str) -> None:
-    *what, keepers, combiners = (*WORLDS[world], "", "")[:5]
-    model = Publishing(*what, keepers=keepers, combiners=combiners)
+    *what, keepers, combiners, pairs = (*WORLDS[world], *("", "", False)[len(WORLDS[world]) - 3 :])
+    model = Publishing(*what, keepers=keepers, combiners=combiners, pairs=pairs)
     found = explore(model.initial(), model.steps)
     assert not found.story, str(found)
     assert found.states > 500
     assert ("joined" in model.reached) == (model.budget.joins > 0)
+    assert ("first" in model.reached) == pairs
     assert ("decided without a lock" in model.reached) == (combiners != "")
     assert ("applied late" in model.reached) == (combiners != "")
     assert ("freed" in model.reached) == (combiners != "")

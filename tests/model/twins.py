@@ -228,6 +228,14 @@ def _commits_again_what_lands_late(me: Me, state: Any, event: Any) -> tuple[Any,
     return after, effect
 
 
+def _rolls_the_last_part_forward_alone(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
+    after, effect = real.step(me, state, event)
+    if isinstance(after, Writing) and after.purpose == "take" and after.record.pending is not None:
+        record = replace(after.record, pending=replace(after.record.pending, first=None))
+        return replace(after, record=record), replace(effect, record=record)
+    return after, effect
+
+
 # Worlds in which they stumble, as small as can be.
 TAKEN_OVER = Publishing(2, 1, Budget(lapses=1))
 TWICE_EACH = Publishing(2, 2, Budget())
@@ -246,6 +254,7 @@ REMOVED = Publishing(2, 1, Budget(renewals=2, joins=1, removals=1))
 REMOVED_THEN_TAKEN = Publishing(2, 2, Budget(lapses=1, removals=1))
 SENT_TWICE = Publishing(2, 2, Budget(twice=1), keepers="AB", combiners="B")
 BROKEN = Publishing(2, 1, Budget(breaks=1, guests=1))
+PAIRS = Publishing(2, 1, Budget(lapses=1), pairs=True)
 
 PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
     "a take-over drops the pending publish": ("fence", TAKEN_OVER, Rules(step=_takeover_drops_pending)),
@@ -302,6 +311,13 @@ PUBLISHING: dict[str, tuple[str, Publishing, Rules]] = {
     "a refused decision never was": ("truth", SENT_TWICE, Rules(looks=False)),
     "a break frees a lock whose publish is not there": ("keep", BROKEN, Rules(frees_unapplied=True)),
     "a commit that lands late is committed again": ("once", LOGGED_LATE, Rules(step=_commits_again_what_lands_late)),
+    "what goes first is put there last": (
+        "pair",
+        PAIRS,
+        Rules(parts=lambda pending: (replace(pending, first=None), *filter(None, [pending.first]))),
+    ),
+    "the next holder puts the last part there alone": ("pair", PAIRS, Rules(step=_rolls_the_last_part_forward_alone)),
+    "what goes first is there before the decision": ("pair", PAIRS, Rules(early=True)),
     "a pending publish blocks the next holder": ("free", TAKEN_OVER, Rules(step=_unapplied_blocks_for_ever)),
 }
 

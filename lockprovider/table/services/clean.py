@@ -2,7 +2,7 @@
 
     plan      under the table lock, as a file: `.clean.requested`
     execute   without the lock: the named files are deleted, which may be repeated, by anybody
-    complete  under the lock; first in the metadata table, where its listing is kept
+    complete  under the lock; by the same decision in the metadata table, where its listing is kept
 
 A cleaner that dies leaves its plan to the next one. Files that a savepoint needs are not planned; and a savepoint is
 refused that needs files of a plan.
@@ -37,7 +37,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import replaced_groups
 
 if TYPE_CHECKING:
-    from lockprovider import Lease
+    from lockprovider import Lease, Pending
     from lockprovider.table.state.context import TableContext
 
 
@@ -149,14 +149,18 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
         now = table.timeline()
         if begin not in now.pending(Action.CLEAN):
             return None
-        listed = _publish_removal(table, lease, begin, plan, now) if table.config().named_metadata else ""
+        first, later = _unlisted(table, lease, begin, plan, now)
         data = encode_clean(CleanMetadata(begin, plan, time_taken_ms=took_ms))
-        completion = plans.complete(table, lease, begin, Action.CLEAN, data, later=listed)
+        completion = plans.complete(table, lease, begin, Action.CLEAN, data, later=later, first=first)
     table.store.delete(heartbeat_path(begin))
     table.tell("cleaned", begin, files=len(plan.paths))
     return CleanResult(begin, completion, plan.policy, plan.files)
 
 
-def _publish_removal(table: TableContext, lease: Lease, begin: str, plan: CleanPlan, now: Timeline) -> str:
-    records = removed_files(plan.files)
-    return listing.publish_listing(table, lease, ListingCommit.of(begin, records), now, again=True) if records else ""
+def _unlisted(
+    table: TableContext, lease: Lease, begin: str, plan: CleanPlan, now: Timeline
+) -> tuple[Pending | None, str]:
+    records = removed_files(plan.files) if table.config().named_metadata else ()
+    if not records:
+        return None, ""
+    return listing.begin_listing(table, lease, ListingCommit.of(begin, records), now, again=True)

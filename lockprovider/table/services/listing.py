@@ -1,10 +1,11 @@
 """The metadata table's partition `files`, written: what an instant of the table changes of its listing.
 
-    begin     under the table lock, which is the only one there is: the pending states, and the log file
-    complete  under the same hold: fenced publish of its completed file, right before the table's own
+    begin       under the table lock, which is the only one there is: the pending states, and the log file
+    complete    by the one decision that completes the instant in the table, right before that: whoever finishes the one
+                finishes the other
 
-A reader passes over what is completed there and pending in the table, so between the two nothing is visible. A writer
-that dies there leaves what a JVM writer leaves; the rollback of its instant, ours or theirs, takes that back, too.
+A reader passes over what is pending in either. A writer that dies before the decision leaves what a JVM writer leaves;
+the rollback of its instant, ours or theirs, takes that back, too.
 
 Promised: what is completed in the table by a writer that uses this is listed. NOT promised: a compaction, which JVM
 writers make at their start; without one a reader reads a log file for each commit.
@@ -17,6 +18,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fsspec_cas import AlreadyExists
 from lockprovider import Lease, Pending
 from lockprovider.table.errors import Aborted
 from lockprovider.table.format.data_files import hfile_at
@@ -30,38 +32,43 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 
-def publish_listing(
+def begin_listing(
     table: TableContext, lease: Lease, commit: ListingCommit, now: Timeline, *, again: bool = False
-) -> str:
-    """Complete this commit of the listing, and give a completion time for the table's own, which is to follow at once.
+) -> tuple[Pending | None, str]:
+    """All of this commit of the listing but its completion: that goes `first` with the table's own, at this time.
 
-    `now`: the table's timeline, listed under this lease. `again`: it may be there, and the same, of one who died.
+    `now`: the table's timeline under this lease. `again`: it may be there, and the same, of one who died; None if it is
+    completed, too.
 
     Raises:
         Aborted: it may not be there, and is: of a former try, or its writer was taken for dead.
-        LeaseLost: it is not completed and never will be.
-        PublishUnknown: it may be completed.
+        CasError: the store failed.
     """
-    own = _own_timeline(table)
-    former = [instant for instant in own.instants if instant.begin == commit.begin]
-    if former and not again:
-        raise Aborted(f"instant {commit.begin} is in the metadata table already, of a former try; begin again")
-    now_ms = table.world.now_ms()
-    completion = max(own.next_time(now_ms, commit.begin), now.next_time(now_ms, commit.begin))
-    if any(instant.is_completed for instant in former):
-        return completion
-    if former:
+    log, now_ms = lease.record.log, table.world.now_ms()
+    own = None
+    if again or log is None or table.memory.listing_seen != log.name:
+        own = _own_timeline(table)
+        table.memory.listing_seen = "" if log is None else log.name
+    latest = "" if own is None else own.latest_time  # what came since in this log is older than `now`
+    completion = now.next_time(now_ms, max(commit.begin, latest))
+    former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
+    if again and any(instant.is_completed for instant in former):
+        return None, completion
+    if again and former:
         unlist(table, commit.begin)
     requested, inflight = commit.pending_paths
-    table.store.put_if_absent(requested, b"").unwrap()  # first: by it a JVM writer finds the others, and removes them
     puts = [(inflight, b""), (commit.log_path, commit.log)]
-    at_once(table.store, [partial(_create, table, path, data) for path, data in puts])
-    lease.publish_new(Pending.of_bytes(commit.completed_path(completion), commit.completed), commit.completed)
-    return after(completion)
+    try:
+        _create(table, requested, b"")  # first: by it a JVM writer finds the others, and removes them
+        at_once(table.store, [partial(_create, table, path, data) for path, data in puts])
+    except AlreadyExists as error:
+        said = f"instant {commit.begin} is in the metadata table already, of a former try; begin again"
+        raise Aborted(said) from error
+    return Pending.of_bytes(commit.completed_path(completion), commit.completed), after(completion)
 
 
 def _create(table: TableContext, path: str, data: bytes) -> None:
-    table.store.put_if_absent(path, data).unwrap()
+    table.store.put_if_absent(path, data, create_once=True).unwrap()
 
 
 def _own_timeline(table: TableContext) -> Timeline:

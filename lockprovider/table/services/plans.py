@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
-from lockprovider import Lease
+from lockprovider import Lease, Pending
 from lockprovider.table.errors import Aborted, TableNotFound
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
@@ -79,11 +80,23 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
     return table.store.read(f"{TIMELINE}/{name}").data, name
 
 
-def complete(table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, later: str = "") -> str:
-    """Publish the completed state, under the lock; the completion time, which exceeds `later`, too."""
+def complete(
+    table: TableContext,
+    lease: Lease,
+    begin: str,
+    action: Action,
+    data: bytes,
+    *,
+    later: str = "",
+    first: Pending | None = None,
+) -> str:
+    """Publish the completed state, under the lock; the completion time, which exceeds `later`, too.
+
+    `first`: what the same decision puts there before it.
+    """
     completion = table.timeline().next_time(table.world.now_ms(), later)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
-    lease.publish(f"{TIMELINE}/{name}", data)
+    lease.publish_staged(replace(table.lock.stage(f"{TIMELINE}/{name}", data), first=first))
     return completion
 
 

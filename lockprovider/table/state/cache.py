@@ -52,6 +52,7 @@ class Memory:
         self.latest = Timeline()
         self.is_there = ""  # a path of the timeline that was seen there
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
+        self.listing_seen = ""  # the log in which the metadata table's timeline was listed: since then it is ours alone
         self._seen: KnownView | None = None
         self._raw: dict[str, bytes] = {}
         self._metadata: dict[str, CommitMetadata] = {}

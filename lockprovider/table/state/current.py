@@ -236,7 +236,8 @@ class CurrentState:
         config = self.config() if self._by_metadata else None
         if config is not None and LISTING in config.metadata_partitions:
             with suppress(HistoryGone):
-                sizes = listed_files(self._store, timeline).sizes
+                last = [instant.begin for instant in timeline.writes[-1:]]  # by a log it may be decided only
+                sizes = listed_files(self._store, timeline, last).sizes
                 if self.config() is config:  # unchanged, so that nobody has begun to remove it
                     return [Entry(path, size, None) for path, size in sizes.items()]
         return self.data_files()

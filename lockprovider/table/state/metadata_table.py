@@ -35,15 +35,20 @@ from lockprovider.table.timeline.view import FileSlice, snapshot_of
 _SCHEMA = "schema"
 
 
-def listed_files(store: Store, timeline: Timeline) -> FileListing:
+def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()) -> FileListing:
     """What the metadata table lists, as of `timeline`, the data table's, which was listed before.
 
+    `must_have`: begin times of what must be completed there.
+
     Raises:
-        HistoryGone: it is not there, or was rewritten meanwhile.
+        HistoryGone: it is not there, or was rewritten meanwhile; or one of `must_have` is not, as long as it is only
+            decided, or is not any more.
         Corrupt, UnsupportedTable: it cannot be understood; the message names the file.
     """
     prefix = f"{METADATA_TABLE}/{TIMELINE}/"
     own = Timeline.of(entry.path.removeprefix(prefix) for entry in store.list(prefix))
+    if missing := {*must_have} - {instant.begin for instant in own.instants if instant.is_completed}:
+        raise HistoryGone(f"the metadata table has no commit {min(missing)} on its timeline; list the files")
     root = f"{METADATA_TABLE}/"
     found = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
     slices = snapshot_of(own, found, file_at=hfile_at).slices

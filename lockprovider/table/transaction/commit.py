@@ -6,8 +6,9 @@
     publish   the completed file, fenced
 
 Where there is no log to go by, or only its writer can judge it, the lock is held for it; so it is where a metadata
-table is kept, of which no log tells. The completion time exceeds everything on the timeline. A lost lease, an answer
-that is not known, a log that has ended: it is judged anew, and that sees what became of it.
+table is kept, whose pending states a JVM writer removes at its start. Its completed file is decided with the table's
+own. The completion time exceeds everything on both timelines. A lost lease, an answer that is not known, a log that has
+ended: it is judged anew, and that sees what became of it.
 
 Source: Hudi RFC-22; `TransactionManager`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -166,7 +167,7 @@ class Committing:
         try:
             if unknown is not None:
                 return self._held_where_posted(staged)
-            return self._under(self._acquire(keeps_log=self._listing is None), staged)
+            return self._under(self._acquire(), staged)
         except (CasError, NotAcquired) as error:
             if unknown is not None:
                 raise unknown from error
@@ -175,7 +176,7 @@ class Committing:
     def _held_where_posted(self, staged: Pending) -> str | _Again:
         """Where it may be posted still; so what refuses it must not leave it to be decided after that."""
         try:
-            return self._under(self._acquire(keeps_log=self._listing is None), staged)
+            return self._under(self._acquire(), staged)
         except (WriteConflict, Aborted, AlreadyCommitted):
             return self._under(self._acquire(keeps_log=False), staged)  # with the log all intents end
 
@@ -214,14 +215,13 @@ class Committing:
         if seen.listed:
             table.memory.learn(lease.record.log, len(lease.record.unapplied), now, seen.config, decided=True)
         validate.validate(table, proposal, self._mine.heartbeat, seen)
-        if self._listing is None:
-            completion = now.next_time(table.world.now_ms(), proposal.begin)  # by a log, `now` has it not
-        else:
+        first, completion = None, now.next_time(table.world.now_ms(), proposal.begin)  # by a log, `now` has it not
+        if self._listing is not None:
             self._mine.is_listed = True
-            completion = listing.publish_listing(table, lease, self._listing, now)
+            first, completion = listing.begin_listing(table, lease, self._listing, now)
         name = proposal.completed(completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
-        lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}"), self._data)
+        lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}", first=first), self._data)
         table.memory.remember(name, self._data)
         table.tell("committed", proposal.begin, completion=completion)
         return completion

@@ -123,3 +123,33 @@ def test_enclosed_bytes_that_are_not_the_promised_ones_are_not_written(store: St
     with pytest.raises(LockError, match="enclosed for 'state/7' are not those of digest"):
         steps.apply(store, replace(pending, data=b"other"), None, steps.ample)
     assert store.list("") == []
+
+
+def pair(data: bytes = b"data") -> Pending:
+    return replace(Pending.of_bytes("state/7", data), first=Pending.of_bytes("listing/7", b"listing"))
+
+
+@pytest.mark.parametrize("data", [b"data", None], ids=["its maker", "the next holder"])
+def test_what_goes_first_is_there_first_whoever_puts_it_there(
+    store: Store, backend: Faulty, data: bytes | None
+) -> None:
+    put, seen = backend.inner.put, []
+
+    async def watched(path: str, *args: object, **more: object) -> object:
+        seen.append(path.rpartition("publish/")[2].partition("/")[2])
+        return await put(path, *args, **more)  # type: ignore[arg-type]
+
+    backend.inner.put = watched  # type: ignore[method-assign,assignment]
+    steps.apply(store, pair(), data, steps.ample)
+    assert seen == ["listing/7", "state/7"]
+    steps.apply(store, pair(), None, steps.ample)
+    assert seen == ["listing/7", "state/7"], "what is there is there as a whole"
+    assert store.read("listing/7").data == b"listing"
+
+
+def test_what_goes_first_and_cannot_be_there_keeps_the_rest_away(store: Store) -> None:
+    store.put_if_absent("listing/7", b"foreign").unwrap()
+    with pytest.raises(LockError, match="an object with digest .* is there"):
+        steps.apply(store, pair(), b"data", steps.ample)
+    with pytest.raises(ObjectNotFound):
+        store.read("state/7")

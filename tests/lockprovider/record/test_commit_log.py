@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockprovider import Log, LogEntry, Pending
-from lockprovider.record.commit_log import pack, unpack
+from lockprovider.record.commit_log import pack, tells, unpack
 from lockprovider.record.pending import digest
 
 
@@ -54,7 +55,7 @@ def test_one_that_is_too_large_is_named_without_its_bytes() -> None:
     large = publish("large", random.Random(1).randbytes(20_000))
     log = Log("a").plus(publish("small", b"1")).plus(large)
     assert log.has(large)
-    assert log.data_of(large) is None
+    assert log.told(large) == LogEntry("large", large.digest, None)
     assert not log.ends_with((large,))
     assert [entry.data for entry in log.since(log.first) or ()][-1:] == [None]
     assert log.plus(publish("next", b"2")).since(log.next) == (LogEntry("next", digest(b"2"), b"2"),)
@@ -70,3 +71,21 @@ def test_the_last_one_is_there_with_its_bytes() -> None:
     assert not log.ends_with((publish("zeroth", b"0"), first, last))
     assert log.has(publish("first", b"1"))
     assert not log.has(publish("first", b"other"))
+
+
+def test_what_goes_first_is_kept_for_as_long_as_it_may_not_be_there() -> None:
+    made = [replace(publish(f"{n}", b"%d" % n), first=publish(f"first/{n}", b"f%d" % n)) for n in range(40)]
+    log = Log("a")
+    for number, pending in enumerate(made):
+        log = log.plus(pending)
+        last = made[max(0, number - 15) : number + 1]
+        assert log.ends_with(tuple(last))
+        assert [*log.entries[-len(last) :]] == [LogEntry.of(one) for one in last]
+    assert [entry.first for entry in log.entries[:-16]] == [None] * 24
+    assert not log.ends_with((replace(made[-1], first=None),))
+
+
+def test_what_goes_first_and_is_too_large_is_not_told() -> None:
+    large = publish("large", random.Random(1).randbytes(20_000))
+    assert not tells(replace(publish("small", b"1"), first=large))
+    assert not tells(replace(publish("small", b"1"), first=Pending("staged", "there", "d")))

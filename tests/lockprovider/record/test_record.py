@@ -47,7 +47,8 @@ def test_a_jvm_reader_finds_its_three_fields_and_a_jvm_writer_drops_the_others(r
     assert (read.line, read.turn_ms, read.freed_ms) == ((), 0, 0)
 
 
-small = st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.booleans())
+firsts = st.none() | st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.just(value=True))
+small = st.builds(Pending, text, st.just(""), text, st.binary(max_size=50), st.booleans(), firsts)
 
 
 @given(st.lists(small, min_size=1, max_size=5), st.integers(min_value=0, max_value=5), st.booleans())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, en
 
 from fsspec_cas import CasError, Store, Unavailable
 from lockprovider import HUDI_LOCK_PATH, Lease, LockError, Pending, PublishUnknown
+from lockprovider.publish import steps
 from lockprovider.table import Aborted, KeepCommits, Table, UnsupportedTable, WriteConflict
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
@@ -198,6 +200,13 @@ def first_of_the_commit(tmp_path: Path) -> int:
     return next(at for at, what in enumerate(backend.asked) if what.startswith("put") and HUDI_LOCK_PATH in what)
 
 
+def unlisted(folder: Path) -> set[str]:
+    """The commits that are visible in the table and not completed in its metadata table."""
+    timelines = [(root / ".hoodie" / "timeline").glob("*_*") for root in (folder, folder / ROOT)]
+    here, there = ({path.name.partition("_")[0] for path in timeline} for timeline in timelines)
+    return here - there
+
+
 AFTER: set[Row] = {(1, "a", "mine", 5), (3, "b", None, 2), (7, "c", "new", 1)}
 NEXT: Row = (8, "c", "next", 1)
 
@@ -206,12 +215,14 @@ NEXT: Row = (8, "c", "next", 1)
 @AT_EACH_REQUEST
 def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, applied: bool) -> None:
     seen = {"old": 0, "new": 0}
+    unlisted_before = unlisted(with_files_alone(NAME, tmp_path / "before"))
     listings = 0
     for step in range(first_of_the_commit(tmp_path), 200):
         folder = with_files_alone(NAME, tmp_path / str(step))
         backend = DiesAtStep(step, applied=applied)
         if attempt(folder, backend):
             break
+        assert unlisted(folder) == unlisted_before, f"visible and not listed after {backend.asked[-1]}"
         now = content(folder)
         assert now in (BEFORE, AFTER), f"torn after {backend.asked[-1]}"
         listings += ROOT in backend.asked[-1]
@@ -229,6 +240,28 @@ def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, appl
     assert seen["old"] >= 6, seen
     assert seen["new"] >= 2, seen
     assert listings >= 5, "requests below the metadata table's folder"
+
+
+def _last_part_first(store: Store, pending: Pending, data: bytes | None, left_s: steps.Left) -> None:
+    for part in reversed(pending.parts):
+        APPLY(store, part, None if data is None else part.data, left_s)
+
+
+def _rolled_forward_in_part(store: Store, pending: Pending, data: bytes | None, left_s: steps.Left) -> None:
+    APPLY(store, replace(pending, first=None) if data is None else pending, data, left_s)
+
+
+APPLY = steps.apply
+
+
+@pytest.mark.parametrize("twin", [_last_part_first, _rolled_forward_in_part])
+def test_one_decision_that_is_not_put_there_as_one_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twin: Callable[..., None]
+) -> None:
+    """Wrong twins: the table's file is visible before its files are listed, or those never are."""
+    monkeypatch.setattr(steps, "apply", twin)
+    with pytest.raises(AssertionError):
+        test_whatever_the_last_request_was_the_listing_is_whole(tmp_path, applied=False)
 
 
 def test_a_rollback_that_leaves_the_listing_alone_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +296,8 @@ def test_a_writer_that_wakes_up_after_its_rollback_completes_nothing_there(
         other.sweep()
         other.append(rows(NEXT))
         if not fenced:
-            (folder / pending.path).write_bytes(data)
+            assert pending.first is not None and pending.first.data is not None  # noqa: PT018
+            (folder / pending.first.path).write_bytes(pending.first.data)
         publish(lease, pending, data)
 
     monkeypatch.setattr(Lease, "publish_new", wakes_late)
@@ -281,13 +315,16 @@ def test_a_writer_that_wakes_up_after_its_rollback_completes_nothing_there(
 
 def test_what_a_commit_costs_more(folder: Path) -> None:
     backend = DiesAtStep(1000, applied=True)
-    assert attempt(folder, backend)
-    there = [what.rpartition("/")[2] for what in backend.asked if ROOT in what]
-    begin = there[1].partition(".")[0]
-    listing_first, requested, *at_once, completed = [name.replace(begin, "B").partition("_2")[0] for name in there]
-    assert (listing_first, requested, completed) == ("", "B.deltacommit.requested", "B")
-    assert sorted(at_once) == [".files-0000-0_B.log.1_0-0-0", "B.deltacommit.inflight"]
-    writes = [what for what in backend.asked if what.startswith("put ") and HUDI_LOCK_PATH in what]
-    assert len(writes) == 4, "taken, two publishes, released"
-    size = sum(path.stat().st_size for path in (folder / ROOT).rglob(f"*{begin}*"))
-    assert size < 28_500
+    table = Table(Store(backend, str(folder)), str(folder), settings=KEEPS)
+    for looks in (True, False):  # at its own timeline, once for as long as the lock's log goes on
+        backend.asked.clear()
+        done = table.upsert(rows((1, "a", "mine", 5)))
+        there = [what.rpartition("/")[2] for what in backend.asked if ROOT in what]
+        names = [name.replace(done.instant, "B").partition("_2")[0] for name in there]
+        requested, *at_once, completed = names[looks:]
+        assert names[:looks] == [""] * looks
+        assert (requested, completed) == ("B.deltacommit.requested", "B")
+        assert sorted(at_once) == [".files-0000-0_B.log.1_0-0-0", "B.deltacommit.inflight"]
+        until(lambda: sum(HUDI_LOCK_PATH in what for what in backend.asked if what.startswith("put ")) == 3)
+        size = sum(path.stat().st_size for path in (folder / ROOT).rglob(f"*{done.instant}*"))
+        assert size < 28_500

@@ -96,16 +96,22 @@ def test_one_that_is_being_removed_is_not_believed(name: str, tmp_path: Path, mo
     by_listing = rows(other, name)
     read = listed_files
 
-    def retired_meanwhile(store: Store, timeline: object) -> object:
+    def retired_meanwhile(store: Store, timeline: object, must_have: object) -> object:
         for path in (folder / ROOT / "files").glob(".files*_2*"):  # half of it is removed, what is left looks whole
             path.unlink()
         properties = folder / ".hoodie/hoodie.properties"
         kept = [one for one in properties.read_text().splitlines() if "metadata.partitions" not in one]
         properties.write_text("\n".join([*kept, ""]))
-        return read(store, timeline)  # type: ignore[arg-type]
+        return read(store, timeline, must_have)  # type: ignore[arg-type]
 
     monkeypatch.setattr("lockprovider.table.state.current.listed_files", retired_meanwhile)
     assert rows(table, name) == by_listing
+
+
+def test_one_that_lacks_what_is_decided_is_not_believed(name: str, tmp_path: Path) -> None:
+    folder = unpacked(name, tmp_path)
+    with pytest.raises(HistoryGone, match="no commit 20991231235959999 on its timeline"):
+        listed_files(Store.from_url(str(folder)), Table.open(str(folder)).timeline(), ["20991231235959999"])
 
 
 def test_one_that_is_being_built_is_not_used(name: str, tmp_path: Path) -> None:

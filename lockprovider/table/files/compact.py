@@ -5,8 +5,11 @@ Source: Hudi `HoodieCompactor`, `FileGroupReaderBasedMergeHandle`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 
+from lockprovider.table.files.base_file import array_of
 from lockprovider.table.files.group_writer import Encoded, GroupWriter
 from lockprovider.table.files.log_file import columns_to_merge
 from lockprovider.table.files.merge_log import MergeRule
@@ -26,16 +29,20 @@ def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteSta
     file of its first attempt. Memory: as of `merged_rows`, the keys, the rows of one row group and the file's bytes.
     """
     rule, full = MergeRule.of(writer.config), with_meta(writer.schema)
-    needed = columns_to_merge(full, rule)
-    parts = [rows.column(RECORD_KEY) for rows in merged_rows(writer.place, one, _of(full, needed), rule)]
-    keys = pa.concat_arrays([pa.array([], pa.string()), *(chunk for part in parts for chunk in part.chunks)])
-    stored = [COMMIT_TIME, COMMIT_SEQNO, *writer.schema.names]
-    columns = _of(full, [*stored, *(name for name in needed if name not in stored)])
+    stored = [COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, *writer.schema.names]
+    needed = [name for name in columns_to_merge(full, rule) if name not in stored]
+    columns = pa.schema([full.field(name) for name in (*stored, *needed)])
+    keys: list[pa.Array] = []
+
+    def parts() -> Iterator[pa.Table]:
+        for rows in merged_rows(writer.place, one, columns, rule):
+            keys.append(array_of(rows.column(RECORD_KEY)))
+            yield rows.select(stored)
+
     base = BaseFile(one.file_id, token, writer.begin)
     data = write_base_file(
-        (rows.select(stored) for rows in merged_rows(writer.place, one, columns, rule)),
+        parts(),
         writer.schema,
-        keys=keys,
         partition=one.partition,
         base_file=base,
         table_name=writer.config.name,
@@ -46,10 +53,9 @@ def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteSta
         one.partition,
         prev_commit=one.base or None,
         prev_base_file=one.path.rpartition("/")[2] or None,
-        num_writes=len(keys),
+        num_writes=sum(map(len, keys)),
     )
-    return writer.put_slice(Encoded(stat, data, keys), MarkerKind.MERGE if one.path else MarkerKind.CREATE)
-
-
-def _of(full: pa.Schema, names: list[str]) -> pa.Schema:
-    return pa.schema([full.field(name) for name in names])
+    return writer.put_slice(
+        Encoded(stat, data, pa.concat_arrays([pa.array([], pa.string()), *keys])),
+        MarkerKind.MERGE if one.path else MarkerKind.CREATE,
+    )

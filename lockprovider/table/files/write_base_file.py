@@ -42,7 +42,7 @@ def write_base_file(
     parts: Iterable[pa.Table],
     columns: pa.Schema,
     *,
-    keys: pa.Array,
+    keys: pa.Array | None = None,
     partition: str,
     base_file: BaseFile,
     table_name: str,
@@ -52,20 +52,22 @@ def write_base_file(
     """The bytes of a base file.
 
     The parts are rows as `fresh` makes them, with commit time, sequence number and `columns` (of canonical types).
-    `keys` are those of all rows, in their order; `known` is an opened base file of the first of them, if there is one,
-    `key_filter` their bloom filter, if it is made already.
+    `keys` are those of all rows, in their order; without them the parts have them, too. `known` is an opened base file
+    of the first of them, if there is one, `key_filter` their bloom filter, if it is made already.
 
     NOT checked: that keys are unique and filled, and that `known` and the filter are of these keys; that is the
     caller's promise.
     """
-    groups, out = _row_groups(parts, keys, partition, base_file), BytesIO()
+    met: list[pa.Array] = []
+    groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
     first = next(groups)
-    compression = "snappy" if len(keys) <= _FEW_ROWS else COMPRESSION
+    compression = "snappy" if first.num_rows <= _FEW_ROWS else COMPRESSION
     settings = {"compression": compression, "use_dictionary": _repetitive(first), "store_schema": False}
     settings["write_statistics"] = _compared(first)
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
             writer.write_table(group)
+        keys = pa.concat_arrays(met) if keys is None else keys
         writer.add_key_value_metadata(_footer(schema.with_meta(columns), keys, table_name, known, key_filter))
     return out.getvalue()
 
@@ -86,16 +88,23 @@ def all_fresh(rows: pa.Table, base_file: BaseFile, start: int = 0) -> Iterator[p
         yield fresh(part, base_file, np.arange(part.num_rows) + first + start)
 
 
-def _row_groups(parts: Iterable[pa.Table], keys: pa.Array, partition: str, base_file: BaseFile) -> Iterator[pa.Table]:
-    """The rows with all of Hudi's columns; at least one table, of no rows if there are none."""
+def _row_groups(
+    parts: Iterable[pa.Table], keys: pa.Array | None, met: list[pa.Array], partition: str, base_file: BaseFile
+) -> Iterator[pa.Table]:
+    """The rows with all of Hudi's columns, their keys to `met`; at least one table, of no rows if there are none."""
     done = 0
     for rows in _regrouped(parts):
         count = rows.num_rows
+        if keys is None:
+            met.append(files.array_of(rows.column(schema.RECORD_KEY)))
+            rows = rows.drop([schema.RECORD_KEY])  # noqa: PLW2901
+        else:
+            met.append(keys[done : done + count])
         commit_times, seqnos, *data = map(_used, rows.unify_dictionaries().columns)
         own = (
             commit_times,
             seqnos,
-            keys[done : done + count],
+            met[-1],
             _constant(partition, count),
             _constant(base_file.name, count),
         )

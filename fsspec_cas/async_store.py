@@ -47,6 +47,7 @@ class AsyncStore:
         drive: Inline | OnLoop | OwnLoop | None = None,
         on_throttled: Callable[[], None] | None = None,
     ) -> None:
+        check_backend(backend, "AsyncStore")
         self.backend = backend
         self.root = check_root(root)
         self._world = world or Machine()
@@ -364,6 +365,16 @@ class AsyncStore:
         if version.token.strip('"') == "*" or (version.backend == "gcs" and version.token.strip("0") == ""):
             raise InvalidVersion(f"{version} is a wildcard of the store's and no version of an object")
         return version
+
+
+def check_backend(backend: object, kind: str) -> None:
+    """Refuse what a store cannot be made of.
+
+    Raises:
+        InvalidInput: naming it.
+    """
+    if not hasattr(backend, "capabilities"):
+        raise InvalidInput(f"{kind}({backend!r}) is made of no backend: open it by {kind}.from_url(url)")
 
 
 def _content(answer: Seen | Missing | Unchanged, full: str) -> Content:

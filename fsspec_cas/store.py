@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fsspec_cas.async_store import TIMEOUT_S, AsyncStore
+from fsspec_cas.async_store import TIMEOUT_S, AsyncStore, check_backend
 from fsspec_cas.backends import Backend, backend_for, place_of, split_url
 from fsspec_cas.bridge.background import done, submit
 from fsspec_cas.bridge.drive import Inline, OnLoop
@@ -67,6 +67,7 @@ class Store:
         world: World | None = None,
         on_throttled: Callable[[], None] | None = None,
     ) -> None:
+        check_backend(backend, "Store")
         self._world = world or Machine()
         self._drive: Inline | OnLoop = Inline(self._world) if backend.blocking else OnLoop()
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)

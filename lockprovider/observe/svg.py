@@ -9,6 +9,7 @@ from html import escape
 WIDTH = 1200
 INK, FAINT, GRID, LINE, RED = "#24292f", "#6e7781", "#e7eaee", "#d0d7de", "#cf222e"
 LEAST_PX = 2.0  # what happened is seen, however short it was
+_TITLE = 80  # letters that fit, in bold and in wide fonts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,10 @@ def text(x: float, y: float, words: str, **style: str) -> str:
 
 
 def heading(title: str, words: str, colour: str = FAINT) -> list[str]:
-    """The title, and one line that says what there is to see."""
+    """The title, of which the end says most if it is too long, and one line that says what there is to see."""
+    shown = title if len(title) <= _TITLE else f"…{title[1 - _TITLE :]}"
     return [
-        text(24, 36, title, font_size="20", font_weight="bold"),
+        text(24, 36, shown, font_size="20", font_weight="bold"),
         text(24, 60, words, fill=colour, font_size="14"),
     ]
 

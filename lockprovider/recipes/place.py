@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from fsspec_cas import InvalidInput, Store, check_path, check_url
+
+T = TypeVar("T")
+
+_OLD_NAMES = {"timeout_s"}  # that `renamed` still takes
+
+
+def open_at(kind: Callable[..., T], url: str, storage_options: dict[str, Any] | None, options: Mapping[str, Any]) -> T:
+    """What this class makes of the object at a URL.
+
+    Raises:
+        InvalidUrl, InvalidInput, NotSupported: as `store_and_path`; or there is no such option.
+    """
+    known = [name for name in inspect.signature(kind).parameters if name not in ("store", "path")]
+    for name in options:
+        if name not in known and name not in _OLD_NAMES:
+            raise InvalidInput(
+                f"{name}={options[name]!r} is no option here: there are {', '.join(known)}; "
+                "what the store is opened with goes into storage_options="
+            )
+    store, path = store_and_path(url, storage_options)
+    return kind(store, path, **options)
 
 
 def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> tuple[Store, str]:

@@ -71,6 +71,9 @@ class TableSpec:
             raise InvalidRecords(f"table_type={self.table_type!r} is none: use 'copy_on_write' or 'merge_on_read'")
         if not isinstance(self.version, int) or self.version not in READABLE_VERSIONS:
             raise InvalidRecords(f"version={self.version!r} cannot be made: use 8, or 9, which Hudi 1.0 cannot open")
+        for flag in ("hive_style", "url_encode"):
+            if not isinstance(getattr(self, flag), bool):
+                raise InvalidRecords(f"{flag}={getattr(self, flag)!r} must be True or False")
         if self.bucket_by and self.buckets is None:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 

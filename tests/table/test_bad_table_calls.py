@@ -17,6 +17,7 @@ from lockprovider.table import (
     CompactEvery,
     FailedWrites,
     HeartbeatSettings,
+    HistoryGone,
     InvalidRecords,
     KeepActive,
     KeepCommits,
@@ -26,6 +27,7 @@ from lockprovider.table import (
     Table,
     TableSettings,
     TableSpec,
+    UnsupportedTable,
 )
 
 ROWS = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
@@ -80,6 +82,12 @@ MADE: list[Case] = [
     ("clustering", lambda: TableSettings(clustering=True), InvalidSettings, ["clustering=True", "ClusterEvery"]),
     ("clustering: 0", lambda: TableSettings(clustering=ClusterEvery(0)), InvalidSettings, ["commits=0"]),
     ("clustering: by", lambda: TableSettings(clustering=ClusterEvery(1, "ts")), InvalidSettings, ["sort_by='ts'"]),
+    ("clustering: by 5", lambda: TableSettings(clustering=ClusterEvery(1, 5)), InvalidSettings, ["sort_by=5"]),
+    ("archival: text", lambda: TableSettings(archival=KeepActive("x", 4)), InvalidSettings, ["='x'", "whole numbers"]),
+    ("archival: 1.5", lambda: TableSettings(archival=KeepActive(1.5, 4)), InvalidSettings, ["=1.5", "whole numbers"]),
+    ("hive_style", lambda: spec(hive_style="no"), InvalidRecords, ["hive_style='no'", "True or False"]),
+    ("url_encode", lambda: spec(url_encode=1), InvalidRecords, ["url_encode=1", "True or False"]),
+    ("table_type", lambda: spec(table_type="mor"), InvalidRecords, ["'mor'", "merge_on_read"]),
     ("check_keys", lambda: TableSettings(check_keys=1), InvalidSettings, ["check_keys=1"]),
     ("hudi", lambda: TableSettings.from_hudi({"hoodie.archive.automatic": "yes"}), InvalidSettings, ["=yes", "true"]),
     ("misses: 1.5", lambda: TableSettings.from_hudi({MISSES: "1.5"}), InvalidSettings, [f"{MISSES}=1.5", "whole"]),
@@ -99,13 +107,27 @@ def to(_: Path) -> Table:
     return TABLE
 
 
+def merged(_: Path) -> Table:
+    return MERGED
+
+
+def mode(_: Path, table: Table, settings: TableSettings) -> object:
+    """A write in a mode that is not for such a table."""
+    return Table.open(table.url, settings=settings).append(ROWS)
+
+
 TABLE: Table
+MERGED: Table
+NON_BLOCKING = TableSettings(mode=Mode.NON_BLOCKING)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _table(tmp_path_factory: pytest.TempPathFactory) -> None:
-    global TABLE  # noqa: PLW0603 - one for all cases: none of them changes it
+    global TABLE, MERGED  # noqa: PLW0603 - one for all cases: none of them changes it
     TABLE = Table.create(str(tmp_path_factory.mktemp("bad") / "t"), SPEC)
+    MERGED = Table.create(
+        str(tmp_path_factory.mktemp("bad") / "m"), spec(table_type="merge_on_read", buckets=2, ordering="id")
+    )
 
 
 CALLED: list[Case] = [
@@ -143,6 +165,31 @@ CALLED: list[Case] = [
     ("clean: nothing", lambda p: to(p).clean(KeepCommits(-1)), InvalidSettings, ["commits=-1", "nothing"]),
     ("archive: order", lambda p: to(p).archive(KeepActive(5, 5)), InvalidSettings, ["=5"]),
     ("archive: number", lambda p: to(p).archive(5), InvalidSettings, ["keep=5", "KeepActive"]),
+    ("read: columns 5", lambda p: to(p).to_pandas(columns=5), InvalidInput, ["columns=5", "names of columns"]),
+    ("count: as_of", lambda p: to(p).count(as_of=5), InvalidInput, ["5"]),
+    ("overwrite: partitions", lambda p: to(p).overwrite(ROWS, "ulm"), InvalidRecords, ["['ulm']"]),
+    ("delete: nothing", lambda p: to(p).delete(""), InvalidInput, ["''", "the end"]),
+    ("delete: column", lambda p: to(p).delete("nope = 1"), InvalidInput, ["'nope'", "city"]),
+    ("delete: none", lambda p: to(p).delete(None), InvalidRecords, ["NoneType", "DataFrame"]),
+    ("restore: none", lambda p: to(p).restore(None), InvalidInput, ["instant=None", "text"]),
+    ("restore: number", lambda p: to(p).restore(5), InvalidInput, ["instant=5", "text"]),
+    ("restore: unknown", lambda p: to(p).restore("x"), HistoryGone, ["x", "17 digits"]),
+    ("savepoint: number", lambda p: to(p).savepoint(5), InvalidInput, ["instant=5"]),
+    ("savepoint: away", lambda p: to(p).delete_savepoint(None), InvalidInput, ["instant=None"]),
+    ("roll_back: unknown", lambda p: to(p).roll_back("x"), HistoryGone, ["x", "restore"]),
+    ("buckets: text", lambda p: to(p).adopt_bucket_index("x"), InvalidRecords, ["'x'", "give 1 to"]),
+    ("cluster: by", lambda p: to(p).cluster(5), InvalidInput, ["sort_by=5", "('ts',)"]),
+    ("cluster: column", lambda p: to(p).schedule_clustering(["no"]), InvalidInput, ["['no']", "city"]),
+    ("cluster: bytes", lambda p: to(p).cluster((), "x"), InvalidInput, ["'x'"]),
+    ("cluster: small", lambda p: to(p).cluster((), 1000, -1), InvalidInput, ["-1"]),
+    ("clustering: none", lambda p: to(p).run_clustering("x"), HistoryGone, ["x", "scheduled"]),
+    ("clustering: hours", lambda p: to(p).unschedule_clustering(hours=-1), InvalidInput, ["hours=-1", "above 0"]),
+    ("clustering: neither", lambda p: to(p).unschedule_clustering(), InvalidInput, ["instant", "hours"]),
+    ("compact: no logs", lambda p: to(p).compact(), UnsupportedTable, ["copy-on-write"]),
+    ("compaction: none", lambda p: merged(p).run_compaction("x"), HistoryGone, ["x", "scheduled"]),
+    ("compaction: hours", lambda p: merged(p).unschedule_compaction(hours="x"), InvalidInput, ["hours='x'"]),
+    ("compaction: both", lambda p: merged(p).unschedule_compaction("x", hours=1), InvalidInput, ["instant", "hours"]),
+    ("non-blocking", lambda p: mode(p, TABLE, NON_BLOCKING), InvalidSettings, ["non_blocking", "cannot be had"]),
     ("add: schema", lambda p: to(p).add_columns(["n"]), InvalidRecords, ["list", "pyarrow.schema"]),
 ]
 

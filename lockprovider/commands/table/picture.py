@@ -19,7 +19,7 @@ from lockprovider.words import count, span
 BarKind = Literal["write", "replace", "clean", "rollback", "restore", "undone", "pending"]
 Holding = tuple[int, int, str]  # from, until, who
 _TOP, _LANE, _BAR, _AXIS, _LEGEND = 84, 30, 16, 34, 44
-_TICKS, _LETTERS, _SAMPLE_PX, _LAST_LABEL = 8, 14, 118, 60
+_TICKS, _LETTERS, _LAST_LABEL = 8, 14, 60
 _WAIT = "#b9d3f0"
 _COLOURS: dict[BarKind, str] = {
     "write": "#3b78c3",
@@ -117,7 +117,7 @@ def _bar(bar: Bar, lane: int, scale: Scale) -> list[str]:
         parts += _with_lock(bar, bar.held_ms, y, scale)
     if bar.savepoint:
         end = sum(scale.extent(bar.start_ms, bar.end_ms))
-        parts.append(f'<path d="M{end:.1f} {y - 4} l5 5 l-5 5 l-5 -5 z" fill="{INK}"><title>savepoint</title></path>')
+        parts.append(_savepoint(end, y - 4))
     return parts
 
 
@@ -144,21 +144,31 @@ def _rect(span_ms: tuple[int, int], y: int, look: str, scale: Scale, words: str)
 
 def _axis(scale: Scale, bottom: int) -> list[str]:
     parts: list[str] = []
+    day, last = format_ms(scale.start_ms), format_ms(scale.end_ms)
     for number in range(_TICKS + 1):
         at_ms = scale.start_ms + (scale.end_ms - scale.start_ms) * number // _TICKS
-        time = format_ms(at_ms)
-        parts += tick(scale.x(at_ms), _TOP, bottom, f"{time[8:10]}:{time[10:12]}:{time[12:14]}.{time[14:]}")
-    day = format_ms(scale.start_ms)
+        parts += tick(scale.x(at_ms), _TOP, bottom, _clock(format_ms(at_ms), days=last[:8] != day[:8]))
     return [*parts, text(24, bottom + _AXIS + 11, f"{day[:4]}-{day[4:6]}-{day[6:8]} UTC", fill=FAINT, font_size="12")]
+
+
+def _clock(time: str, *, days: bool) -> str:
+    if days:
+        return f"{time[4:6]}-{time[6:8]} {time[8:10]}:{time[10:12]}"
+    return f"{time[8:10]}:{time[10:12]}:{time[12:14]}.{time[14:]}"
 
 
 def _legend(y: int) -> list[str]:
     samples = [(_COLOURS[kind], meaning) for kind, meaning in _MEANINGS.items()]
     samples += [(_WAIT, "waits for lock"), (INK, "has the lock")]
     parts: list[str] = []
-    for number, (colour, meaning) in enumerate(samples):
-        x = 152 + number * _SAMPLE_PX
+    x = 152
+    for colour, meaning in samples:
         line = f' stroke="{FAINT}" stroke-dasharray="3 2"' if colour == _COLOURS["pending"] else f' stroke="{GRID}"'
         parts.append(f'<rect x="{x}" y="{y}" width="14" height="12" rx="2" fill="{colour}"{line}/>')
         parts.append(text(x + 20, y + 11, meaning, font_size="12"))
-    return parts
+        x += 42 + 7 * len(meaning)
+    return [*parts, _savepoint(x + 7, y + 1, ""), text(x + 20, y + 11, "savepoint", font_size="12")]
+
+
+def _savepoint(x: float, y: float, inside: str = "<title>savepoint</title>") -> str:
+    return f'<path d="M{x:.1f} {y} l5 5 l-5 5 l-5 -5 z" fill="{INK}">{inside}</path>'

@@ -28,7 +28,7 @@ from lockprovider.recipes.election.reports import Leader, LeaderChange, change_s
 from lockprovider.recipes.election.term import Term
 from lockprovider.recipes.election.work import Ending, OnDeposed, work_under
 from lockprovider.recipes.errors import NotElected
-from lockprovider.recipes.place import me, store_and_path
+from lockprovider.recipes.place import me, open_at
 from lockprovider.recipes.values import json_copy
 from lockprovider.settings import LockSettings
 
@@ -88,8 +88,7 @@ class Election:
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
         """
-        store, path = store_and_path(url, storage_options)
-        return cls(store, path, **options)
+        return open_at(cls, url, storage_options, options)
 
     def _be_new(self) -> None:
         """A candidate of its own, that was never elected."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from fsspec_cas import CasError
+from fsspec_cas.given import check_text, function
 from lockprovider.errors import LossReason, NotPicklable
 from lockprovider.lease.heartbeat import Heartbeat
 from lockprovider.recipes.election.candidate import Candidate
@@ -116,6 +117,7 @@ class Term:
         Raises:
             OutcomeUnknown, StoreError: nobody can tell; if it was not done, the term lapses.
         """
+        check_text(to, "to")
         if self._pid != os.getpid() or self._resigned:
             return
         self._resigned = True
@@ -131,6 +133,7 @@ class Term:
 
     def when_lost(self, call: Callable[[], object]) -> None:
         """Call it once the term is over, on whatever thread finds that; at once, if it is."""
+        function(call, "call", "of nothing")
         with self._telling:
             if not threading.Event.is_set(self.lost):
                 self._told.append(call)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Store
+from fsspec_cas.given import function, whole
 from lockprovider.recipes.queue.job import Job
 from lockprovider.recipes.queue.queue import Queue
 from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
@@ -118,6 +119,7 @@ class AsyncQueue:
         on_error: Callable[[AsyncJob, Exception], None] | None = None,
     ) -> Worked:
         """See `Queue.work`; `fn` is a coroutine function, and `tasks` of them run at once."""
+        function(fn, "fn", "of a job that returns a coroutine")
         worked = Worked()
 
         async def live() -> None:
@@ -137,7 +139,7 @@ class AsyncQueue:
                 worked.acked += acked
                 worked.failed += not acked
 
-        await asyncio.gather(*(live() for _ in range(tasks)))
+        await asyncio.gather(*(live() for _ in range(whole(tasks, "tasks", least=1))))
         return worked
 
     def stop(self) -> None:

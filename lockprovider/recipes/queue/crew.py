@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fsspec_cas.given import whole
+from fsspec_cas.given import function, whole
 from lockprovider.recipes.queue.job import Job
 from lockprovider.recipes.queue.reports import Worked
 
@@ -29,10 +29,10 @@ class Crew:
         on_error: OnError | None,
     ) -> None:
         self._queue = queue
-        self._fn = fn
+        self._fn = function(fn, "fn", "of a job")
         self._visible_s = visible_s
         self._until_empty = until_empty
-        self._on_error = on_error
+        self._on_error = None if on_error is None else function(on_error, "on_error", "of a job and its error")
         self._worked = Worked()
         self._guard = threading.Lock()
         self._error: BaseException | None = None

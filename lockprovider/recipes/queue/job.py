@@ -9,11 +9,12 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
-from fsspec_cas import CasError, World
-from fsspec_cas.given import seconds
-from lockprovider.recipes.errors import ClaimLost, CoordinationError
-from lockprovider.recipes.queue.contents import Claim
+from fsspec_cas import CasError, InvalidInput, World
+from fsspec_cas.given import check_text, seconds
+from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
+from lockprovider.recipes.queue.contents import Claim, Message
 from lockprovider.recipes.queue.operations import Beat, End, New
+from lockprovider.recipes.values import json_copy
 
 Do = Callable[[Any], Any]
 
@@ -22,6 +23,7 @@ _MARGIN_MAX_S = 10.0
 _BEATS = 3  # in the time of a claim
 _LINGER_S = 1.0  # of the thread, with no jobs
 _ERROR_CHARS = 500
+_BODY_BYTES = 256 << 10
 _LONGEST_DELAY_S = 300.0
 
 
@@ -73,8 +75,7 @@ class Job:
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
         """Put this message together with the ack: both are done, or neither."""
-        not_before_ms = self._world.now_ms() + int(seconds(delay_s, "delay_s") * 1000) if delay_s else 0
-        self._then.append(New(body, key, priority, not_before_ms))
+        self._then.append(new_message(self._world, body, key, priority, delay_s))
 
     def ack(self) -> None:
         """It is done: it is not delivered again.
@@ -93,8 +94,10 @@ class Job:
         Raises:
             ClaimLost, OutcomeUnknown: as `ack`.
         """
-        wait_s = min(2.0**self.attempt, _LONGEST_DELAY_S) if delay_s is None else seconds(delay_s, "delay_s")
-        delay_ms, error = int(wait_s * 1000), error[:_ERROR_CHARS]
+        wait_s = (
+            min(2.0**self.attempt, _LONGEST_DELAY_S) if delay_s is None else seconds(delay_s, "delay_s", finite=True)
+        )
+        delay_ms, error = int(wait_s * 1000), check_text(error, "error")[:_ERROR_CHARS]
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
 
     def leave(self) -> None:
@@ -109,7 +112,7 @@ class Job:
         Raises:
             ClaimLost, OutcomeUnknown: as `ack`.
         """
-        self._end(End(self.n, self.token, "bury", error=why[:_ERROR_CHARS]))
+        self._end(End(self.n, self.token, "bury", error=check_text(why, "why")[:_ERROR_CHARS]))
 
     def extend(self, visible_s: float) -> None:
         """From now on it may take so long without a heartbeat.
@@ -118,7 +121,7 @@ class Job:
             ClaimLost: another has it.
         """
         sent_s = self._world.monotonic_s()
-        visible_s = seconds(visible_s, "visible_s")
+        visible_s = seconds(visible_s, "visible_s", finite=True, above=True)
         if self._do(Beat(((self.n, self.token),), int(visible_s * 1000))):
             self.lost.set()
         self.visible_s = visible_s
@@ -145,6 +148,24 @@ class Job:
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
         self._do(end)
         self.ended = end.verb
+
+
+def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay_s: float = 0.0) -> New:
+    """A message that may be put.
+
+    Raises:
+        InvalidInput: JSON cannot say it, or it cannot be put so.
+        TooLarge: it has no room.
+    """
+    not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
+    check_text(key, "key")
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidInput(f"priority={priority!r} must be a whole number")
+    body = body if isinstance(body, bytes) else json_copy(body, "a message that is no bytes")
+    size = len(Message(0, priority, not_before_ms, 0, key, body).told().text)
+    if size > _BODY_BYTES:
+        raise TooLarge(f"a message of {size} bytes: keep it in an object of its own, and put its name")
+    return New(body, key, priority, not_before_ms)
 
 
 class ClaimHeartbeat:

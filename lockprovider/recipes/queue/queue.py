@@ -24,14 +24,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsspec_cas import InvalidInput, Machine, Store, World, check_path
-from fsspec_cas.given import seconds, whole
+from fsspec_cas.given import function, seconds, several, whole
 from lockprovider.recipes.batching import Batcher, Numbers, not_cancelled
 from lockprovider.recipes.batching.numbers import NumberOf
-from lockprovider.recipes.errors import CoordinationError, TooLarge
-from lockprovider.recipes.place import me, store_and_path
-from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Contents, Message, QueueSettings
+from lockprovider.recipes.errors import CoordinationError
+from lockprovider.recipes.place import me, open_at
+from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Contents, QueueSettings
 from lockprovider.recipes.queue.crew import Crew
-from lockprovider.recipes.queue.job import ClaimHeartbeat, Job
+from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, new_message
 from lockprovider.recipes.queue.operations import (
     UNNAMED,
     New,
@@ -46,12 +46,10 @@ from lockprovider.recipes.queue.operations import (
 )
 from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
 from lockprovider.recipes.queue.writer import QueueWriter
-from lockprovider.recipes.values import json_copy
 from lockprovider.renamed import renamed
 
 _TIMEOUT_S = 60.0
 _GCS_PACE_S = 1.0  # GCS takes about one write a second of one object
-_BODY_BYTES = 256 << 10
 _CHUNK = 1000
 _FIRST_POLL_S, _LAST_POLL_S = 0.05, 1.0
 
@@ -125,12 +123,11 @@ class Queue:
             OutcomeUnknown, StoreError: the store failed; do it again.
         """
         kept = QueueSettings(
-            seconds(visible_s, "visible_s"),
+            seconds(visible_s, "visible_s", finite=True, above=True),
             whole(max_attempts, "max_attempts", least=1),
             whole(max_bytes, "max_bytes", least=4096),
         )
-        store, path = store_and_path(url, storage_options)
-        queue = cls(store, path, **options)
+        queue: Queue = open_at(cls, url, storage_options, options)
         made = queue._writer.create(Contents(queue.world.new_id(), kept))
         there = queue._writer.read()[0].settings
         if not made and there != kept:
@@ -144,8 +141,7 @@ class Queue:
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
         """
-        store, path = store_and_path(url, storage_options)
-        return cls(store, path, **options)
+        return open_at(cls, url, storage_options, options)
 
     def put(
         self,
@@ -173,7 +169,7 @@ class Queue:
             OutcomeUnknown: nobody can tell; with a producer or `dedupe`, put it again.
             NoQueue, StoreError: nothing was put.
         """
-        given = self._new(body, key, priority, delay_s)
+        given = new_message(self.world, body, key, priority, delay_s)
         return self._receipt(self._putting(given, producer, seq, dedupe, fence))
 
     def put_many(
@@ -188,8 +184,10 @@ class Queue:
         """
         receipts: list[Receipt] = []
         waiting: deque[tuple[Put, Future[Any]]] = deque()
-        for number, body in enumerate(bodies, 1):
-            given = self._new(body, "" if key is None else key(body), 0, 0.0)
+        if key is not None:
+            function(key, "key", "of a message, that returns its key")
+        for number, body in enumerate(several(bodies, "bodies", "messages"), 1):
+            given = new_message(self.world, body, "" if key is None else key(body))
             waiting.append(self._putting(given, producer, None if producer is None else number, None, None))
             if len(waiting) >= _CHUNK:
                 receipts.append(self._receipt(waiting.popleft()))
@@ -197,7 +195,7 @@ class Queue:
 
     def last_seq(self, producer: str) -> int:
         """The last number that was put as this producer; 0 if there is none. Where to go on after a crash."""
-        return self._writer.read()[0].producers.get(producer, (0, 0, ""))[0]
+        return self._writer.read()[0].producers.get(_name(producer, "producer"), (0, 0, ""))[0]
 
     @renamed(timeout_s="timeout")
     def claim(self, *, visible_s: float | None = None, timeout: float = 0.0) -> Job | None:
@@ -208,7 +206,8 @@ class Queue:
             NoQueue, StoreError, OutcomeUnknown: the store failed. What may have been claimed lapses.
             MalformedObject: the object is no queue, or a segment that it names is not there or is none.
         """
-        visible_ms = int(seconds(self._visible_s() if visible_s is None else visible_s, "visible_s") * 1000)
+        visible_s = self._visible_s() if visible_s is None else visible_s
+        visible_ms = int(seconds(visible_s, "visible_s", finite=True, above=True) * 1000)
         deadline_s, poll_s = self.world.monotonic_s() + seconds(timeout), _FIRST_POLL_S
         while True:
             began_s = self.world.monotonic_s()
@@ -229,6 +228,11 @@ class Queue:
 
     def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
         """One message after another, until `stop`, or until there is none; leave each with `with`."""
+        if visible_s is not None:
+            seconds(visible_s, "visible_s", finite=True, above=True)
+        return self._jobs(visible_s, until_empty=until_empty)
+
+    def _jobs(self, visible_s: float | None, *, until_empty: bool) -> Iterator[Job]:
         while not self._stopping.is_set():
             job = self.claim(visible_s=visible_s, timeout=0.0 if until_empty else _LAST_POLL_S)
             if job is not None:
@@ -285,7 +289,9 @@ class Queue:
 
     def redrive(self, numbers: Iterable[int] | None = None) -> int:
         """Deliver dead letters again, those of these numbers or all, as if they were new; how many."""
-        done: int = self._batcher.do(Redrive(None if numbers is None else tuple(numbers)))
+        chosen = None if numbers is None else several(numbers, "numbers", "the numbers of dead letters")
+        named = None if chosen is None else tuple(whole(n, "number", least=1) for n in chosen)
+        done: int = self._batcher.do(Redrive(named))
         return done
 
     def purge(self, *, expected: int) -> int:
@@ -312,8 +318,9 @@ class Queue:
     @renamed(timeout_s="timeout")
     def close(self, timeout: float | None = None) -> None:
         """Take nothing more, and return once what waits is written."""
+        limit_s = None if timeout is None else seconds(timeout)
         self.stop()
-        self._batcher.close(timeout)
+        self._batcher.close(limit_s)
 
     def __enter__(self) -> Queue:
         return self
@@ -339,18 +346,6 @@ class Queue:
     def _visible_s(self) -> float:
         return self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
 
-    def _new(self, body: Any, key: str, priority: int, delay_s: float) -> New:
-        not_before_ms = self.world.now_ms() + int(seconds(delay_s, "delay_s") * 1000) if delay_s else 0
-        if not isinstance(key, str):
-            raise InvalidInput(f"key={key!r} must be text")
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise InvalidInput(f"priority={priority!r} must be a whole number")
-        body = body if isinstance(body, bytes) else json_copy(body, "a message that is no bytes")
-        size = len(Message(0, priority, not_before_ms, 0, key, body).told().text)
-        if size > _BODY_BYTES:
-            raise TooLarge(f"a message of {size} bytes: keep it in an object of its own, and put its name")
-        return New(body, key, priority, not_before_ms)
-
     def _putting(
         self, new: New, producer: str | None, seq: int | None, dedupe: str | None, fence: Any
     ) -> tuple[Put, Future[Any]]:
@@ -358,10 +353,11 @@ class Queue:
             raise InvalidInput("give a producer with its seq, or dedupe, or neither")
         epoch = 0 if fence is None else whole(getattr(fence, "epoch", fence), "fence", least=1)
         if dedupe is not None:
+            _name(dedupe, "dedupe")
             put = Put(new, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch)
             return put, self._batcher.submit(put)
-        if producer is not None and (not producer or producer.startswith(UNNAMED)):
-            raise InvalidInput(f"producer={producer!r} must be a name that does not begin with {UNNAMED!r}")
+        if producer is not None:
+            _name(producer, "producer")
         name = producer or f"{UNNAMED}{self._client}"
         if producer is not None and producer not in self._known:
             self._known[producer] = self.last_seq(producer)
@@ -378,6 +374,12 @@ class Queue:
         result = self._batcher.wait(answer)
         self._acknowledged.append((put.producer, put.seq))
         return Receipt(result.n, again=True) if isinstance(result, Was) else Receipt(result)
+
+
+def _name(given: Any, what: str) -> str:
+    if not isinstance(given, str) or not given or given.startswith(UNNAMED):
+        raise InvalidInput(f"{what}={given!r} must be a name that does not begin with {UNNAMED!r}")
+    return given
 
 
 def _numbered(operation: QueueOperation) -> NumberOf | None:

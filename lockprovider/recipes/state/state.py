@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from fsspec_cas import InvalidInput, Lost, Machine, OutcomeUnknown, Store, World, check_path
-from fsspec_cas.given import seconds, whole
+from fsspec_cas.given import check_text, seconds, whole
 from lockprovider.client.inspect import break_lock, look
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import NoRevision, StateConflict
-from lockprovider.recipes.place import store_and_path
+from lockprovider.recipes.place import open_at
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update, epoch_of
 from lockprovider.recipes.state.codecs import Codec, codec_of
 from lockprovider.recipes.state.difference import Difference, difference
@@ -107,8 +107,7 @@ class State(Generic[V]):
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
         """
-        store, path = store_and_path(url, storage_options)
-        return cls(store, path, **options)
+        return open_at(cls, url, storage_options, options)
 
     @property
     def store(self) -> Store:
@@ -171,6 +170,7 @@ class State(Generic[V]):
             StateConflict: it was changed since it was read; nothing was written.
             OutcomeUnknown, Unavailable: as `update`.
         """
+        check_text(reason, "reason")
         with self._writer.new_lock().acquire(timeout) as lease:
             edit = Edit(lease, self._revision(self._batcher.do(self._beginning(lease.epoch, reason))))
             yield edit
@@ -183,6 +183,7 @@ class State(Generic[V]):
         Raises:
             StoreError: the store did not answer.
         """
+        whole(limit, "limit")
         now, _ = self._file.read()
         found: list[Revision[V]] = []
         while now is not None and len(found) < limit:
@@ -196,8 +197,9 @@ class State(Generic[V]):
         Raises:
             NoRevision: there is none, or it was trimmed.
         """
+        whole(serial, "serial")
         now, _ = self._file.read()
-        if now is not None and whole(serial, "serial") <= now.serial:
+        if now is not None and serial <= now.serial:
             then = now if now.serial == serial else self._file.at(now.lineage, serial)
             if then is not None:
                 return self._revision(then)
@@ -241,6 +243,8 @@ class State(Generic[V]):
             StateConflict: it has changed since; nothing was broken.
             OutcomeUnknown: look again.
         """
+        if not isinstance(shown, Editor):
+            raise InvalidInput(f"shown={shown!r} must be what who() has returned")
         if shown.status.record is None:
             return
         outcome = break_lock(self._store, self._file.lock_path, shown.status, self.world).outcome
@@ -256,6 +260,8 @@ class State(Generic[V]):
             OutcomeUnknown: it still cannot be told.
             InvalidInput: it is of something else.
         """
+        if not isinstance(error, OutcomeUnknown):
+            raise InvalidInput(f"error={error!r} must be the OutcomeUnknown that a write has raised")
         if error.outcome is None or error.outcome.data is None or error.outcome.write.path != self.path:
             raise InvalidInput(f"this error is of no write of {self.path!r}: {error}")
         turn = self._file.settle(error.outcome, self.world.monotonic_s() + self._timeout_s)
@@ -264,7 +270,7 @@ class State(Generic[V]):
     @renamed(timeout_s="timeout")
     def close(self, timeout: float | None = None) -> None:
         """Take no more updates, and return once those that wait are written."""
-        self._batcher.close(timeout)
+        self._batcher.close(None if timeout is None else seconds(timeout))
 
     def __enter__(self) -> State[V]:
         return self
@@ -283,13 +289,13 @@ class State(Generic[V]):
             made = fn(self._value(stored))
             return made if isinstance(made, NotChanged) else self.codec.encode(made)
 
-        return Update(next_value, epoch_of(fence), reason)
+        return Update(next_value, epoch_of(fence), check_text(reason, "reason"))
 
     def _putting(self, value: V, expected: int | None, fence: Any, reason: str) -> Update:
         if expected is not None:
             whole(expected, "expected")
         encoded = self.codec.encode(value)
-        return Update(lambda _: encoded, epoch_of(fence), reason, expected)
+        return Update(lambda _: encoded, epoch_of(fence), check_text(reason, "reason"), expected)
 
     def _beginning(self, epoch: int, reason: str) -> BeginEdit:
         value = None if self._default is None else self.codec.encode(self._default())

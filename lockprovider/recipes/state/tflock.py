@@ -37,10 +37,10 @@ from fsspec_cas import (
     check_path,
     require_safe_for_locks,
 )
-from fsspec_cas.given import seconds
+from fsspec_cas.given import check_text, seconds
 from fsspec_cas.send.retry import delay_s
 from lockprovider.recipes.errors import StateConflict, StateLocked
-from lockprovider.recipes.place import me, store_and_path
+from lockprovider.recipes.place import me, open_at
 
 _TIMEOUT_S = 60.0
 _SUFFIX = ".tflock"
@@ -76,8 +76,7 @@ class TfLock:
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
         """
-        store, path = store_and_path(url, storage_options)
-        return cls(store, path, **options)
+        return open_at(cls, url, storage_options, options)
 
     def shown(self) -> TfLockFile | None:
         """Who has it; None: nobody.
@@ -96,6 +95,8 @@ class TfLock:
             OutcomeUnknown: the store was silent, and the file may yet come to be: look with `shown`, and unlock it.
             StoreError: it was not taken.
         """
+        check_text(operation, "operation")
+        check_text(info, "info")
         folder = self.path.rpartition("/")[0]
         require_safe_for_locks(self._store.below(folder) if folder else self._store)
         deadline_s, tries = self.world.monotonic_s() + seconds(timeout), 0
@@ -130,6 +131,8 @@ class TfLock:
             StateConflict: another has it by now; it was left.
             NotSupported, StoreError: it was not removed.
         """
+        if not isinstance(shown, TfLockFile):
+            raise InvalidInput(f"shown={shown!r} must be what shown() or acquire() has returned")
         deadline_s = self.world.monotonic_s() + self._timeout_s
         tries = 0
         while True:

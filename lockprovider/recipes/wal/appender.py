@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Bytes, CasError, InvalidInput, check_bytes
-from fsspec_cas.given import whole
+from fsspec_cas.given import several, whole
 from lockprovider.recipes.batching import Batcher, not_cancelled
 from lockprovider.recipes.errors import CoordinationError, TooLarge
 from lockprovider.recipes.wal.appending import UNNAMED, Append, LogOperation, Resign
@@ -109,7 +109,7 @@ class Appender:
             whole(first, "first", least=1)
         told: list[Appended] = []
         waiting: list[Future[Appended]] = []
-        for n, data in enumerate(records):
+        for n, data in enumerate(several(records, "records", "bytes")):
             waiting.append(self.append_later(data, seq=None if first is None else first + n))
             if len(waiting) >= _CHUNK:
                 told += [self._batcher.wait(one) for one in waiting]

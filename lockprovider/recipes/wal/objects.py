@@ -32,7 +32,7 @@ from lockprovider.recipes.wal.reports import Position
 from lockprovider.recipes.wal.seek import last_slot
 from lockprovider.recipes.wal.slot import NOT_YET, Head, Slot, decode_slot
 
-_READER = re.compile(r"[\w-][\w.-]*")
+_READER = re.compile(r"[\w-][\w.-]{0,199}")
 _KEPT = 65536  # versions of places that are remembered
 _HINT_EVERY = 64  # slots
 
@@ -200,7 +200,7 @@ class LogObjects:
     def reader_path(self, name: str) -> str:
         """Where a reader's position is."""
         if not isinstance(name, str) or not _READER.fullmatch(name):
-            raise InvalidInput(f"name={name!r} must be letters, digits, and any of - _ .")
+            raise InvalidInput(f"name={name!r} must be letters, digits, and any of - _ . (200 at most)")
         return f"{self.path}/readers/{name}"
 
     # -- both ----------------------------------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ class LogReader:
             InvalidInput: the position is before the one that was committed.
             OutcomeUnknown, StoreError: do it again.
         """
+        if not isinstance(position, Position):
+            raise InvalidInput(f"position={position!r} must be a position: of a batch, or Position.parse(text)")
         if position < self.position:
             raise InvalidInput(f"position={position} is before {self.position}, which is committed: readers only go on")
         self._write(position)

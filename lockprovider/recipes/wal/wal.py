@@ -27,7 +27,7 @@ from fsspec_cas import Bytes, InvalidInput, Machine, Store, World, check_path
 from fsspec_cas.given import seconds, whole
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.place import store_and_path
+from lockprovider.recipes.place import open_at
 from lockprovider.recipes.wal.appender import Appender, Leader
 from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation
 from lockprovider.recipes.wal.manifest import RETAIN, SLOTS, LogManifest
@@ -106,8 +106,7 @@ class Wal:
             whole(slots, "slots", least=1)
         if retain not in RETAIN:
             raise InvalidInput(f"retain={retain!r} must be one of {', '.join(RETAIN)}")
-        store, path = store_and_path(url, storage_options)
-        log = cls(store, path, **options)
+        log: Wal = open_at(cls, url, storage_options, options)
         made = log._objects.create(LogManifest(log.world.new_id(), slots, retain))
         there = log._objects.manifest(fresh=True)
         if not made and (there.slots, there.retain) != (slots, retain):
@@ -122,8 +121,7 @@ class Wal:
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
         """
-        store, path = store_and_path(url, storage_options)
-        return cls(store, path, **options)
+        return open_at(cls, url, storage_options, options)
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +267,7 @@ class Wal:
 
     def close(self, timeout: float | None = None) -> None:
         """Take nothing more, and return once what waits is written, or after so many seconds."""
-        self._batcher.close(timeout)
+        self._batcher.close(None if timeout is None else seconds(timeout))
 
     def __enter__(self) -> Wal:
         return self

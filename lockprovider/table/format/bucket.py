@@ -59,8 +59,8 @@ class BucketIndex:
         strange = sorted(set(self.fields) - set(key_fields))
         if strange:
             raise InvalidRecords(f"buckets cannot be told by {strange}: name columns of the record key {[*key_fields]}")
-        if not 1 <= self.buckets <= MOST_BUCKETS:
-            raise InvalidRecords(f"{self.buckets} buckets cannot be had: give 1 to {MOST_BUCKETS}")
+        if not isinstance(self.buckets, int) or not 1 <= self.buckets <= MOST_BUCKETS:
+            raise InvalidRecords(f"{self.buckets!r} buckets cannot be had: give 1 to {MOST_BUCKETS}")
         return self
 
     def named_by(self, file_id: str) -> int | None:

@@ -31,6 +31,7 @@ from pyarrow import fs as arrow_fs
 from pyarrow import types
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.given import several
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
 from lockprovider.table.files.base_file import check_calendar, conform
 from lockprovider.table.files.log_file import columns_to_merge
@@ -93,6 +94,8 @@ def plan_scan(
     """
     if isinstance(partitions, str):
         raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
+    if columns is not None:
+        several(columns, "columns", "names of columns")
     full = hudi_schema.with_meta(schema)
     wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)

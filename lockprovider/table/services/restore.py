@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fsspec_cas.given import check_text
 from lockprovider import Lease
 from lockprovider.table.errors import HistoryGone, UnsupportedTable
 from lockprovider.table.format.instant import Action, Instant, InstantState
@@ -54,6 +55,7 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
         UnsupportedTable: the table cannot be written here.
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
+    check_text(instant, "instant")
     check_writable(table.config())
     with table.lock.acquire() as lease:
         archive_removal.finish_removal(table, lease)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fsspec_cas.given import check_text
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, names_by_partition
@@ -43,6 +44,8 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
         UnsupportedTable: the table cannot be written here.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
+    if instant is not None:
+        check_text(instant, "instant")
     check_writable(table.config())
     with table.lock.acquire() as lease:
         archive_removal.finish_removal(table, lease)
@@ -66,6 +69,7 @@ def delete_savepoint(table: TableContext, instant: str) -> bool:
     Raises:
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
+    check_text(instant, "instant")
     with table.lock.acquire():
         mine = [i for i in table.timeline().instants if i.action is Action.SAVEPOINT and i.begin == instant]
         for state in sorted(mine, key=lambda i: not i.is_completed):

@@ -43,7 +43,7 @@ class TableContext:
     def __init__(
         self,
         store: Store,
-        url: str,
+        url: str = "",
         *,
         storage_options: dict[str, Any] | None = None,
         settings: TableSettings | None = None,
@@ -51,6 +51,8 @@ class TableContext:
         world: World | None = None,
         audit: AuditLog | None = None,
     ) -> None:
+        if not isinstance(store, Store) or not url:
+            raise InvalidSettings(f"Table({store!r}, ...) is made of a store and its URL: use Table.open(url)")
         if not callable(watcher):
             raise InvalidSettings(f"watcher={watcher!r} must be a function of a TableEvent")
         if store.kind == "local" and "://" not in url and not url.startswith("/"):

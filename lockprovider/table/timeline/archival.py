@@ -55,11 +55,12 @@ class KeepActive:
     @property
     def fault(self) -> str:
         """The sentence that says why it cannot be; empty if it can."""
-        if 1 <= self.least < self.most:
+        whole = all(isinstance(one, int) and not isinstance(one, bool) for one in (self.least, self.most))
+        if whole and 1 <= self.least < self.most:
             return ""
         return (
-            f"hoodie.keep.min.commits={self.least} and hoodie.keep.max.commits={self.most} cannot be: "
-            "keep at least one commit, and let the second be greater than the first"
+            f"hoodie.keep.min.commits={self.least!r} and hoodie.keep.max.commits={self.most!r} cannot be: "
+            "give whole numbers, keep at least one commit, and let the second be greater than the first"
         )
 
 

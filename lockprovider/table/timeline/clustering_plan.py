@@ -51,7 +51,11 @@ class ClusteringRule:
         Raises:
             InvalidInput: one of them cannot be.
         """
-        if isinstance(sort_by, str) or not all(isinstance(name, str) for name in sort_by):
+        if (
+            isinstance(sort_by, str)
+            or not isinstance(sort_by, Iterable)
+            or not all(isinstance(name, str) for name in sort_by)
+        ):
             raise InvalidInput(f"sort_by={sort_by!r} must be names of columns, e.g. sort_by=('ts',)")
         target = whole(target_file_bytes, "target_file_bytes", least=1)
         small = (

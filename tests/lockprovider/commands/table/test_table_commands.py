@@ -292,6 +292,18 @@ def test_of_the_timeline_the_latest_are_drawn_each_lane_named_once_and_no_label_
     assert widest + 45 < WIDTH, "a time has 12 letters of 7 pixels, half of them to the right of its line"
 
 
+def test_days_are_told_apart_and_a_long_title_shows_its_end() -> None:
+    day_ms = 86_400_000
+    bars = [Bar(0, 5, "write", "a"), Bar(2 * day_ms, 2 * day_ms + 9, "clean", "b", savepoint=True)]
+    picture = draw_timeline(bars, f"trips at s3://bucket/{'folder/' * 30}trips")
+    texts = [text.text or "" for text in ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]  # noqa: S314
+    assert texts[0].startswith("…")
+    assert texts[0].endswith("folder/trips")
+    assert len(texts[0]) == 80
+    assert {"01-01 00:00", "01-02 00:00", "01-03 00:00"} <= {*texts}
+    assert "savepoint" in texts
+
+
 def titles_of(svg: Path) -> list[str]:
     root = ET.fromstring(svg.read_text())  # noqa: S314 - our own
     return [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]

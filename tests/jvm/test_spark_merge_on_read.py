@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from table.mor_tables import COLUMNS, KINDS, Row, a_table, by_hudi_rs, content, keys, log_files, rows
 
-from jvm.spark import SHARED
-from lockprovider.table.files import write_log
+from jvm.spark import SHARED, HudiError
+from lockprovider.table import Table, TableSpec
+from lockprovider.table.engines import arrow
+from lockprovider.table.files import group_writer, write_log
+from lockprovider.table.format import data_files
 from lockprovider.table.format.instant import Action
 
 if TYPE_CHECKING:
@@ -17,9 +22,9 @@ if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
 
     from jvm.spark import HudiSpark
-    from lockprovider.table import Table
 
 pytestmark = pytest.mark.jvm
+MERGE_ON_READ: dict[str, Any] = {"table_type": "merge_on_read"}
 OPTIMIZED = {"hoodie.datasource.query.type": "read_optimized"}
 
 
@@ -78,3 +83,44 @@ def test_they_run_our_plan_of_a_compaction_and_we_theirs(hudi: HudiSpark, seawee
     assert table.run_compaction(planned).log_files == 2
     found = content(table)
     assert theirs(hudi, table) == theirs(hudi, table, **OPTIMIZED) == found == content(table, read_optimized=True)
+
+
+def test_m5_twin_that_gives_deletes_another_type_than_the_column_has_fails_their_readers(
+    hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = pa.schema([("id", pa.int64()), ("ts", pa.int32())])
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", columns, ("id",), ordering="ts", **MERGE_ON_READ))
+    given = pa.table({"id": [1, 2], "ts": [5, 5]}, schema=columns)
+    table.upsert(given)
+    table.delete(given.slice(1).select(["id"]))
+    assert hudi.read(table.url, ["id"]) == [(1,)]
+    monkeypatch.setattr(write_log, "wrapper_of", lambda kind: "LongWrapper")
+    table.delete(given.slice(0, 1).select(["id"]))
+    with pytest.raises(HudiError, match="ClassCastException"):
+        hudi.read(table.url, ["id"])
+
+
+def test_m6_twin_that_writes_a_row_without_an_ordering_value_fails_their_readers(
+    hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = a_table(tmp_path / "t", "by event")
+    table.upsert(rows((1, "a", "x", 10)))
+    for module in (arrow, group_writer, write_log):
+        monkeypatch.setattr(module, "refuse_unordered", lambda *_: None)
+    table.upsert(rows((1, "a", "y", 0)).set_column(3, "ts", pa.nulls(1, pa.int64())))
+    assert content(table) == by_hudi_rs(table) == [(1, "a", "x", 10)]
+    with pytest.raises(HudiError, match="ClassCastException"):
+        theirs(hudi, table)
+
+
+def test_m7_twin_whose_log_is_named_with_letters_is_not_seen_by_their_readers(
+    hudi: HudiSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = a_table(tmp_path / "t", "by event")
+    table.upsert(rows((1, "a", "x", 10)))
+    lettered = data_files._LOG_FILE.pattern.replace("[0-9]+-[0-9]+-[0-9]+", "[a-z0-9]+-[0-9]+-[0-9]+")
+    monkeypatch.setattr(data_files, "_LOG_FILE", re.compile(lettered))
+    monkeypatch.setattr(arrow, "_TASK", "task-0-0")
+    table.upsert(rows((1, "a", "y", 11)))
+    assert content(table) == [(1, "a", "y", 11)]
+    assert theirs(hudi, table) == [(1, "a", "x", 10)], "silently the old row"

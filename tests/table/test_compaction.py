@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from lockprovider.table import (
     WriteConflict,
 )
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format.data_files import data_file_at
+from lockprovider.table.format.data_files import data_file_at, parse_log_file
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.rewrite import compaction
@@ -106,9 +107,7 @@ def test_m8_a_write_that_was_begun_before_and_completes_after_it_stays(table: Ta
     assert content(table) == by_hudi_rs(table) == content(table, read_optimized=True) == expected
 
 
-def test_m8_twin_a_plan_with_a_log_that_is_not_completed_loses_nothing_here_as_it_is_never_planned(
-    table: Table,
-) -> None:
+def test_m8_a_log_that_is_not_completed_is_in_no_plan(table: Table) -> None:
     changed(table)
     txn = table.transaction()
     engine.write(txn, upserts=rows((1, "a", "pending", 8)))
@@ -118,6 +117,29 @@ def test_m8_twin_a_plan_with_a_log_that_is_not_completed_loses_nothing_here_as_i
     assert planned
     assert not [name for name in planned if txn.begin in name]
     txn.rollback()
+
+
+def test_m8_twin_that_plans_it_keeps_the_rows_of_a_write_that_was_taken_back(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = changed(table)
+    txn = table.transaction()
+    engine.write(txn, upserts=rows((1, "a", "pending", 8)))
+    (pending,) = (Path(path).name for path in log_files(table) if txn.begin in path)
+    planned = compaction._planned
+
+    def with_it(*given: Any) -> Any:
+        file = parse_log_file(pending)
+        assert file is not None
+        return tuple(
+            replace(one, logs=(*one.logs, pending)) if one.file_id == file.file_id else one for one in planned(*given)
+        )
+
+    monkeypatch.setattr(compaction, "_planned", with_it)
+    table.compact()
+    txn.rollback()
+    assert content(table) == by_hudi_rs(table) != seen
+    assert (1, "a", "pending", 8) in content(table)
 
 
 def test_a_group_of_one_plan_is_in_no_other(table: Table) -> None:

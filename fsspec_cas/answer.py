@@ -87,7 +87,11 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The bytes of an object and their version, out of one response."""
+    """The bytes of an object and their version, out of one response.
+
+    >>> Content(b"1", Version("s3", '"etag"')).version.token
+    '"etag"'
+    """
 
     data: bytes
     version: Version
@@ -100,6 +104,12 @@ class Info:
     `modified_ms` and `answered_ms` are the store's own clock, epoch ms: when the object was written, and when this was
     said (over HTTP cut down to a whole second). `metadata` is what the object's writer gave, without the identity of
     the write. None where the store does not say.
+
+    >>> store = Store.from_url("memory://docs/store")
+    >>> version = store.put_if_absent("a", b"1", content_type="text/plain").unwrap()
+    >>> info = store.head("a")
+    >>> info.size, info.content_type
+    (1, 'text/plain')
     """
 
     path: str
@@ -114,7 +124,13 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object in a listing. `modified_ms` is the store's clock, epoch ms; `version` is None where none is listed."""
+    """One object in a listing. `modified_ms` is the store's clock, epoch ms; `version` is None where none is listed.
+
+    >>> store = Store.from_url("memory://docs/store")
+    >>> version = store.put_if_absent("days/mon", b"rows").unwrap()
+    >>> [(entry.path, entry.size) for entry in store.list("days/")]
+    [('days/mon', 4)]
+    """
 
     path: str
     size: int

@@ -36,6 +36,10 @@ class AsyncStore:
     """Conditional writes below one root, for async callers.
 
     Bound to the event loop it is first used on; close it there (`async with`). Paths are relative to the root.
+
+    >>> store = AsyncStore.from_url("memory://docs/store")
+    >>> outcome = await store.put_if_absent("a", b"1")
+    >>> version = outcome.unwrap()
     """
 
     def __init__(
@@ -65,20 +69,34 @@ class AsyncStore:
             InvalidUrl: the URL cannot be understood.
             InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
+
+        >>> AsyncStore.from_url("playground", auto_mkdir=True)
+        <AsyncStore 'file:///.../playground'>
         """
         fs, root = split_url(url, storage_options, options)
         return cls(off_thread(backend_for(fs)), root)
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> AsyncStore:
-        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
+        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used.
+
+        >>> import fsspec
+        >>> AsyncStore.from_filesystem(fsspec.filesystem("memory"), "/docs/store")
+        <AsyncStore 'memory:///docs/store'>
+        """
         return cls(off_thread(backend_for(fs)), root)
 
     def __repr__(self) -> str:
         return f"<AsyncStore {url_of(self.backend.name, self.root)!r}>"
 
     def below(self, folder: str) -> AsyncStore:
-        """The same store, rooted one folder deeper."""
+        """The same store, rooted one folder deeper.
+
+        >>> outcome = await store.below("folder").put_if_absent("b", b"2")
+        >>> info = await store.head("folder/b")
+        >>> info.version == outcome.unwrap()
+        True
+        """
         root, drive = self._below(folder), self._drive
         return AsyncStore(self.backend, root, world=self._world, drive=drive, on_throttled=self._on_throttled)
 
@@ -99,6 +117,10 @@ class AsyncStore:
         Raises:
             ObjectNotFound: there is none.
             StoreError: the store did not answer, or refused access.
+
+        >>> content = await store.read("a")
+        >>> content.data, content.version == version
+        (b'1', True)
         """
         full = self._full(path)
         answer = await self._sender.get(full, None, timeout)
@@ -111,6 +133,9 @@ class AsyncStore:
 
         `known` is what was read before: while it still is the object, it is given back, and no body is moved, where the
         store can.
+
+        >>> await store.read_or_none("nothing") is None
+        True
         """
         try:
             if known is None:
@@ -120,7 +145,11 @@ class AsyncStore:
             return None
 
     async def read_if_changed(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Content | None:
-        """The object if it is not at `version` any more, else None; then no body was moved, where the store can."""
+        """The object if it is not at `version` any more, else None; then no body was moved, where the store can.
+
+        >>> await store.read_if_changed("a", version) is None
+        True
+        """
         full, version = self._full(path), self._own(version)
         answer = await self._sender.get(full, version, timeout)
         if isinstance(answer, Unchanged) or (isinstance(answer, Seen) and answer.version == version):
@@ -132,6 +161,10 @@ class AsyncStore:
 
         Raises:
             ObjectNotFound: there is none.
+
+        >>> info = await store.head("a")
+        >>> info.size, info.version == version
+        (1, True)
         """
         full = self._full(path)
         answer = await self._sender.head(full, timeout)
@@ -174,6 +207,10 @@ class AsyncStore:
             InvalidInput: an argument that this kind of store does not take; nothing was sent.
             NotSupported: local files keep bytes alone, and memory no more than content type and metadata.
             StoreError: the store did not do it, and no copy of this write can still arrive.
+
+        >>> outcome = await store.put_if_absent("a", b"mine")
+        >>> outcome.current == version
+        True
         """
         attributes = self._attributes(content_type, metadata, own)
         write = self._new_write(path, ABSENT, create_once=create_once, attributes=attributes)
@@ -195,6 +232,10 @@ class AsyncStore:
 
         Where versions are not unique (S3), an object that went A-B-A is "still at A"; write bytes that never repeat.
         The other arguments are those of `put_if_absent`; of what is replaced none is kept.
+
+        >>> outcome = await store.put_if_match("a", b"2", version)
+        >>> outcome.unwrap() == version
+        False
         """
         attributes = self._attributes(content_type, metadata, own)
         write = self._new_write(path, self._own(version), create_once=False, attributes=attributes)
@@ -223,6 +264,9 @@ class AsyncStore:
 
         Raises:
             InvalidInput: the store does not take parts of this size, or one of the other arguments.
+
+        >>> async with store.open_exclusive("large") as out:
+        ...     taken = await out.write(b"many rows")
         """
         attributes = self._attributes(content_type, metadata, own)
         write = self._new_write(path, ABSENT, create_once=create_once, attributes=attributes)
@@ -233,6 +277,13 @@ class AsyncStore:
         """Take up a write whose outcome was unknown: look again, and re-send it under its own condition.
 
         What cannot be sent again (a stream) is only looked for. A delete whose object is gone stays unknown.
+
+        >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
+        >>> lossy = Faulty(store.backend, {"put": [LoseAnswer()], "head": [LoseRequest()] * 99})
+        >>> unknown = await type(store)(lossy, store.root).put_if_absent("b", b"1", timeout=0.05)
+        >>> outcome = await store.resolve(unknown)
+        >>> isinstance(outcome, Won)
+        True
         """
         return await self._sender.resume(unknown, timeout)
 
@@ -244,6 +295,10 @@ class AsyncStore:
 
         Raises:
             NotSupported: this store has no conditional delete; nothing was deleted.
+
+        >>> outcome = await store.delete_if_match("a", version)
+        >>> outcome.unwrap() == version
+        True
         """
         full, version = self._full(path), self._own(version)
         if not self.capabilities.delete_match:
@@ -251,7 +306,10 @@ class AsyncStore:
         return await self._sender.write(Write(full, version, self._world.new_id(), removes=True), None, timeout)
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:
-        """Remove the object, whatever it is; one that is not there is fine."""
+        """Remove the object, whatever it is; one that is not there is fine.
+
+        >>> await store.delete("a")
+        """
         full = self._full(path)
         await self._sender.repeat(full, lambda left: self.backend.delete(full, None, timeout_s=left), timeout)
 
@@ -260,6 +318,8 @@ class AsyncStore:
 
         Raises:
             StoreError: some may be gone, and some not; may be repeated.
+
+        >>> await store.delete_all(["a", "never there"])
         """
         left = [check_path(path) for path in paths]
         if hasattr(type(self.backend), "delete_batch"):
@@ -286,6 +346,9 @@ class AsyncStore:
 
         Only those after `start_after` and before `stop_at`; no page beyond `stop_at` is asked for. A listing of several
         pages is not one moment of the store.
+
+        >>> [entry.path for entry in await store.list("")]
+        ['a']
         """
         full = self._below(prefix)
         after = None if start_after is None else self._below(start_after)
@@ -314,6 +377,8 @@ class AsyncStore:
             NotBytes: `fn` returned something else than bytes; nothing was written.
             OutcomeUnknown: the answer to the write was lost and could not be settled.
             Unavailable: still losing races at the timeout.
+
+        >>> newer = await store.update("a", lambda old: b"%d" % (int(old or 0) + 1))
         """
         deadline = self._world.monotonic_s() + seconds(timeout)
         if not callable(fn):

@@ -18,6 +18,10 @@ class Capabilities:
         keeps_write_id: the identity of a write is stored with the object, so a lost answer can be settled.
         own_clock: a look (`head`) says when the object was written and when it was asked, by the store's own clock.
         writes_per_s: how often one object may be overwritten, or None where no limit is documented.
+
+    >>> can = Store.from_url("memory://docs/store").capabilities
+    >>> can.create, can.unique_versions
+    (True, True)
     """
 
     create: bool
@@ -30,5 +34,9 @@ class Capabilities:
     writes_per_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The capabilities as a JSON-able mapping."""
+        """The capabilities as a JSON-able mapping.
+
+        >>> can.to_json()["delete_match"]
+        True
+        """
         return asdict(self)

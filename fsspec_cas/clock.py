@@ -14,46 +14,94 @@ from typing import Protocol
 
 
 class World(Protocol):
-    """What code may ask of its surroundings."""
+    """What code may ask of its surroundings.
+
+    >>> from fsspec_cas.testing import ManualClock
+    >>> clock: World = ManualClock(now_s=0.0)
+    """
 
     def now_ms(self) -> int:
-        """Wall clock, epoch ms, UTC. May jump; only for what others read."""
+        """Wall clock, epoch ms, UTC. May jump; only for what others read.
+
+        >>> clock.now_ms()
+        0
+        """
 
     def monotonic_s(self) -> float:
-        """A clock that never steps, in seconds; only for differences within this process."""
+        """A clock that never steps, in seconds; only for differences within this process.
+
+        >>> clock.monotonic_s()
+        0.0
+        """
 
     def new_id(self) -> str:
-        """A fresh UUID, as text."""
+        """A fresh UUID, as text.
+
+        >>> clock.new_id()
+        '00000000-0000-0000-0000-000000000001'
+        """
 
     def random(self) -> float:
-        """A number in [0, 1)."""
+        """A number in [0, 1).
+
+        >>> clock.random()
+        0.5
+        """
 
     def sleep(self, seconds: float) -> None:
-        """Block the calling thread."""
+        """Block the calling thread.
+
+        >>> clock.sleep(60)
+        >>> clock.monotonic_s()
+        60.0
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The real machine."""
+    """The real machine.
+
+    >>> machine = Machine()
+    """
 
     def now_ms(self) -> int:
-        """Wall clock, epoch ms."""
+        """Wall clock, epoch ms.
+
+        >>> machine.now_ms() > 1_700_000_000_000
+        True
+        """
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """CLOCK_MONOTONIC."""
+        """CLOCK_MONOTONIC.
+
+        >>> began_s = machine.monotonic_s()
+        >>> machine.monotonic_s() >= began_s
+        True
+        """
         return time.monotonic()
 
     def new_id(self) -> str:
-        """A random UUID4."""
+        """A random UUID4.
+
+        >>> len(machine.new_id())
+        36
+        """
         return str(uuid.uuid4())
 
     def random(self) -> float:
-        """The process's own generator."""
+        """The process's own generator.
+
+        >>> 0 <= machine.random() < 1
+        True
+        """
         return random.random()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep."""
+        """Sleep.
+
+        >>> machine.sleep(0.001)
+        """
         time.sleep(seconds)
 
 

@@ -15,6 +15,13 @@ def check_bytes(path: str, data: object) -> bytes:
 
     Raises:
         NotBytes: it is anything else than bytes, bytearray or memoryview.
+
+    >>> check_bytes("a", bytearray(b"1"))
+    b'1'
+    >>> check_bytes("a", "1")
+    Traceback (most recent call last):
+    ...
+    fsspec_cas.errors.NotBytes: 'a' cannot be written with a str: encode the text first: data.encode()
     """
     if isinstance(data, bytes):
         return data

@@ -22,6 +22,11 @@ def check_url(url: object) -> str:
 
     Raises:
         InvalidUrl: it is no text, empty, neither a URL nor a path, or leads out of its folder by "..".
+
+    >>> check_url("s3:/bucket/x")
+    Traceback (most recent call last):
+    ...
+    fsspec_cas.errors.InvalidUrl: 's3:/bucket/x' is neither a URL nor a path: write s3://bucket/x for a URL, ...
     """
     url = _text(url, InvalidUrl)
     plain = url.removeprefix("cas::")
@@ -57,6 +62,11 @@ def check_path(path: object) -> str:
 
     Raises:
         InvalidInput: it is no text, names no object, or has a step "..".
+
+    >>> check_path("folder/../a")
+    Traceback (most recent call last):
+    ...
+    fsspec_cas.errors.InvalidInput: 'folder/../a' leaves its folder: write the path without '..'
     """
     found = check_root(path)
     if all(step in ("", ".") for step in found.split("/")):

@@ -59,13 +59,22 @@ class Won(_ThreeWay):
     others had written: a create on a path that they delete, or a match where versions are not unique. `resent` says
     that a late copy could do that: it was sent again while the answer to an earlier send was missing. Nobody can say
     what something on the way repeats by itself.
+
+    >>> store = Store.from_url("memory://docs/store")
+    >>> won = store.put_if_absent("leader", b"me")
+    >>> won
+    Won(version=Version(backend='memory', token='...'), resent=False)
     """
 
     version: Version
     resent: bool = field(default=False, compare=False)
 
     def unwrap(self) -> Version:
-        """My version."""
+        """My version.
+
+        >>> won.unwrap() == store.head("leader").version
+        True
+        """
         return self.version
 
 
@@ -76,6 +85,12 @@ class Lost(_ThreeWay):
     Where it ends: a write that something on the way sends twice, and that a rival replaces before the look, is taken
     for a lost race. A delete is `Lost` only by the look that comes before it is sent; refused after that, with the
     object gone or replaced, it is `Unknown`.
+
+    >>> store = Store.from_url("memory://docs/store")
+    >>> first = store.put_if_absent("leader", b"somebody").unwrap()
+    >>> lost = store.put_if_absent("leader", b"me")
+    >>> isinstance(lost, Lost), lost.current == first
+    (True, True)
     """
 
     path: str
@@ -83,7 +98,13 @@ class Lost(_ThreeWay):
     current: Condition
 
     def unwrap(self) -> Version:
-        """Raise what a Python caller expects of a lost race."""
+        """Raise what a Python caller expects of a lost race.
+
+        >>> lost.unwrap()
+        Traceback (most recent call last):
+        ...
+        fsspec_cas.errors.AlreadyExists: '/docs/store/leader' already exists (...); it was not written
+        """
         if isinstance(self.expected, Absent):
             raise AlreadyExists(
                 f"{self.path!r} already exists ({self.current}); it was not written",
@@ -105,6 +126,13 @@ class Unknown(_ThreeWay):
     It holds all that is needed to find out later, in another process too: `store.resolve(unknown)`. `data` is None
     where there are no bytes to send again: for a delete, which needs none, and for a stream that is gone; then only a
     look is left. Of a delete after which the object is gone nobody can ever tell whose it was.
+
+    >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
+    >>> store = Store.from_url("memory://docs/store")
+    >>> lossy = Faulty(store.backend, {"put": [LoseAnswer()], "head": [LoseRequest()] * 99})
+    >>> unknown = Store(lossy, store.root).put_if_absent("leader", b"me", timeout=0.05)
+    >>> isinstance(unknown, Unknown), isinstance(store.resolve(unknown), Won)
+    (True, True)
     """
 
     write: Write
@@ -113,7 +141,13 @@ class Unknown(_ThreeWay):
     resent: bool = False
 
     def unwrap(self) -> Version:
-        """Raise OutcomeUnknown."""
+        """Raise OutcomeUnknown.
+
+        >>> unknown.unwrap()
+        Traceback (most recent call last):
+        ...
+        fsspec_cas.errors.OutcomeUnknown: it is not known whether '/docs/store/leader' was written: ...
+        """
         done = "removed" if self.write.removes else "written"
         raise OutcomeUnknown(
             f"it is not known whether {self.write.path!r} was {done}: {self.why}; "

@@ -40,23 +40,11 @@ class Store:
     The methods are those of `AsyncStore`, with the same promises.
 
     >>> store = Store.from_url("memory://docs/store")
-    >>> version = store.put_if_absent("state", b"1").unwrap()
-    >>> store.put_if_absent("state", b"mine").unwrap()
+    >>> version = store.put_if_absent("a", b"1").unwrap()
+    >>> store.put_if_absent("a", b"mine").unwrap()
     Traceback (most recent call last):
     ...
-    fsspec_cas.errors.AlreadyExists: '/docs/store/state' already exists (...); it was not written
-    >>> newer = store.put_if_match("state", b"2", str(version)).unwrap()
-    >>> store.read("state").data, store.read("state").version == newer
-    (b'2', True)
-    >>> store.read_if_changed("state", newer) is None
-    True
-    >>> store.update("state", lambda old: old + b"!") == store.head("state").version
-    True
-    >>> [entry.path for entry in store.list("")]
-    ['state']
-    >>> type(store.delete_if_match("state", newer)).__name__
-    'Lost'
-    >>> store.delete("state")
+    fsspec_cas.errors.AlreadyExists: '/docs/store/a' already exists (...); it was not written
     """
 
     def __init__(
@@ -84,20 +72,32 @@ class Store:
             InvalidUrl: the URL cannot be understood.
             InvalidInput: an option that this kind of store does not have.
             NotSupported: no backend for this protocol.
+
+        >>> Store.from_url("playground", auto_mkdir=True).put_if_absent("a", b"1").unwrap().backend
+        'local'
         """
         fs, root = split_url(url, storage_options, options)
         return cls(backend_for(fs), root)
 
     @classmethod
     def from_filesystem(cls, fs: Any, root: str = "") -> Store:
-        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used."""
+        """Open a store on an fsspec filesystem as its user set it up; its credentials and endpoint are used.
+
+        >>> import fsspec
+        >>> Store.from_filesystem(fsspec.filesystem("memory"), "/docs/store").read("a").data
+        b'1'
+        """
         return cls(backend_for(fs), root)
 
     def __repr__(self) -> str:
         return f"<Store {self.url!r}>"
 
     def below(self, folder: str) -> Store:
-        """The same store, rooted one folder deeper."""
+        """The same store, rooted one folder deeper.
+
+        >>> store.below("folder").put_if_absent("b", b"2").unwrap() == store.head("folder/b").version
+        True
+        """
         root = self._async._below(folder)  # noqa: SLF001
         return Store(self._async.backend, root, world=self._world, on_throttled=self._on_throttled)
 
@@ -105,6 +105,10 @@ class Store:
         """The same store over connections of its own (one more set, however often it is asked for).
 
         For what must get through while all connections of this one are busy. Where nothing is connected, this one.
+
+        >>> renewals = store.isolated_connections()
+        >>> renewals.read("a").data
+        b'1'
         """
         make = getattr(type(self.backend), "isolated_connections", None)
         if make is None:
@@ -117,6 +121,10 @@ class Store:
         """The same store, that calls this each time it is asked for patience (429, 503), before it sends again.
 
         On whatever thread the request runs; what it raises fails the call.
+
+        >>> asked = []
+        >>> store.on_throttled(lambda: asked.append("slow down")).read("a").data, asked
+        (b'1', [])
         """
         return Store(self.backend, self.root, world=self._world, on_throttled=call)
 
@@ -124,6 +132,10 @@ class Store:
         """Begin a call that asks this store, and go on; where requests wait for no network, it is over on return.
 
         It has a thread of its own, and goes on if nobody waits for it.
+
+        >>> reading = store.in_background(lambda: store.read("a"))
+        >>> reading.result().data
+        b'1'
         """
         if self.backend.blocking:
             return done(call)
@@ -182,6 +194,11 @@ class Store:
 
         Raises:
             InvalidInput: the store does not take parts of this size, or one of the other arguments.
+
+        >>> with store.open_exclusive("large") as out:
+        ...     taken = out.write(b"many ") + out.write(b"rows")
+        >>> store.read("large").data
+        b'many rows'
         """
         how = {"content_type": content_type, "metadata": metadata, **own}
         inner = self._async.open_exclusive(path, part_size=part_size, create_once=create_once, timeout=timeout, **how)

@@ -58,6 +58,8 @@ class ManualClock:
     """A `World` that moves only when it is told to, or when somebody sleeps in it. Ids count up from 1.
 
     `sleeps` are the pauses asked for, in seconds. `draw` is what `random()` gives.
+
+    >>> clock = ManualClock(now_s=1000.0, draw=0.25)
     """
 
     now_s: float = 1_700_000_000.0
@@ -88,54 +90,112 @@ class ManualClock:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let time pass.
+
+        >>> clock.advance(5)
+        >>> clock.now_s
+        1005.0
+        """
         self.now_s += seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """No fault: the request goes through."""
+    """No fault: the request goes through.
+
+    >>> backend = Store.from_url("memory://docs/store").backend
+    >>> faulty = Faulty(backend, {"put": [Pass(), LoseAnswer()]})
+    >>> first = Store(faulty, "/docs").put_if_absent("a", b"1").unwrap()
+    >>> faulty.fired
+    []
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LoseRequest:
-    """The request never arrives; the caller hears nothing."""
+    """The request never arrives; the caller hears nothing.
+
+    >>> backend = Store.from_url("memory://docs/store").backend
+    >>> faulty = Faulty(backend, {"put": [LoseRequest()]})
+    >>> Store(faulty, "/docs").put_if_absent("a", b"1").resent
+    True
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LoseAnswer:
-    """The request is done; its answer is lost."""
+    """The request is done; its answer is lost.
+
+    >>> backend = Store.from_url("memory://docs/store").backend
+    >>> faulty = Faulty(backend, {"put": [LoseAnswer()]})
+    >>> isinstance(Store(faulty, "/docs").put_if_absent("a", b"1"), Won), faulty.calls
+    (True, ['put', 'head'])
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The store turns the request away, certainly undone: 429, 409 "conflict", no connection."""
+    """The store turns the request away, certainly undone: 429, 409 "conflict", no connection.
+
+    >>> backend = Store.from_url("memory://docs/store").backend
+    >>> faulty = Faulty(backend, {"put": [Refuse()]})
+    >>> isinstance(Store(faulty, "/docs", world=ManualClock()).put_if_absent("a", b"1"), Won), faulty.calls
+    (True, ['put', 'put'])
+    """
 
     retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Time passes, then the request is done."""
+    """Time passes, then the request is done.
+
+    >>> backend, clock = Store.from_url("memory://docs/store").backend, ManualClock()
+    >>> faulty = Faulty(backend, {"put": [Delay(3)]}, world=clock)
+    >>> done = Store(faulty, "/docs", world=clock).put_if_absent("a", b"1")
+    >>> clock.sleeps
+    [3]
+    """
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverTwice:
-    """Something on the way sends it twice and hands back the second answer."""
+    """Something on the way sends it twice and hands back the second answer.
+
+    >>> backend = Store.from_url("memory://docs/store").backend
+    >>> faulty = Faulty(backend, {"put": [DeliverTwice()]})
+    >>> isinstance(Store(faulty, "/docs").put_if_absent("a", b"1"), Won)  # the second answer was a refusal
+    True
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverLate:
-    """The caller hears nothing; the request arrives before the call that comes `calls` later."""
+    """The caller hears nothing; the request arrives before the call that comes `calls` later.
+
+    >>> backend = Store.from_url("memory://docs/store").backend
+    >>> faulty = Faulty(backend, {"put": [DeliverLate(calls=2)]})
+    >>> isinstance(Store(faulty, "/docs", world=ManualClock()).put_if_absent("a", b"1"), Won)
+    True
+    """
 
     calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Ctrl-C, or the cancellation of the task, after the request was done (or before, if not `done`)."""
+    """Ctrl-C, or the cancellation of the task, after the request was done (or before, if not `done`).
+
+    >>> backend = Store.from_url("memory://docs/store").backend
+    >>> faulty = Faulty(backend, {"put": [Interrupt()]})
+    >>> try:
+    ...     Store(faulty, "/docs").put_if_absent("a", b"1")
+    ... except KeyboardInterrupt as stop:
+    ...     print(stop.__cause__)
+    it is not known what came of the call for '/docs/a': ...
+    """
 
     done: bool = True
     with_error: type[BaseException] = KeyboardInterrupt
@@ -156,6 +216,12 @@ class Faulty:
     Attributes:
         fired: the faults that happened, in order, with the operation they happened to.
         calls: all operations asked for, in order.
+
+    >>> backend = Store.from_url("memory://docs/store").backend
+    >>> faulty = Faulty(backend, {"put": [LoseAnswer()]}, world=ManualClock())
+    >>> version = Store(faulty, "/docs").put_if_absent("a", b"1").unwrap()
+    >>> faulty.fired, faulty.left
+    ([('put', LoseAnswer())], {})
     """
 
     def __init__(
@@ -243,7 +309,14 @@ class Faulty:
         await self.inner.close()
 
     async def deliver_late(self) -> None:
-        """Let everything that is still on its way arrive now."""
+        """Let everything that is still on its way arrive now.
+
+        >>> late = Faulty(backend, {"put": [DeliverLate(calls=99)]})
+        >>> unknown = Store(late, "/docs").put_if_absent("b", b"1", timeout=0.001)
+        >>> await late.deliver_late()
+        >>> Store(backend, "/docs").read("b").data
+        b'1'
+        """
         late, self._late = self._late, []
         for one in late:
             await one.ask()

@@ -15,6 +15,10 @@ class Version:
     Opaque: compare it for equality, send it back as a condition, keep it as text (`str(version)`), and
     nothing else. It says nothing about order. Where `Capabilities.unique_versions` is false (S3: the ETag
     is a hash of the content), writing equal bytes again brings an old version back.
+
+    >>> version = Store.from_url("memory://docs/store").put_if_absent("a", b"1").unwrap()
+    >>> Version.parse(str(version)) == version
+    True
     """
 
     backend: str
@@ -30,6 +34,9 @@ class Version:
 
         Raises:
             InvalidVersion: it is neither.
+
+        >>> Version.of("s3:1") == Version("s3", "1") == Version.of(Version("s3", "1"))
+        True
         """
         if isinstance(given, Version):
             return given
@@ -55,7 +62,12 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The state of a path that holds no object; as a condition: only if nothing is there."""
+    """The state of a path that holds no object; as a condition: only if nothing is there.
+
+    >>> store = Store.from_url("memory://docs/store")
+    >>> store.put_if_match("a", b"2", "memory:0").current
+    ABSENT
+    """
 
     def __repr__(self) -> str:
         return "ABSENT"

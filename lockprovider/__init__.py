@@ -123,9 +123,9 @@ def lock(
 ) -> Lock:
     """The lock of the table (or any folder) at `url`, not yet acquired; nothing is asked of the store.
 
-    >>> with lock("memory://docs/lock", timeout=10) as lease:
+    >>> with lockprovider.lock("memory://docs/lock", timeout=10) as lease:
     ...     lease.publish("state/7", b"seven")
-    >>> nightly = lock("memory://docs/lock", on="jobs/nightly.json")
+    >>> nightly = lockprovider.lock("memory://docs/lock", on="jobs/nightly.json")
     >>> lease = nightly.acquire(blocking=False)
     >>> nightly.locked(), nightly.status().record.owner == lease.owner
     (True, True)
@@ -156,7 +156,15 @@ def lock(
 
 
 def open_lock(url: str | os.PathLike[str], **how: Any) -> Lock:
-    """The old name of `lock`."""
+    """The old name of `lock`.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     lock = lockprovider.open_lock("memory://docs/lock")
+    >>> told[0].category.__name__
+    'DeprecationWarning'
+    """
     deprecated("open_lock(url) is called lock(url) now")
     return lock(url, **how)
 
@@ -182,6 +190,9 @@ def async_lock(
         NotAcquired: it was held by others for `timeout` seconds (default 60).
         InvalidSettings: an option does not fit.
         CasError: the URL or the store failed.
+
+    >>> async with lockprovider.async_lock("memory://docs/lock", timeout=10) as lease:
+    ...     await lease.publish("state/7", b"seven")
     """
 
     async def take() -> AsyncLease:

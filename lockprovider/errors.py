@@ -53,7 +53,16 @@ class NotAcquired(LockError, TimeoutError):
 
 
 class LossReason(enum.Enum):
-    """Why a lease, or a turn, is over."""
+    """Why a lease, or a turn, is over.
+
+    >>> lease = lockprovider.lock("memory://docs/lock").acquire()
+    >>> lease.release()
+    >>> try:
+    ...     lease.check()
+    ... except lockprovider.LeaseLost as lost:
+    ...     lost.reason
+    <LossReason.RELEASED: 'released'>
+    """
 
     LAPSED = "lapsed"  # it was not renewed in time: the process or its machine stood still, or the thread died
     UNREACHABLE = "unreachable"  # it was not renewed in time: the last renewal was not answered

@@ -9,7 +9,14 @@ from lockprovider.words import iso, until
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who to ask. `command` is a program's name without its arguments, which may be secrets."""
+    """Who to ask. `command` is a program's name without its arguments, which may be secrets.
+
+    >>> with lockprovider.lock("memory://docs/lock") as lease:
+    ...     holder = lease.record.holder
+    >>> import os
+    >>> holder.pid == os.getpid()
+    True
+    """
 
     host: str
     pid: int

@@ -44,6 +44,9 @@ class LockSettings:
             lock: five requests, once in a process for each bucket.
         max_hold: a lease that is held for longer is not renewed any more: its holder gets `LeaseLost` at once, others
             the lock when it lapses. None: renewed until it is released.
+
+    >>> lockprovider.LockSettings(validity=60).renew
+    6.0
     """
 
     validity: float
@@ -113,6 +116,13 @@ class LockSettings:
 
         Raises:
             InvalidSettings: another lock provider, a misspelt key, or a value that Hudi would not take either.
+
+        >>> config = {
+        ...     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+        ...     "hoodie.write.lock.storage.validity.timeout.secs": "600",
+        ... }
+        >>> lockprovider.LockSettings.from_hudi(config).validity
+        600.0
         """
         check(config)
         return _settings(config, _words_of(config))

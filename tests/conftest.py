@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # What is quick: a test in one of these places that asks for nothing of `SLOW` and starts no process.
 QUICK = (
     *("fsspec_cas", "lockprovider", "test_tidy.py", "test_house.py", "test_documents.py"),
-    "test_reference.py",
+    *("test_reference.py", "test_examples.py"),
     *(f"table/{folder}" for folder in ("files", "format", "timeline", "test_bad_table_calls.py")),
     *("table/transaction/test_proposal.py", "model/test_group_commit.py"),
 )

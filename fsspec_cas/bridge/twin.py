@@ -29,10 +29,15 @@ class Twin(Protocol[A_co]):
 
 
 def sync(method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Twin[A], P], T]:
-    """The same method, driven to its end: with its arguments, docstring and errors."""
+    """The same method, driven to its end: with its arguments, errors and docstring, whose example awaits nothing."""
 
     @wraps(method)
     def call(self: Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._drive.run(method(self._async, *args, **kwargs))
 
+    lines = (method.__doc__ or "").split("\n")
+    call.__doc__ = "\n".join(
+        line.replace("async ", "").replace("await ", "") if line.lstrip().startswith((">>> ", "... ")) else line
+        for line in lines
+    )
     return call

@@ -123,6 +123,9 @@ class Cached(_Shared):
 
     Raises:
         InvalidInput: `store` is no `Store`, the path cannot be one, or `timeout` is no number of seconds.
+
+    >>> flags = Cached(Store.from_url("memory://docs/store"), "flags.json")
+    >>> version = flags.put_if_absent(b"{}").unwrap()
     """
 
     def __init__(self, store: Store, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
@@ -138,6 +141,9 @@ class Cached(_Shared):
         Raises:
             StoreError: the store did not answer, or refused access. Nothing older is given instead.
             CasError: called on fsspec's own event loop, which it would block.
+
+        >>> flags.get().data, flags.get(max_age_s=60).version == version  # the second costs nothing
+        (b'{}', True)
         """
         max_age_s = seconds(max_age_s, "max_age_s")
         if not self._store.backend.blocking:
@@ -159,22 +165,40 @@ class Cached(_Shared):
                 self._leave(me, number)
 
     def put_if_absent(self, data: Bytes) -> Outcome:
-        """See `Store.put_if_absent`."""
+        """See `Store.put_if_absent`.
+
+        >>> type(flags.put_if_absent(b"mine")).__name__
+        'Lost'
+        """
         with self._writing() as write:
             return write.came_to(self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
 
     def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """See `Store.put_if_match`."""
+        """See `Store.put_if_match`.
+
+        >>> newer = flags.put_if_match(b"[]", version).unwrap()
+        >>> flags.get().data
+        b'[]'
+        """
         with self._writing() as write:
             return write.came_to(self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s))
 
     def delete_if_match(self, version: Version | str) -> Outcome:
-        """See `Store.delete_if_match`."""
+        """See `Store.delete_if_match`.
+
+        >>> flags.delete_if_match(version).unwrap() == version, flags.get()
+        (True, None)
+        """
         with self._writing() as write:
             return write.came_to(self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """See `Store.update`. It reads by itself: `fn` gets bytes that its write is conditional on."""
+        """See `Store.update`. It reads by itself: `fn` gets bytes that its write is conditional on.
+
+        >>> newer = flags.update(lambda old: old + b" ")
+        >>> flags.get().data
+        b'{} '
+        """
         with self._writing() as write:
             version = self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
             return write.came_to(Won(version)).unwrap()
@@ -200,6 +224,10 @@ class AsyncCached(_Shared):
 
     Raises:
         InvalidInput: `store` is no `AsyncStore`, the path cannot be one, or `timeout` is no number of seconds.
+
+    >>> flags = AsyncCached(AsyncStore.from_url("memory://docs/store"), "flags.json")
+    >>> outcome = await flags.put_if_absent(b"{}")
+    >>> version = outcome.unwrap()
     """
 
     def __init__(self, store: AsyncStore, path: str, *, timeout: float = TIMEOUT_S, world: World | None = None) -> None:
@@ -208,7 +236,12 @@ class AsyncCached(_Shared):
         self._woken = asyncio.Event()
 
     async def get(self, *, max_age_s: float = 0.0) -> Content | None:
-        """See `Cached.get`."""
+        """See `Cached.get`.
+
+        >>> content = await flags.get(max_age_s=60)
+        >>> content.data
+        b'{}'
+        """
         max_age_s = seconds(max_age_s, "max_age_s")
         if self._state.recent(self._world.monotonic_s(), max_age_s):
             return self._state.known
@@ -225,23 +258,43 @@ class AsyncCached(_Shared):
             self._leave(me, number)
 
     async def put_if_absent(self, data: Bytes) -> Outcome:
-        """See `AsyncStore.put_if_absent`."""
+        """See `AsyncStore.put_if_absent`.
+
+        >>> outcome = await flags.put_if_absent(b"mine")
+        >>> type(outcome).__name__
+        'Lost'
+        """
         with self._writing() as write:
             return write.came_to(await self._store.put_if_absent(self._path, write.of(data), timeout=self._timeout_s))
 
     async def put_if_match(self, data: Bytes, version: Version | str) -> Outcome:
-        """See `AsyncStore.put_if_match`."""
+        """See `AsyncStore.put_if_match`.
+
+        >>> outcome = await flags.put_if_match(b"[]", version)
+        >>> type(outcome).__name__
+        'Won'
+        """
         with self._writing() as write:
             put = self._store.put_if_match(self._path, write.of(data), version, timeout=self._timeout_s)
             return write.came_to(await put)
 
     async def delete_if_match(self, version: Version | str) -> Outcome:
-        """See `AsyncStore.delete_if_match`."""
+        """See `AsyncStore.delete_if_match`.
+
+        >>> outcome = await flags.delete_if_match(version)
+        >>> outcome.unwrap() == version
+        True
+        """
         with self._writing() as write:
             return write.came_to(await self._store.delete_if_match(self._path, version, timeout=self._timeout_s))
 
     async def update(self, fn: Callable[[bytes | None], Bytes]) -> Version:
-        """See `AsyncStore.update`. It reads by itself: `fn` gets bytes that its write is conditional on."""
+        """See `AsyncStore.update`. It reads by itself: `fn` gets bytes that its write is conditional on.
+
+        >>> newer = await flags.update(lambda old: old + b" ")
+        >>> newer == version
+        False
+        """
         with self._writing() as write:
             version = await self._store.update(self._path, write.by(fn), timeout=self._timeout_s)
             return write.came_to(Won(version)).unwrap()

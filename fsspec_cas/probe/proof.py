@@ -43,6 +43,8 @@ def require_safe_for_locks(store: Store, *, timeout: float = _TIMEOUT_S) -> None
     Raises:
         NotSupported: the store ignores a condition. A lock kept there would have two holders.
         StoreError: the store cannot be used; `Unavailable`: it did not answer in time.
+
+    >>> require_safe_for_locks(Store.from_url("memory://docs"))  # documented, so nothing is asked
     """
     if store.kind != "s3" or not isinstance(store.backend, _Endpointed):
         return

@@ -52,6 +52,8 @@ class AsyncLock:
     """One client of one lock, for tasks. All tasks of a loop that want one lock wait in one line, in this process.
 
     `on_lost` is called on the loop, `on_metric` in whatever thread has a number to tell.
+
+    >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
     """
 
     def __init__(
@@ -93,23 +95,45 @@ class AsyncLock:
             LeaseLost: this task holds it already, and it is lost.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
+
+        >>> async with lock.acquire(timeout=10) as lease:
+        ...     lease.check()
+        >>> lease = await lock.acquire()
+        >>> await lease.release()
         """
         return Acquiring(lambda: self._take(timeout))
 
     async def status(self) -> LockStatus:
-        """See `Lock.status`."""
+        """See `Lock.status`.
+
+        >>> status = await lock.status()
+        >>> status.state
+        'absent'
+        """
         return await asyncio.to_thread(self._lock.status)
 
     async def locked(self) -> bool:
-        """See `Lock.locked`."""
+        """See `Lock.locked`.
+
+        >>> await lock.locked()
+        False
+        """
         return await asyncio.to_thread(self._lock.locked)
 
     async def stage(self, path: str, data: bytes) -> Pending:
-        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet."""
+        """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
+
+        >>> pending = await lock.stage("state/7", b"seven")
+        >>> async with lock.acquire() as lease:
+        ...     await lease.publish_staged(pending)
+        """
         return await asyncio.to_thread(self._lock.stage, path, data)
 
     async def unstage(self, pending: Pending) -> None:
-        """Remove bytes that were staged and will not be published after all."""
+        """Remove bytes that were staged and will not be published after all.
+
+        >>> await lock.unstage(await lock.stage("state/9", b"never mind"))
+        """
         await asyncio.to_thread(self._lock.unstage, pending)
 
     async def _take(self, timeout: float | None) -> AsyncLease:
@@ -178,6 +202,9 @@ class AsyncLease:
         owner: the client's UUID.
         task: the task that took it, until it is released.
         lost: set, on the loop, once the lease is known to be lost; `check` knows it a moment earlier.
+
+    >>> lock = lockprovider.AsyncLock(Store.from_url("memory://docs/lock"))
+    >>> lease = await lock.acquire()
     """
 
     def __init__(
@@ -223,6 +250,8 @@ class AsyncLease:
 
         Raises:
             LeaseLost: it lapsed, was taken over, broken or released.
+
+        >>> lease.check()
         """
         self._inner.check()
         if self._depth < 1:
@@ -230,15 +259,25 @@ class AsyncLease:
             raise LeaseLost(f"{said}; {LeaseLost.next_step}", reason=LossReason.RELEASED, why="it was released")
 
     async def publish(self, path: str, data: bytes) -> None:
-        """See `Lease.publish`. Cancelled, it goes on unseen: it may happen, but not after `release` has returned."""
+        """See `Lease.publish`. Cancelled, it goes on unseen: it may happen, but not after `release` has returned.
+
+        >>> await lease.publish("state/7", b"seven")
+        """
         await self._call(self._inner.publish, path, data)
 
     async def publish_staged(self, pending: Pending) -> None:
-        """See `Lease.publish_staged`."""
+        """See `Lease.publish_staged`.
+
+        >>> await lease.publish_staged(await lock.stage("state/7", b"seven"))
+        """
         await self._call(self._inner.publish_staged, pending)
 
     async def renew(self) -> bool:
-        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known."""
+        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known.
+
+        >>> await lease.renew()
+        True
+        """
         return await self._call(self._inner.renew)
 
     async def release(self) -> None:
@@ -246,6 +285,10 @@ class AsyncLease:
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
+
+        >>> await lease.release()
+        >>> lease.released
+        True
         """
         if self.released:
             return
@@ -260,6 +303,11 @@ class AsyncLease:
 
         Raises:
             LeaseLost: there is nothing left to share.
+
+        >>> inner = lease.again()
+        >>> await inner.release()  # counts down
+        >>> lease.released
+        False
         """
         self.check()
         self._depth += 1

@@ -50,6 +50,9 @@ class Lease:
 
     One that nobody refers to any more, nor to the lock that it was acquired by, is given back with a `ResourceWarning`.
     It belongs to the process that took it: a forked child finds it lost, does not renew it and cannot release it.
+
+    >>> lock = lockprovider.lock("memory://docs/lock")
+    >>> lease = lock.acquire()
     """
 
     def __init__(self, client: Client, on_lost: OnLost | None) -> None:
@@ -106,6 +109,13 @@ class Lease:
 
         Raises:
             LeaseLost: it lapsed, was taken over, broken or released.
+
+        >>> lease.check()
+        >>> lease.release()
+        >>> lease.check()
+        Traceback (most recent call last):
+        ...
+        lockprovider.errors.LeaseLost: ...released...
         """
         if self._pid != os.getpid():
             raise self._lost(_FORKED)
@@ -125,11 +135,18 @@ class Lease:
             LeaseLost: somebody took over before the commit point; `path` was not and will not be written.
             AlreadyExists: `path` is there with other bytes; nothing was written.
             PublishUnknown: neither could be found out; read `path` after the next acquisition.
+
+        >>> lease.publish("state/7", b"seven")
+        >>> Store.from_url("memory://docs/lock").read("state/7").data
+        b'seven'
         """
         self.publish_staged(self._client.publisher.stage(path, data))
 
     def publish_staged(self, pending: Pending) -> None:
-        """The second half of `publish`: commit and apply."""
+        """The second half of `publish`: commit and apply.
+
+        >>> lease.publish_staged(lock.stage("state/7", b"seven"))
+        """
         self._publish(pending, lambda: self._commit(pending, None))
         self._discard(pending)
 
@@ -146,6 +163,8 @@ class Lease:
             AlreadyExists: other bytes are at the path, and it never will be published. What is known of it is kept, as
                 the message says.
             LockError: `data` is not what was staged; nothing was sent.
+
+        >>> lease.publish_new(lock.stage("state/7", b"seven", sole=True), b"seven")
         """
         given = must_match(pending, data)
         self._publish(pending, lambda: self._commit(pending, given))
@@ -183,7 +202,11 @@ class Lease:
                 raise PublishUnknown(f"the publish of {pending.path!r} was not answered while the lease lived")
 
     def renew(self) -> bool:
-        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known."""
+        """Prolong the lease now; the heartbeat does it by itself. False while the answer is not known.
+
+        >>> lease.renew()
+        True
+        """
         if self._closed:
             return False
         answer = None
@@ -200,6 +223,10 @@ class Lease:
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
+
+        >>> lease.release()
+        >>> lock.locked()
+        False
         """
         if self._closed:
             return
@@ -227,7 +254,10 @@ class Lease:
             self._client.end(self)
 
     def when_lost(self, call: OnLost) -> None:
-        """Call it once the lease is lost, from whatever thread finds out; at once if that is known already."""
+        """Call it once the lease is lost, from whatever thread finds out; at once if that is known already.
+
+        >>> lease.when_lost(lambda lost: print(lost.reason.value))
+        """
         with self._telling:
             if not self.lost.is_set():
                 self._told_too.append(call)

@@ -49,6 +49,10 @@ class Lock:
 
     `world` supplies time, randomness and ids. `owner` is this client's UUID. `audit` writes Hudi's audit records, where
     the table's users want them.
+
+    >>> lock = lockprovider.Lock(Store.from_url("memory://docs/table"))
+    >>> lock
+    <Lock 'memory:///docs/table/.hoodie/.locks/table_lock.json', not held by this client>
     """
 
     def __init__(
@@ -147,6 +151,10 @@ class Lock:
             NotAcquired: it was held by others until the timeout; says by whom.
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
+
+        >>> with lock.acquire(timeout=10) as lease:
+        ...     lease.check()
+        >>> lock.acquire(blocking=False).release()
         """
         self._held = self._wait(
             wait_s(_at_most(timeout, blocking=blocking), self.settings.timeout_s), keeps_log=keeps_log
@@ -192,6 +200,11 @@ class Lock:
         Raises:
             LockError: another thread holds it.
             CasError: the store could not be reached; the lease lapses by itself.
+
+        >>> lease = lock.acquire()
+        >>> lock.release()
+        >>> lease.released
+        True
         """
         lease = self._mine()
         if lease is not None:
@@ -224,6 +237,10 @@ class Lock:
 
         Raises:
             MalformedRecord, CasError: as `status`.
+
+        >>> with lock:
+        ...     lock.locked()
+        True
         """
         return self.status().state == "held"
 
@@ -235,12 +252,23 @@ class Lock:
         Raises:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
+
+        >>> with lock as lease:
+        ...     status = lock.status()
+        >>> status.state, status.record.owner == lock.owner, status.record.epoch == lease.epoch
+        ('held', True, True)
         """
         with telling(self._client.where, lambda: None, self._world.now_ms):
             return look(self._store, self.path, self._world)
 
     def try_lock(self) -> Lease | Busy:
-        """Take the lock if it is free now, else say who holds it."""
+        """Take the lock if it is free now, else say who holds it.
+
+        >>> other = lockprovider.Lock(Store.from_url("memory://docs/table"))
+        >>> with other:
+        ...     lock.try_lock().owner == other.owner
+        True
+        """
         try:
             return self.acquire(0.0)
         except NotAcquired as refusal:
@@ -254,6 +282,8 @@ class Lock:
         Raises:
             NotSupported: a lock kept there would have two holders. `LockSettings.check_store=False` trusts it.
             CasError: the store failed.
+
+        >>> lock.require_safe_store()
         """
         if self.settings.check_store and not self._store_is_safe:
             records, folder = self._client.records, self.path.rpartition("/")[0]
@@ -267,6 +297,12 @@ class Lock:
         Raises:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
+
+        >>> lock.look() is None  # nobody has ever held it
+        True
+        >>> lock.acquire().release()
+        >>> lock.look().owner == lock.owner
+        True
         """
         client = self._of_this_process()
         with self._looking:  # not the machine's: a look waits for no acquisition or renewal
@@ -295,6 +331,9 @@ class Lock:
 
         Raises:
             CasError: the store failed; may be repeated.
+
+        >>> lock.sweep_intents()
+        0
         """
         return self._of_this_process().committer.sweep()
 
@@ -303,11 +342,19 @@ class Lock:
 
         `sole`: a promise that nobody ever writes anything else to `path`. If it is broken, whoever finishes the publish
         for its writer takes what it finds there for it, without a look at the bytes; the writer itself does look.
+
+        >>> pending = lock.stage("state/7", b"seven")  # before the lock is needed
+        >>> with lock as lease:
+        ...     lease.publish_staged(pending)
         """
         return self._client.publisher.stage(path, data, sole=sole)
 
     def enclose(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
-        """As `stage`; but what is small goes along in the lock record itself, and nothing is asked of the store."""
+        """As `stage`; but what is small goes along in the lock record itself, and nothing is asked of the store.
+
+        >>> with lock as lease:
+        ...     lease.publish_staged(lock.enclose("state/8", b"eight"))
+        """
         return steps.enclose(path, data, sole=sole) or self.stage(path, data, sole=sole)
 
     def unstage(self, pending: Pending) -> None:
@@ -317,6 +364,8 @@ class Lock:
             LockError: they are those of a publish that was decided, or may be yet (`PublishUnknown`); without them
                 nobody could take the lock. Try again after the next acquisition.
             CasError: the store failed; they may be there still.
+
+        >>> lock.unstage(lock.stage("state/9", b"never mind"))
         """
         self._client.publisher.unstage(pending)
 
@@ -328,6 +377,9 @@ class Lock:
 
         Raises:
             CasError: the record still names such a publish, and could not be written without it.
+
+        >>> with lock:
+        ...     lock.wait_for_late()  # now what was published before may be removed
         """
         self._client.wait_for_late()
 

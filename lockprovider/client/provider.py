@@ -85,6 +85,8 @@ class LockProvider:
 
     In another process it is another client: a forked child holds nothing, and a pickled provider arrives with an owner
     id of its own. One that holds the lock cannot be pickled.
+
+    >>> provider = lockprovider.LockProvider.from_url("memory://docs/table")
     """
 
     def __init__(self, lock: Lock) -> None:
@@ -112,6 +114,8 @@ class LockProvider:
         Raises:
             InvalidSettings: see `lockprovider.lock`.
             CasError: the URL cannot be opened.
+
+        >>> lockprovider.LockProvider.from_url("memory://docs/other?validity=60").close()
         """
         place = locate(url, on=on, settings=settings, storage_options=storage_options)
         return cls(place.open(Lock, on_lost=on_lost, on_metric=on_metric))
@@ -132,6 +136,13 @@ class LockProvider:
         Raises:
             InvalidSettings: a setting is missing, unknown, out of range, or contradicts another.
             CasError: the base path cannot be opened.
+
+        >>> config = {
+        ...     "hoodie.base.path": "memory://docs/table",
+        ...     "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+        ... }
+        >>> lockprovider.LockProvider.from_config(config).try_lock()
+        True
         """
         place = _place(from_config(config), None, None, storage_options)
         return cls(place.open(Lock, on_lost=on_lost, on_metric=on_metric))
@@ -153,6 +164,9 @@ class LockProvider:
             MalformedRecord: the object at the lock's path is not a lock record.
             CasError: the store failed.
             LockError: this provider is closed.
+
+        >>> provider.try_lock(timeout=10)
+        True
         """
         timeout = wait_s(timeout, 0.0)
         if self._closed:
@@ -170,6 +184,10 @@ class LockProvider:
             LeaseLost: it was lost before; others may have been at work at the same time.
             LockError: another thread holds it.
             CasError: the store could not be reached; the lease lapses by itself.
+
+        >>> provider.try_lock() and provider.unlock()
+        >>> provider.get_lock() is None
+        True
         """
         lease = self._lease
         if lease is None or lease.released:
@@ -181,7 +199,11 @@ class LockProvider:
             lease.check()
 
     def get_lock(self) -> LockRecord | None:
-        """The record that this provider holds the lock with, without a request; None if it does not hold it."""
+        """The record that this provider holds the lock with, without a request; None if it does not hold it.
+
+        >>> provider.try_lock() and provider.get_lock().expired
+        False
+        """
         lease = self._lease
         if lease is None or lease.released or lease.lost.is_set():
             return None
@@ -200,6 +222,8 @@ class LockProvider:
 
         Raises:
             CasError: the store could not be reached; the lease lapses by itself.
+
+        >>> provider.close()
         """
         self._closed = True
         while self._lease is not None and not self._lease.released:

@@ -27,6 +27,9 @@ def until_signal(*numbers: int) -> Iterator[None]:
 
     Raises:
         LockError: this is not the main thread, which alone may say what a signal does.
+
+    >>> with lockprovider.until_signal(), lockprovider.lock("memory://docs/lock") as lease:
+    ...     lease.check()  # SIGTERM leaves the block, which gives the lock back
     """
     if threading.current_thread() is not threading.main_thread():
         raise LockError("until_signal() sets signal handlers, which only the main thread may: enter it there")

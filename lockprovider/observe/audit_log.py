@@ -68,6 +68,11 @@ class AuditLog:
     """The audit of one lock client: give it to `Lock(..., audit=AuditLog(store))`. One holding at a time.
 
     The end of the process waits at most `exit_s` seconds for the last records.
+
+    >>> store = Store.from_url("memory://docs/table")
+    >>> audit = lockprovider.AuditLog(store)
+    >>> with lockprovider.Lock(store, audit=audit):  # recorded if `lockprovider audit --enable` has asked for it
+    ...     pass
     """
 
     def __init__(
@@ -134,7 +139,11 @@ class AuditLog:
         self._go_on(shared, idle=idle)
 
     def flush(self, timeout_s: float = _EXIT_S) -> bool:
-        """Wait until what was recorded so far is written or given up; False if that took longer."""
+        """Wait until what was recorded so far is written or given up; False if that took longer.
+
+        >>> audit.flush()
+        True
+        """
         return self._shared.idle.wait(timeout_s)
 
     # -- what the thread does -----------------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ class LockStatus:
     """The record and its version out of one answer; None where there is none.
 
     `now_ms` is the store's clock if `by_store`, else this machine's; `own_ms` always is this machine's.
+
+    >>> status = lockprovider.lock("memory://docs/lock").status()
+    >>> status.state, status.record
+    ('absent', None)
     """
 
     record: LockRecord | None

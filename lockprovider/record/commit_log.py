@@ -29,6 +29,8 @@ class Entry:
     """One publish. `data` is None where it was too large to be kept here.
 
     `first`: what is put there before it, with its bytes; None, too, of one that is there for long.
+
+    >>> entry = lockprovider.LogEntry("state/7", "digest", b"seven")
     """
 
     path: str
@@ -38,7 +40,11 @@ class Entry:
 
     @classmethod
     def of(cls, pending: Pending) -> Entry:
-        """It, with its bytes."""
+        """It, with its bytes.
+
+        >>> lockprovider.LogEntry.of(lockprovider.Pending.of_bytes("state/7", b"seven")).data
+        b'seven'
+        """
         return cls(pending.path, pending.digest, pending.data, None if pending.first is None else cls.of(pending.first))
 
     @property
@@ -50,7 +56,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The entries `first` to `next - 1` of the log `name`; `packed` are their bytes."""
+    """The entries `first` to `next - 1` of the log `name`; `packed` are their bytes.
+
+    >>> log = lockprovider.Log("trips").plus(lockprovider.Pending.of_bytes("state/7", b"seven"))
+    """
 
     name: str
     first: int = 0
@@ -58,7 +67,11 @@ class Log:
     packed: bytes = b""
 
     def plus(self, pending: Pending) -> Log:
-        """The same log with one more publish, and as many of the others as there is room for."""
+        """The same log with one more publish, and as many of the others as there is room for.
+
+        >>> log.plus(lockprovider.Pending.of_bytes("state/8", b"eight")).next - log.next
+        1
+        """
         newest = Entry.of(pending) if tells(pending) else Entry(pending.path, pending.digest, None)
         entries = (*unpack(self.packed), newest)[-_ENTRIES:]
         entries = (*(replace(entry, first=None) for entry in entries[:-_FIRSTS]), *entries[-_FIRSTS:])
@@ -69,7 +82,11 @@ class Log:
         return Log(self.name, self.next + 1 - len(entries), self.next + 1, packed)
 
     def since(self, place: int) -> tuple[Entry, ...] | None:
-        """What was published from `place` on; None if the log does not go back so far."""
+        """What was published from `place` on; None if the log does not go back so far.
+
+        >>> [entry.path for entry in log.since(log.first)]
+        ['state/7']
+        """
         if not self.first <= place <= self.next:
             return None
         return () if place == self.next else unpack(self.packed)[place - self.first :]
@@ -80,16 +97,28 @@ class Log:
         return unpack(self.packed)
 
     def has(self, pending: Pending) -> bool:
-        """Whether that publish is one of these."""
+        """Whether that publish is one of these.
+
+        >>> log.has(lockprovider.Pending.of_bytes("state/7", b"seven"))
+        True
+        """
         return any((entry.path, entry.digest) == (pending.path, pending.digest) for entry in unpack(self.packed))
 
     def told(self, pending: Pending) -> Entry | None:
-        """The last publish, if it is that one."""
+        """The last publish, if it is that one.
+
+        >>> log.told(lockprovider.Pending.of_bytes("state/7", b"seven")).data
+        b'seven'
+        """
         last = unpack(self.packed)[-1:]
         return next((e for e in last if (e.path, e.digest) == (pending.path, pending.digest)), None)
 
     def ends_with(self, pendings: tuple[Pending, ...]) -> bool:
-        """Whether the last publishes are those, bytes and all."""
+        """Whether the last publishes are those, bytes and all.
+
+        >>> log.ends_with((lockprovider.Pending.of_bytes("state/7", b"seven"),))
+        True
+        """
         last = unpack(self.packed)[-len(pendings) :] if pendings else ()
         return last == tuple(map(Entry.of, pendings)) and all(p.data is not None for p in pendings)
 

@@ -13,6 +13,10 @@ class Pending:
     Or, where `staged` is empty, with `data`. `sole`: its maker promises that nobody ever writes anything else to the
     path, so that whatever is there is this. `first`: what the same decision puts there before it; `sole`, with its
     bytes, and with nothing before itself.
+
+    >>> pending = lockprovider.lock("memory://docs/lock").stage("state/7", b"seven")
+    >>> pending.path, pending.sole
+    ('state/7', False)
     """
 
     path: str
@@ -24,7 +28,11 @@ class Pending:
 
     @classmethod
     def of_bytes(cls, path: str, data: bytes) -> Pending:
-        """A `sole` publish of these bytes."""
+        """A `sole` publish of these bytes.
+
+        >>> lockprovider.Pending.of_bytes("state/7", b"seven").digest == pending.digest
+        True
+        """
         return cls(path, "", digest(data), data, sole=True)
 
     @property

@@ -57,6 +57,11 @@ class LockRecord:
         late_ms: `valid_until_ms` of the last that was handed over, whose publish may not be there yet; 0 if that is
             long past.
         log: the publishes of late, of holders that keep one; None as soon as anybody has held it who does not.
+
+    >>> with lockprovider.lock("memory://docs/lock") as lease:
+    ...     record = lease.record
+    >>> record.owner == lease.owner, record.expired
+    (True, False)
     """
 
     owner: str
@@ -88,7 +93,11 @@ class LockRecord:
         return self.pending is None or (self.log is not None and self.log.ends_with(self.unapplied))
 
     def lapsed_at(self, now_ms: int) -> bool:
-        """Whether others may take it over by now: it is not valid any more, and the grace has passed."""
+        """Whether others may take it over by now: it is not valid any more, and the grace has passed.
+
+        >>> record.lapsed_at(record.valid_until_ms), record.lapsed_at(record.valid_until_ms + 60_000)
+        (False, True)
+        """
         return lapsed(self.valid_until_ms, now_ms)
 
     @property
@@ -97,7 +106,11 @@ class LockRecord:
         return self.valid_until_ms + GRACE_MS + 1
 
     def apart_from_line(self) -> LockRecord:
-        """The same without what those who wait may change."""
+        """The same without what those who wait may change.
+
+        >>> record.apart_from_line().line
+        ()
+        """
         return replace(self, line=())
 
     @property
@@ -106,7 +119,11 @@ class LockRecord:
         return self.expired or self.handed
 
     def encode(self) -> bytes:
-        """The record as UTF-8 JSON, Hudi's fields first."""
+        """The record as UTF-8 JSON, Hudi's fields first.
+
+        >>> b'"expired"' in record.encode()
+        True
+        """
         fields: dict[str, Any] = {
             "expired": self.expired,
             "validUntil": self.valid_until_ms,
@@ -142,6 +159,9 @@ class LockRecord:
 
         Raises:
             MalformedRecord: it is not one.
+
+        >>> lockprovider.LockRecord.decode(record.encode()) == record
+        True
         """
         try:
             fields = json.loads(data)

@@ -135,6 +135,8 @@ class TableSettings:
 
     Raises:
         InvalidSettings: EAGER together with several writers, or nothing to be kept by an archival.
+
+    >>> settings = TableSettings(mode="single_writer", retention=KeepCommits(24))
     """
 
     lock: LockSettings = field(default_factory=LockSettings)
@@ -160,9 +162,7 @@ class TableSettings:
             if not isinstance(getattr(self, name), kind):
                 raise InvalidSettings(f"{name}={getattr(self, name)!r} must be {_article(kind)}")
         if not callable(self.resolution):
-            raise InvalidSettings(
-                f"resolution={self.resolution!r} must be a function of lockprovider.table.timeline.conflict"
-            )
+            raise InvalidSettings(f"resolution={self.resolution!r} must be a function of table.timeline.conflict")
         check_retention(self.retention)
         _check_every("compaction", self.compaction, CompactEvery)
         _check_every("clustering", self.clustering, ClusterEvery)
@@ -199,8 +199,10 @@ class TableSettings:
         The default mode is Hudi's own, `single_writer`.
 
         Raises:
-            InvalidSettings: another lock provider, a misspelt key, or a value that is unknown or cannot be had here;
-                the message names key and value.
+            InvalidSettings: naming key and value, of another lock provider, a misspelt key, or what cannot be had here.
+
+        >>> TableSettings.from_hudi({"hoodie.cleaner.commits.retained": "24"}).retention
+        KeepCommits(commits=24)
         """
         lock = LockSettings.from_hudi(config)
         options = {key: str(value) for key, value in config.items()}
@@ -250,9 +252,7 @@ def check_retention(policy: Policy) -> None:
         case _:
             raise InvalidSettings(f"{policy!r} is no retention: give KeepCommits(10), KeepHours(24) or KeepVersions(3)")
     if not fine:
-        raise InvalidSettings(
-            f"{policy} would keep nothing to read: keep one commit or version, or zero hours, at least"
-        )
+        raise InvalidSettings(f"{policy} would keep nothing to read: keep one commit or version, or 0 hours, at least")
 
 
 def _check_every(name: str, given: CompactEvery | ClusterEvery | None, kind: type) -> None:

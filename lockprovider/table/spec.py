@@ -43,6 +43,11 @@ class TableSpec:
         table_type: `copy_on_write`, where a change rewrites the files of its file groups, or `merge_on_read`, where it
             goes into log files, which readers merge until a compaction does. It cannot be changed later.
         version: of the table, 8 or 9. Hudi 1.0 cannot open 9, and no JVM writer has to upgrade it.
+
+    >>> rows = pa.table({"id": [1], "city": ["ulm"]})
+    >>> spec = TableSpec("trips", rows, record_keys="id", partition_by="city")
+    >>> spec.record_keys, spec.partition_by
+    (('id',), ('city',))
     """
 
     name: str
@@ -89,6 +94,9 @@ class TableSpec:
         Raises:
             UnsupportedSchema: a column's type cannot be stored, or cannot order deletes in log files.
             InvalidRecords: a named column is not in the schema.
+
+        >>> spec.config().partition_fields
+        ('city',)
         """
         schema = hudi_schema.canonical(self.schema)
         named = (*self.record_keys, *self.partition_by, *((self.ordering,) if self.ordering else ()))

@@ -65,23 +65,7 @@ class Table(TableContext):
 
     >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
     >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"), exist_ok=True)
-    >>> table.append(rows).conflicts
-    0
-    >>> before = table.version
-    >>> with table.transaction() as txn:
-    ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
-    ...     txn.delete("city = 'ulm'")
-    >>> table.to_arrow().to_pylist()
-    [{'id': 2, 'city': 'bonn', 'fare': 0.0}]
-    >>> table.count(), table.count(as_of=before), Table.exists("memory://docs/none")
-    (1, 2, False)
-    >>> [commit.operation for commit in table.history()][-2:]
-    ['INSERT', 'UPSERT']
-    >>> sorted(table.changes(after=before).to_arrow().column("_operation").to_pylist())
-    ['delete', 'update']
-    >>> done = table.overwrite(rows.slice(0, 1))
-    >>> table.to_pandas(["fare"], "city = 'ulm'")["fare"].tolist()
-    [3.5]
+    >>> first = table.append(rows)
     """
 
     @classmethod
@@ -103,6 +87,14 @@ class Table(TableContext):
             TableExists: there is one already (with `exist_ok`: another one); nothing was changed.
             UnsupportedSchema, InvalidRecords: the spec cannot be stored; nothing was written.
             InvalidSettings: they name another index than the spec; nothing was written.
+
+        >>> flat = TableSpec("flat", rows, record_keys="id")
+        >>> Table.create("memory://docs/flat", flat).count()
+        0
+        >>> Table.create("memory://docs/flat", flat)
+        Traceback (most recent call last):
+        ...
+        lockprovider.table.errors.TableExists: ...
         """
         return define.create_table(
             cls,
@@ -120,6 +112,9 @@ class Table(TableContext):
 
         Raises:
             CasError: the URL or the store failed.
+
+        >>> Table.exists("memory://docs/trips"), Table.exists("memory://docs/none")
+        (True, False)
         """
         return Store.from_url(url, storage_options).read_or_none(PROPERTIES) is not None
 
@@ -139,12 +134,20 @@ class Table(TableContext):
         partitions: Iterable[str] | None = None,
         as_of: PointInTime = None,
     ) -> int:
-        """How many rows there are; reads one column of the record key. Arguments and errors: see `to_arrow`."""
+        """How many rows there are; reads one column of the record key. Arguments and errors: see `to_arrow`.
+
+        >>> table.count(), table.count("city = 'ulm'")
+        (2, 1)
+        """
         keys = self.scan([self.config().record_keys[0]], filter, partitions, as_of)
         return sum(batch.num_rows for batch in keys)
 
     def history(self) -> CommitHistory:
-        """All completed writes on the timeline, in the order of their completion; what is archived is not there."""
+        """All completed writes on the timeline, in the order of their completion; what is archived is not there.
+
+        >>> [commit.operation for commit in table.history()]  # the first has made the columns known
+        ['UPSERT', 'INSERT']
+        """
         return consistent.commits(self)
 
     def snapshot(
@@ -158,6 +161,9 @@ class Table(TableContext):
 
         Raises:
             HistoryGone: that moment cannot be read (any more).
+
+        >>> sorted(table.snapshot().partitions)
+        ['bonn', 'ulm']
         """
         if timeline is None and files is None:
             return consistent.snapshot(self, as_of)
@@ -188,6 +194,12 @@ class Table(TableContext):
             InvalidInput: a column or time that does not exist, a filter that does not fit.
             HistoryGone: that moment cannot be read (any more).
             UnsupportedTable: there are log files, and the table merges rows in a way that is not known here.
+
+        >>> table.to_arrow(["id"], "fare is null").to_pylist()
+        [{'id': 2}]
+        >>> done = table.delete("id = 1")
+        >>> table.to_arrow().num_rows, table.to_arrow(as_of=first.completion).num_rows
+        (1, 2)
         """
         return consistent.rows(self, columns, filter, partitions, as_of, read_optimized=read_optimized)
 
@@ -203,6 +215,9 @@ class Table(TableContext):
         """As `to_arrow`, batch by batch, whatever the table's size.
 
         In memory are one row group of one file, and the rows of the log files of one file group.
+
+        >>> sum(batch.num_rows for batch in table.scan(["id"]))
+        2
         """
         scan = consistent.plan(self, columns, filter, partitions, as_of, read_optimized=read_optimized)
         return to_reader(self.place, scan)
@@ -216,7 +231,11 @@ class Table(TableContext):
         *,
         read_optimized: bool = False,
     ) -> Any:
-        """The rows as a pandas DataFrame, integers and booleans with gaps in nullable types; see `to_arrow`."""
+        """The rows as a pandas DataFrame, integers and booleans with gaps in nullable types; see `to_arrow`.
+
+        >>> table.to_pandas(["fare"], "city = 'ulm'")["fare"].tolist()
+        [3.5]
+        """
         return frames.to_pandas(self.to_arrow(columns, filter, partitions, as_of, read_optimized=read_optimized))
 
     def to_polars(
@@ -228,7 +247,10 @@ class Table(TableContext):
         *,
         read_optimized: bool = False,
     ) -> Any:
-        """The rows as a polars DataFrame; see `to_arrow`."""
+        """The rows as a polars DataFrame; see `to_arrow`.
+
+        >>> frame = table.to_polars(["id"], "city = 'ulm'")  # with the extra `polars`
+        """
         return frames.to_polars(self.to_arrow(columns, filter, partitions, as_of, read_optimized=read_optimized))
 
     def to_duckdb(
@@ -243,6 +265,8 @@ class Table(TableContext):
         """The rows of now as a DuckDB relation, on `connection` or DuckDB's default one; see `to_arrow`.
 
         They are in memory; columns and filters go in here, DuckDB does not push its own down.
+
+        >>> relation = table.to_duckdb(["id"])  # with the extra `duckdb`
         """
         return frames.to_duckdb(self.to_arrow(columns, filter, partitions, as_of), connection)
 
@@ -270,6 +294,14 @@ class Table(TableContext):
         Raises:
             HistoryGone: files were cleaned or commits archived since `after`, or the table was restored.
             InvalidInput: a time or column that does not exist.
+
+        >>> table.delete("city = 'ulm'").deleted
+        1
+        >>> changes = table.changes(after=first.completion)
+        >>> changes.to_arrow().column("_operation").to_pylist()
+        ['delete']
+        >>> table.changes(after=changes.checkpoint).commits
+        ()
         """
         return changes_since(self, after, until, order=order, columns=columns, partitions=partitions)
 
@@ -297,6 +329,9 @@ class Table(TableContext):
                 table's, a value does not fit.
             UnsupportedSchema: a column of another type than the table's; the message names it.
             Aborted: others took this writer for dead.
+
+        >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
+        1
         """
         return arrow.append(self, rows, retries=retries, extra=extra, check_keys=check_keys)
 
@@ -318,6 +353,10 @@ class Table(TableContext):
         Raises:
             WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
             InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a missing column is refused.
+
+        >>> done = table.upsert(pa.table({"id": [2, 3], "city": ["bonn", "ulm"], "fare": [4.0, 5.0]}))
+        >>> done.updated, done.inserted
+        (1, 1)
         """
         return arrow.upsert(self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys)
 
@@ -335,6 +374,9 @@ class Table(TableContext):
             WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
             InvalidRecords: a key is null, or a key or partition column is missing.
             InvalidInput: the condition does not fit the table.
+
+        >>> table.delete("city = 'ulm' and fare > 3").deleted, table.delete(rows.select(["id", "city"])).deleted
+        (1, 1)
         """
         if isinstance(keys, (str, pc.Expression)):
             return replace.delete_all(self, keys, retries=retries, extra=extra)
@@ -355,6 +397,10 @@ class Table(TableContext):
         Raises:
             WriteConflict: others changed the same file groups first, at each of `retries` + 1 tries.
             InvalidRecords, UnsupportedSchema, Aborted: as for `append`; a row for another partition.
+
+        >>> done = table.overwrite(pa.table({"id": [9], "city": ["ulm"]}), partitions=["ulm"])
+        >>> sorted(table.to_arrow().column("id").to_pylist())
+        [2, 9]
         """
         return replace.overwrite(self, rows, partitions, retries=retries, extra=extra)
 
@@ -367,6 +413,10 @@ class Table(TableContext):
         Raises:
             UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
             WriteConflict: others added columns first, at each of `retries` + 1 tries.
+
+        >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
+        >>> table.schema().names
+        ['id', 'city', 'fare', 'tip']
         """
         if not isinstance(columns, pa.Schema):
             raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
@@ -379,6 +429,12 @@ class Table(TableContext):
         conflict comes out of it as `WriteConflict`; to try again give `transact` a function instead.
 
         Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
+
+        >>> with table.transaction() as txn:
+        ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
+        ...     txn.delete("city = 'ulm'")
+        >>> table.to_arrow().to_pylist()
+        [{'id': 2, 'city': 'bonn', 'fare': 0.0}]
         """
         return TableTransaction(Transaction(self, pinned=pinned))
 
@@ -400,13 +456,21 @@ class Table(TableContext):
         Raises:
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
+
+        >>> def raise_fares(txn):
+        ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
+        >>> table.transact(raise_fares, retries=3).updated
+        2
         """
         return retry.transact(
             self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned, face=TableTransaction
         )
 
     def run_inline_services(self) -> None:
-        """Compact or cluster, if the settings say so and it is time to: what `transact` does after its commit."""
+        """Compact or cluster, if the settings say so and it is time to: what `transact` does after its commit.
+
+        >>> table.run_inline_services()  # as its settings say: nothing, by default
+        """
         inline.run_due(self)
 
     # -- services ------------------------------------------------------------------------------------------------------
@@ -420,6 +484,9 @@ class Table(TableContext):
             InvalidSettings: the policy would keep nothing.
             UnsupportedTable: the table cannot be written here.
             NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
+
+        >>> table.clean(KeepVersions(1))  # each file group has one version yet
+        ()
         """
         return clean.would_clean(self, policy) if dry_run else clean.clean(self, policy)
 
@@ -430,11 +497,23 @@ class Table(TableContext):
 
         Raises:
             UnsupportedTable: the table is copy-on-write, or cannot be written here.
+
+        >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
+        >>> logs = Table.create("memory://docs/logs", spec)
+        >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
+        >>> len(logs.compact())
+        1
         """
         return compaction.would_compact(self) if dry_run else compaction.compact_table(self)
 
     def schedule_compaction(self) -> str | None:
-        """Write down what is to be merged, for another to run; its begin time, None if there is nothing."""
+        """Write down what is to be merged, for another to run; its begin time, None if there is nothing.
+
+        >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
+        >>> logs = Table.create("memory://docs/logs", spec)
+        >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
+        >>> instant = logs.schedule_compaction()  # to be run here or elsewhere
+        """
         return compaction.schedule_compaction(self)
 
     def run_compaction(self, instant: str) -> CompactionResult:
@@ -443,6 +522,11 @@ class Table(TableContext):
         Raises:
             HistoryGone: there is no such compaction, or files that it names are gone.
             Aborted: another executor is at work.
+
+        >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
+        >>> logs = Table.create("memory://docs/logs", spec)
+        >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
+        >>> result = logs.run_compaction(logs.schedule_compaction())
         """
         return compaction.run_compaction(self, instant)
 
@@ -456,6 +540,11 @@ class Table(TableContext):
             InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
             HistoryGone: there is no such compaction.
             Aborted: an executor is at work.
+
+        >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
+        >>> logs = Table.create("memory://docs/logs", spec)
+        >>> logs.unschedule_compaction(hours=24)
+        ()
         """
         return compaction.unschedule_compaction(self, instant, hours)
 
@@ -482,6 +571,11 @@ class Table(TableContext):
             InvalidInput: there are no such columns, or sizes.
             UnsupportedTable: the table has buckets (one file group each: nothing to join), or cannot be written here.
             WriteConflict: a write was faster, or is preferred; no row changed by the clustering that gave way.
+
+        >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
+        >>> plans = table.cluster(sort_by=["id"])
+        >>> table.count()
+        3
         """
         rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
         return clustering.would_cluster(self, rule) if dry_run else clustering.cluster_table(self, rule)
@@ -495,6 +589,9 @@ class Table(TableContext):
         """Write down what is to be joined, for another to run, JVM Hudi too; its begin time, None if there is nothing.
 
         Until then writes of those file groups give way. Arguments and errors are those of `cluster`.
+
+        >>> table.schedule_clustering() is None  # a file in each partition: there is nothing to join
+        True
         """
         return clustering.schedule_clustering(self, ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes))
 
@@ -505,6 +602,10 @@ class Table(TableContext):
             HistoryGone: there is no such clustering, or files that it names are gone.
             Aborted: another executor is at work.
             WriteConflict: a write was faster, or is preferred; the plan was taken back.
+
+        >>> more = table.append(pa.table({"id": [3], "city": ["ulm"]}))
+        >>> instant = table.schedule_clustering(sort_by=["id"])
+        >>> result = instant and table.run_clustering(instant)
         """
         return clustering.run_clustering(self, instant)
 
@@ -518,6 +619,9 @@ class Table(TableContext):
             InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
             HistoryGone: there is no such clustering.
             Aborted: an executor is at work.
+
+        >>> table.unschedule_clustering(hours=24)
+        ()
         """
         return clustering.unschedule_clustering(self, instant, hours)
 
@@ -531,6 +635,8 @@ class Table(TableContext):
             UnsupportedTable: the table cannot be written here.
             Corrupt: a file of the archive, or an instant, cannot be understood.
             NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+
+        >>> result = table.archive(KeepActive(20, 30), dry_run=True)
         """
         return archive.would_archive(self, keep) if dry_run else archive.archive(self, keep)
 
@@ -539,6 +645,9 @@ class Table(TableContext):
 
         Raises:
             NotAcquired, CasError: the lock or the store; may be repeated.
+
+        >>> table.sweep()  # nobody has died
+        ()
         """
         return (*recover.sweep(self), *(done.instant for done in clean.finish_dead(self)))
 
@@ -549,6 +658,11 @@ class Table(TableContext):
             HistoryGone: there is no such pending write.
             Aborted: its writer is alive.
             NotAcquired, CasError: the lock or the store; may be repeated.
+
+        >>> table.roll_back("20260101000000000")
+        Traceback (most recent call last):
+        ...
+        lockprovider.table.errors.HistoryGone: 20260101000000000 is no pending write; to take back commits, use restore
         """
         recover.roll_back_dead(self, instant, force=force)
 
@@ -559,6 +673,9 @@ class Table(TableContext):
             HistoryGone: there is no such commit, or files that it needs were cleaned or are about to be.
             UnsupportedTable: the table cannot be written here.
             NotAcquired, CasError: the lock or the store; may be repeated.
+
+        >>> table.savepoint(comment="before the migration") == first.instant
+        True
         """
         return savepoint.save(self, instant, user=user, comment=comment)[0]
 
@@ -567,6 +684,10 @@ class Table(TableContext):
 
         Raises:
             Corrupt: one cannot be understood.
+
+        >>> instant = table.savepoint(comment="before the migration")
+        >>> table.savepoints()[instant].comment
+        'before the migration'
         """
         return savepoint.savepoints(self, self.timeline())
 
@@ -575,6 +696,9 @@ class Table(TableContext):
 
         Raises:
             NotAcquired, CasError: the lock or the store; may be repeated.
+
+        >>> table.delete_savepoint(table.savepoint())
+        True
         """
         return savepoint.delete_savepoint(self, instant)
 
@@ -588,6 +712,10 @@ class Table(TableContext):
                 savepoint or was archived.
             UnsupportedTable: the table cannot be written here.
             NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+
+        >>> done = table.delete("id = 1")
+        >>> table.restore(first.instant).taken_back == (done.instant,), table.count()
+        (True, 2)
         """
         return restore.restore(self, instant)
 
@@ -600,6 +728,8 @@ class Table(TableContext):
             UnsupportedTable: a row is not in the bucket of its key, or the table has another index.
             InvalidRecords: `bucket_by` is no part of the record key, or the number of buckets is impossible.
             Aborted: others committed each time while the keys were read; nothing was changed.
+
+        >>> Table.create("memory://docs/none", TableSpec("none", rows, "id")).adopt_bucket_index(4)
         """
         adopt_buckets.adopt_bucket_index(self, buckets, bucket_by)
 
@@ -610,6 +740,9 @@ class Table(TableContext):
 
         Raises:
             UnsupportedTable: it cannot be written here. NotAcquired, CasError: may be repeated.
+
+        >>> for change in table.share(dry_run=True):  # what JVM Hudi's writers will find in the table
+        ...     assert change
         """
         return sharing.would_share(self) if dry_run else sharing.share(self)
 
@@ -620,5 +753,8 @@ class Table(TableContext):
 
         Raises:
             Aborted: a write is pending, whose writer may be building it. NotAcquired, CasError: may be repeated.
+
+        >>> table.retire_metadata_table()  # none is there
+        0
         """
         return metadata_table.retire_metadata_table(self)

@@ -35,6 +35,11 @@ class TableTransaction(TransactionHandle):
     Attributes:
         extra: texts by name that go into the commit's metadata.
         result: what the commit came to; None before it.
+
+    >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"], "fare": [3.5, None]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
+    >>> done = table.append(rows)
+    >>> txn = table.transaction()
     """
 
     def __init__(self, inner: Transaction) -> None:
@@ -53,7 +58,11 @@ class TableTransaction(TransactionHandle):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
     ) -> pa.Table:
-        """The rows as this transaction began; arguments and errors are those of `Table.to_arrow`."""
+        """The rows as this transaction began; arguments and errors are those of `Table.to_arrow`.
+
+        >>> txn.to_arrow(["id"], "city = 'ulm'").to_pylist()
+        [{'id': 1}]
+        """
         return arrow.read(self._inner, columns, partitions, filter)
 
     def to_pandas(
@@ -62,7 +71,11 @@ class TableTransaction(TransactionHandle):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
     ) -> Any:
-        """The same as a pandas DataFrame."""
+        """The same as a pandas DataFrame.
+
+        >>> txn.to_pandas(["fare"], "city = 'ulm'")["fare"].tolist()
+        [3.5]
+        """
         return frames.to_pandas(self.to_arrow(columns, filter, partitions))
 
     def to_polars(
@@ -71,7 +84,10 @@ class TableTransaction(TransactionHandle):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
     ) -> Any:
-        """The same as a polars DataFrame."""
+        """The same as a polars DataFrame.
+
+        >>> frame = txn.to_polars(["id"])  # with the extra `polars`
+        """
         return frames.to_polars(self.to_arrow(columns, filter, partitions))
 
     def scan(
@@ -80,7 +96,11 @@ class TableTransaction(TransactionHandle):
         filter: Where = None,  # noqa: A002 - as pyarrow calls it
         partitions: Iterable[str] | None = None,
     ) -> pa.RecordBatchReader:
-        """The same batch by batch; see `Table.scan`."""
+        """The same batch by batch; see `Table.scan`.
+
+        >>> sum(batch.num_rows for batch in txn.scan())
+        2
+        """
         txn = self._inner
         plan = plan_scan(txn.snapshot, self._schema, txn.config, columns=columns, where=filter, partitions=partitions)
         return to_reader(txn.table.place, plan)
@@ -92,6 +112,11 @@ class TableTransaction(TransactionHandle):
 
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit.
+
+        >>> with txn:
+        ...     txn.append(pa.table({"id": [3], "city": ["ulm"]}))
+        >>> table.count()
+        3
         """
         self._take("append", as_table(rows), self._inner.config.identifying)
 
@@ -101,6 +126,11 @@ class TableTransaction(TransactionHandle):
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit; or a delete came before, as a key that is in both
                 is deleted.
+
+        >>> with txn:
+        ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
+        >>> txn.result.updated
+        1
         """
         if self._keys:
             raise InvalidRecords("upsert comes before delete in a transaction: a key that is in both is deleted")
@@ -114,6 +144,11 @@ class TableTransaction(TransactionHandle):
 
         Raises:
             InvalidRecords, InvalidInput: a column is missing, or the condition does not fit.
+
+        >>> with txn:
+        ...     txn.delete("city = 'ulm'")
+        >>> table.count()
+        1
         """
         where = isinstance(keys, (str, pc.Expression))
         found = self.to_arrow(self._inner.config.identifying, keys) if where else as_table(keys)
@@ -127,6 +162,11 @@ class TableTransaction(TransactionHandle):
 
         Raises:
             InvalidRecords, UnsupportedSchema: the columns do not fit, or something else was written.
+
+        >>> with txn:
+        ...     txn.overwrite(rows.slice(0, 1))
+        >>> table.count()
+        1
         """
         if self._kind:
             raise InvalidRecords(f"overwrite stands alone in a transaction, and there is an {self._kind} already")
@@ -156,6 +196,10 @@ class TableTransaction(TransactionHandle):
             WriteConflict: a commit that completed since this began touched the same file groups; `rollback` then.
             Aborted: others took this writer for dead, or the table changed; `rollback` then.
             InvalidRecords: nothing was written, or a row cannot be.
+
+        >>> txn.append(pa.table({"id": [3], "city": ["ulm"]}))
+        >>> txn.commit().inserted
+        1
         """
         self._write()
         self.result = super().commit(conflicts=conflicts)

@@ -1,10 +1,11 @@
 """What is built is what users get: the sdist, the wheel, and what both do in an empty environment: `pytest -m floors`.
 
-It fetches the build's tools and what `[pandas]` needs.
+It fetches the build's tools and what `[pandas]` needs. The sdist's own tests need what the tests here need.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -103,3 +104,24 @@ def test_the_wheel_in_an_empty_environment_does_what_the_readme_shows(built: Pat
     assert (tmp_path / "playground/trips.csv.gz").exists()
     (shell,) = (body for body in blocks("README.md", "sh") if "playground" in body)
     assert "nobody else runs this" in run(["bash", "-euc", shell], tmp_path, whole)
+
+
+def test_the_sdist_passes_the_quick_tests_and_shows_the_demo(built: Path, tmp_path: Path) -> None:
+    """Unpacked, by this environment's packages but for ours: those are the sdist's own, in child processes too."""
+    with tarfile.open(only(built, "*.tar.gz")) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
+
+    def ours(*words: str) -> str:
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{words}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
+        return done.stdout
+
+    where = ours("-c", "import fsspec_cas as writes, lockprovider as locks; print(writes.__file__, locks.__file__)")
+    assert where.count(str(folder)) == 2
+    assert " passed" in ours("-m", "pytest", "-m", "quick", "-q", "-n", "2", "-p", "no:cacheprovider")
+    shown = ours("-m", "lockprovider", "demo", "--fast", "--json", "--out", str(tmp_path / "demo.svg"))
+    assert json.loads(shown)
+    assert (tmp_path / "demo.svg").read_text().startswith("<svg")

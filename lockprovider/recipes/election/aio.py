@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 class AsyncTerm:
-    """A term, for a task; see `Term`. `lost.is_set()` may be asked on the loop, `wait_lost` waits for it."""
+    """A term, for a task; see `Term`. `lost.is_set()` may be asked on the loop, `wait_lost` waits for it.
+
+    >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
+    """
 
     def __init__(self, term: Term) -> None:
         self.term = term
@@ -54,38 +57,65 @@ class AsyncTerm:
         return self.term.since
 
     def check(self) -> None:
-        """See `Term.check`."""
+        """See `Term.check`.
+
+        >>> async with election.lead() as term:
+        ...     term.check()
+        """
         self.term.check()
 
     async def wait_lost(self) -> None:
-        """Return once the term is over."""
+        """Return once the term is over.
+
+        >>> async with election.lead() as term:
+        ...     await term.resign()
+        ...     await term.wait_lost()
+        """
         await self._lost_here.wait()
 
     async def proclaim(self, value: Any) -> None:
-        """See `Term.proclaim`."""
+        """See `Term.proclaim`.
+
+        >>> async with election.lead() as term:
+        ...     await term.proclaim({"port": 8080})
+        """
         await asyncio.to_thread(self.term.proclaim, value)
 
     async def resign(self, to: str = "") -> None:
-        """See `Term.resign`."""
+        """See `Term.resign`.
+
+        >>> async with election.lead() as term:
+        ...     await term.resign(to="b")
+        """
         await asyncio.to_thread(self.term.resign, to)
 
 
 class AsyncElection:
-    """An election, for tasks; the arguments are those of `Election`."""
+    """An election, for tasks; the arguments are those of `Election`.
+
+    >>> election = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="a")
+    """
 
     def __init__(self, store: Store, path: str, **options: Any) -> None:
         self._election = Election(store, path, **options)
 
     @classmethod
     def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> AsyncElection:
-        """See `Election.open`."""
+        """See `Election.open`.
+
+        >>> other = lockprovider.election.AsyncElection.open("memory://docs/scheduler.json", name="b")
+        """
         found = cls.__new__(cls)
         found._election = Election.open(url, storage_options=storage_options, **options)  # noqa: SLF001 - its own
         return found
 
     @contextlib.asynccontextmanager
     async def lead(self, timeout: float | None = None) -> AsyncIterator[AsyncTerm]:
-        """See `Election.lead`: `async with election.lead() as term:`."""
+        """See `Election.lead`: `async with election.lead() as term:`.
+
+        >>> async with election.lead(timeout=10) as term:
+        ...     term.check()
+        """
         term = await self._elected(timeout)
         try:
             yield AsyncTerm(term)
@@ -99,7 +129,13 @@ class AsyncElection:
         on_deposed: OnDeposed = "interrupt",
         grace: float | None = None,
     ) -> T | None:
-        """See `Election.run`; `main` is a coroutine function, and what interrupts it is a cancellation."""
+        """See `Election.run`; `main` is a coroutine function, and what interrupts it is a cancellation.
+
+        >>> async def main(term):
+        ...     return "done"
+        >>> await election.run(main)
+        'done'
+        """
         ending = self._election.ending(on_deposed, grace)
         while not self._election.stopping:
             try:
@@ -114,11 +150,17 @@ class AsyncElection:
         return None
 
     def stop(self) -> None:
-        """See `Election.stop`."""
+        """See `Election.stop`.
+
+        >>> election.stop()
+        """
         self._election.stop()
 
     async def close(self) -> None:
-        """See `Election.close`."""
+        """See `Election.close`.
+
+        >>> await election.close()
+        """
         await asyncio.to_thread(self._election.close)
 
     async def __aenter__(self) -> AsyncElection:
@@ -128,11 +170,22 @@ class AsyncElection:
         await self.close()
 
     async def leader(self) -> Leader | None:
-        """See `Election.leader`."""
+        """See `Election.leader`.
+
+        >>> await election.leader() is None
+        True
+        """
         return await asyncio.to_thread(self._election.leader)
 
     async def watch(self) -> AsyncIterator[LeaderChange]:
-        """See `Election.watch`."""
+        """See `Election.watch`.
+
+        >>> async with election.lead():
+        ...     async for change in election.watch():
+        ...         print(change.leader.name)
+        ...         break
+        a
+        """
         before: Leader | None = None
         while not self._election.stopping:
             change, before, wait_s = await asyncio.to_thread(self._election.changed, before)
@@ -141,7 +194,11 @@ class AsyncElection:
             await asyncio.sleep(wait_s)
 
     async def transfer(self, to: str) -> None:
-        """See `Election.transfer`."""
+        """See `Election.transfer`.
+
+        >>> async with election.lead():
+        ...     await election.transfer("b")
+        """
         await asyncio.to_thread(self._election.transfer, to)
 
     async def _elected(self, timeout: float | None) -> Term:

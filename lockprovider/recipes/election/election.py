@@ -53,7 +53,6 @@ class Election:
     ...     term.check()
     ...     election.leader().name
     'a'
-    >>> election.close()
     """
 
     def __init__(
@@ -87,6 +86,9 @@ class Election:
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+
+        >>> lockprovider.election.open("memory://docs/scheduler.json", name="b", value={"port": 80})
+        <Election 'scheduler.json', 'b' does not lead>
         """
         return open_at(cls, url, storage_options, options)
 
@@ -116,6 +118,9 @@ class Election:
             NotElected: another led for `timeout` seconds.
             MalformedObject: the object there is no election.
             StoreError: the store failed. While it is merely silent, it is asked until the timeout.
+
+        >>> with election.lead(timeout=10) as term:
+        ...     term.check()  # before each piece of work
         """
         deadline_s = self.deadline_s(timeout)
         while True:
@@ -175,6 +180,9 @@ class Election:
 
         Raises:
             What `main` raised while it led, and what `lead` raises.
+
+        >>> election.run(lambda term: "done, in the newest term")
+        'done, in the newest term'
         """
         if not callable(main):
             raise InvalidInput(f"main={main!r} must be a function of a term")
@@ -199,13 +207,21 @@ class Election:
         return Ending(on_deposed, self.settings.margin_s if grace is None else seconds(grace, "grace"))
 
     def stop(self) -> None:
-        """Give up the term, if there is one; let `run` end its `main` and return; let nobody here stand again."""
+        """Give up the term, if there is one; let `run` end its `main` and return; let nobody here stand again.
+
+        >>> election.stop()
+        >>> election.run(lambda term: "never") is None
+        True
+        """
         self._stopping.set()
         if self._term is not None:
             self._term.give_up("this candidate was stopped")
 
     def close(self) -> None:
-        """`stop`, and tell the store that the term is over; if the store fails, it lapses."""
+        """`stop`, and tell the store that the term is over; if the store fails, it lapses.
+
+        >>> election.close()
+        """
         self.stop()
         term = self._term
         if term is not None:
@@ -232,6 +248,12 @@ class Election:
         Raises:
             MalformedObject: the object there is no election.
             StoreError: the store did not answer.
+
+        >>> with election.lead():
+        ...     election.leader().name
+        'a'
+        >>> election.leader() is None
+        True
         """
         return leads(self._candidate.look(), self.world.monotonic_s())
 
@@ -242,6 +264,10 @@ class Election:
 
         Raises:
             MalformedObject, StoreError: as `leader`; but while the store is merely silent, it is asked again.
+
+        >>> with election.lead():
+        ...     next(election.watch()).leader.name
+        'a'
         """
         before: Leader | None = None
         while not self.stopping:
@@ -270,6 +296,11 @@ class Election:
         Raises:
             NotElected: this candidate does not lead.
             OutcomeUnknown, StoreError: as `Term.resign`.
+
+        >>> term = election.lead()
+        >>> election.transfer("b")
+        >>> term.lost.is_set()
+        True
         """
         if not isinstance(to, str) or not to:
             raise InvalidInput(

@@ -11,7 +11,14 @@ from lockprovider.recipes.values import json_copy
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads: the candidate's name, what it tells of itself, its term. `since_ms` is by its own wall clock."""
+    """Who leads: the candidate's name, what it tells of itself, its term. `since_ms` is by its own wall clock.
+
+    >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", value={"port": 80})
+    >>> with election.lead() as term:
+    ...     leader = election.leader()
+    >>> leader.name, leader.value, leader.epoch == term.epoch
+    ('a', {'port': 80}, True)
+    """
 
     name: str
     value: Any = field(hash=False)
@@ -21,21 +28,44 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This one leads, from now on or already; or tells something else of itself."""
+    """This one leads, from now on or already; or tells something else of itself.
+
+    >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a")
+    >>> with election.lead():
+    ...     change = next(election.watch())
+    >>> type(change).__name__, change.leader.name
+    ('Elected', 'a')
+    """
 
     leader: Leader
 
 
 @dataclass(frozen=True, slots=True)
 class Resigned:
-    """This one has led, and nobody does."""
+    """This one has led, and nobody does.
+
+    >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", poll=0.01)
+    >>> term, changes = election.lead(), election.watch()
+    >>> first = next(changes)
+    >>> term.resign()
+    >>> type(next(changes)).__name__
+    'Resigned'
+    """
 
     leader: Leader
 
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """This one has led, and has not renewed its term in time; or its object is gone."""
+    """This one has led, and has not renewed its term in time; or its object is gone.
+
+    >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a", poll=0.01)
+    >>> term, changes = election.lead(), election.watch()
+    >>> first = next(changes)
+    >>> Store.from_url("memory://docs").delete("scheduler.json")
+    >>> type(next(changes)).__name__
+    'Lapsed'
+    """
 
     leader: Leader
 

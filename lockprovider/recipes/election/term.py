@@ -45,6 +45,9 @@ class Term:
         epoch: rises with each term: `fence=term`.
         name: the candidate's.
         lost: set once another may lead.
+
+    >>> election = lockprovider.election.open("memory://docs/scheduler.json", name="a")
+    >>> term = election.lead()
     """
 
     def __init__(self, candidate: Candidate, leading: Leading, renew_s: float) -> None:
@@ -92,6 +95,13 @@ class Term:
 
         Raises:
             TermLost: stop.
+
+        >>> term.check()
+        >>> term.resign()
+        >>> term.check()
+        Traceback (most recent call last):
+        ...
+        lockprovider.recipes.errors.TermLost: ...resigned...
         """
         if self.lost.is_set():
             forked = TermLost(self._said("it belongs to the process that this one was forked from"), LossReason.FORKED)
@@ -105,6 +115,10 @@ class Term:
             TermLost: it is over; nothing was told.
             OutcomeUnknown, StoreError: nobody can tell; do it again.
             InvalidInput: JSON cannot say it.
+
+        >>> term.proclaim({"port": 8080})
+        >>> election.leader().value
+        {'port': 8080}
         """
         told = json_copy(value, "value")
         with self._one_write:
@@ -116,6 +130,10 @@ class Term:
 
         Raises:
             OutcomeUnknown, StoreError: nobody can tell; if it was not done, the term lapses.
+
+        >>> term.resign(to="b")
+        >>> election.leader() is None
+        True
         """
         check_text(to, "to")
         if self._pid != os.getpid() or self._resigned:
@@ -132,7 +150,12 @@ class Term:
         self._end(TermLost(self._said(why), LossReason.RELEASED))
 
     def when_lost(self, call: Callable[[], object]) -> None:
-        """Call it once the term is over, on whatever thread finds that; at once, if it is."""
+        """Call it once the term is over, on whatever thread finds that; at once, if it is.
+
+        >>> term.when_lost(lambda: print("stop"))
+        >>> term.resign()
+        stop
+        """
         function(call, "call", "of nothing")
         with self._telling:
             if not threading.Event.is_set(self.lost):

@@ -44,6 +44,9 @@ class QueueSettings:
         visible_s: how long a claim lives without a heartbeat, where the worker does not say.
         max_attempts: after so many deliveries a message that was not acked is a dead letter.
         max_bytes: how large the object may become; what does not fit waits in segments.
+
+    >>> lockprovider.queue.QueueSettings(max_attempts=3).visible_s
+    600.0
     """
 
     visible_s: float = VISIBLE_S

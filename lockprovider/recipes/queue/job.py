@@ -37,6 +37,12 @@ class Job:
         epoch: rises with each claim of the queue: `fence=job`.
         error: what the last attempt ended with.
         lost: set once another may have it.
+
+    >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
+    >>> receipt = queue.put({"day": "mon"})
+    >>> job = queue.claim(visible_s=60)
+    >>> job.n, job.body, job.attempt
+    (1, {'day': 'mon'}, 1)
     """
 
     def __init__(self, queue_id: str, claim: Claim, began_s: float, do: Do, world: World) -> None:
@@ -66,6 +72,13 @@ class Job:
 
         Raises:
             ClaimLost: stop working on it.
+
+        >>> job.check()
+        >>> job.ack()
+        >>> job.check()
+        Traceback (most recent call last):
+        ...
+        lockprovider.recipes.errors.ClaimLost: message 1 was given up here (ack)
         """
         if self.ended is not None:
             raise ClaimLost(f"message {self.n} was given up here ({self.ended})")
@@ -74,7 +87,13 @@ class Job:
             raise ClaimLost(f"the claim of message {self.n} has lapsed, another may have it: stop working on it")
 
     def then(self, body: Any, *, key: str = "", priority: int = 0, delay_s: float = 0.0) -> None:
-        """Put this message together with the ack: both are done, or neither."""
+        """Put this message together with the ack: both are done, or neither.
+
+        >>> job.then({"report of": "mon"})
+        >>> job.ack()
+        >>> [letter.body for letter in queue.peek()]
+        [{'report of': 'mon'}]
+        """
         self._then.append(new_message(self._world, body, key, priority, delay_s))
 
     def ack(self) -> None:
@@ -83,6 +102,10 @@ class Job:
         Raises:
             ClaimLost: the claim had ended; another may have it, or has done it. What `then` was given was not put.
             OutcomeUnknown: nobody can tell; do it again.
+
+        >>> job.ack()
+        >>> queue.stat().ready, queue.stat().claimed
+        (0, 0)
         """
         self._end(End(self.n, self.token, "ack", tuple(self._then)))
 
@@ -93,6 +116,11 @@ class Job:
 
         Raises:
             ClaimLost, OutcomeUnknown: as `ack`.
+
+        >>> job.nack(delay_s=0, error="no file yet")
+        >>> again = queue.claim()
+        >>> again.attempt, again.error
+        (2, 'no file yet')
         """
         wait_s = (
             min(2.0**self.attempt, _LONGEST_DELAY_S) if delay_s is None else seconds(delay_s, "delay_s", finite=True)
@@ -101,7 +129,12 @@ class Job:
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
 
     def leave(self) -> None:
-        """Give it back at once, as if it had not been claimed; if that fails, it lapses."""
+        """Give it back at once, as if it had not been claimed; if that fails, it lapses.
+
+        >>> job.leave()
+        >>> queue.claim().attempt
+        1
+        """
         with contextlib.suppress(CasError, CoordinationError):
             self.nack(delay_s=0.0, error=self.error, counts=False)
         self.lost.set()
@@ -111,6 +144,10 @@ class Job:
 
         Raises:
             ClaimLost, OutcomeUnknown: as `ack`.
+
+        >>> job.bury("no such day")
+        >>> queue.dead()[0].why
+        'no such day'
         """
         self._end(End(self.n, self.token, "bury", error=check_text(why, "why")[:_ERROR_CHARS]))
 
@@ -119,6 +156,8 @@ class Job:
 
         Raises:
             ClaimLost: another has it.
+
+        >>> job.extend(visible_s=3600)
         """
         sent_s = self._world.monotonic_s()
         visible_s = seconds(visible_s, "visible_s", finite=True, above=True)

@@ -60,14 +60,7 @@ class Queue:
     `timeout` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json", max_attempts=1)
-    >>> _ = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
-    >>> with queue.claim() as job:
-    ...     job.body
-    {'day': 'mon'}
-    >>> queue.claim().bury("no such day")
-    >>> queue.stat().ready, [letter.body for letter in queue.dead()]
-    (0, [{'day': 'tue'}])
-    >>> queue.close()
+    >>> receipts = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
     """
 
     @renamed(timeout_s="timeout")
@@ -121,6 +114,9 @@ class Queue:
             CoordinationError: it is there with others.
             InvalidInput: the URL or a setting does not fit.
             OutcomeUnknown, StoreError: the store failed; do it again.
+
+        >>> lockprovider.queue.create("memory://docs/small.json", visible_s=60, max_attempts=3).stat().ready
+        0
         """
         kept = QueueSettings(
             seconds(visible_s, "visible_s", finite=True, above=True),
@@ -140,6 +136,9 @@ class Queue:
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+
+        >>> lockprovider.queue.open("memory://docs/backfill.json").stat().ready
+        2
         """
         return open_at(cls, url, storage_options, options)
 
@@ -168,6 +167,11 @@ class Queue:
             Fenced: `fence` is over.
             OutcomeUnknown: nobody can tell; with a producer or `dedupe`, put it again.
             NoQueue, StoreError: nothing was put.
+
+        >>> queue.put({"day": "wed"}, priority=5)
+        Receipt(n=3, again=False)
+        >>> queue.put({"day": "thu"}, dedupe="thu").again, queue.put({"day": "thu"}, dedupe="thu").again
+        (False, True)
         """
         given = new_message(self.world, body, key, priority, delay_s)
         return self._receipt(self._putting(given, producer, seq, dedupe, fence))
@@ -181,6 +185,10 @@ class Queue:
 
         Raises:
             What `put` raises; some may be there.
+
+        >>> again = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")  # as after a crash
+        >>> [one.again for one in again], queue.stat().ready
+        ([True, True], 2)
         """
         receipts: list[Receipt] = []
         waiting: deque[tuple[Put, Future[Any]]] = deque()
@@ -194,7 +202,11 @@ class Queue:
         return [*receipts, *map(self._receipt, waiting)]
 
     def last_seq(self, producer: str) -> int:
-        """The last number that was put as this producer; 0 if there is none. Where to go on after a crash."""
+        """The last number that was put as this producer; 0 if there is none. Where to go on after a crash.
+
+        >>> queue.last_seq("backfill-7")
+        2
+        """
         return self._writer.read()[0].producers.get(_name(producer, "producer"), (0, 0, ""))[0]
 
     @renamed(timeout_s="timeout")
@@ -205,6 +217,12 @@ class Queue:
             QueueFull: dead letters leave no room for the messages that wait in segments: redrive them.
             NoQueue, StoreError, OutcomeUnknown: the store failed. What may have been claimed lapses.
             MalformedObject: the object is no queue, or a segment that it names is not there or is none.
+
+        >>> with queue.claim() as job:  # acks at the end
+        ...     job.body
+        {'day': 'mon'}
+        >>> queue.claim().nack(), queue.claim()  # nothing is left, for 2 s
+        (None, None)
         """
         visible_s = self._visible_s() if visible_s is None else visible_s
         visible_ms = int(seconds(visible_s, "visible_s", finite=True, above=True) * 1000)
@@ -227,7 +245,14 @@ class Queue:
             poll_s = min(poll_s * 2, _LAST_POLL_S)
 
     def jobs(self, *, visible_s: float | None = None, until_empty: bool = False) -> Iterator[Job]:
-        """One message after another, until `stop`, or until there is none; leave each with `with`."""
+        """One message after another, until `stop`, or until there is none; leave each with `with`.
+
+        >>> for job in queue.jobs(until_empty=True):
+        ...     with job:
+        ...         print(job.body["day"])
+        mon
+        tue
+        """
         if visible_s is not None:
             seconds(visible_s, "visible_s", finite=True, above=True)
         return self._jobs(visible_s, until_empty=until_empty)
@@ -256,11 +281,21 @@ class Queue:
 
         Raises:
             What `claim` raises.
+
+        >>> queue.work(lambda job: print(job.body["day"]), until_empty=True)
+        mon
+        tue
+        Worked(acked=2, failed=0)
         """
         return Crew(self, fn, visible_s, until_empty=until_empty, on_error=on_error).work(threads)
 
     def stop(self) -> None:
-        """Let all who work here finish what they have, and claim nothing more."""
+        """Let all who work here finish what they have, and claim nothing more.
+
+        >>> queue.stop()
+        >>> queue.stopping
+        True
+        """
         self._stopping.set()
         with self._writer.news:
             self._writer.news.notify_all()
@@ -271,7 +306,12 @@ class Queue:
         return self._stopping.is_set()
 
     def stat(self) -> QueueStat:
-        """What is in it."""
+        """What is in it.
+
+        >>> stat = queue.stat()
+        >>> stat.ready, stat.claimed, stat.dead
+        (2, 0, 0)
+        """
         contents, _ = self._writer.read()
         now_ms = self.world.now_ms()
         delayed = sum(one.not_before_ms > now_ms for one in contents.ready)
@@ -280,15 +320,29 @@ class Queue:
         return QueueStat(*counts, contents.next - 1, contents.size, contents.rev, len(contents.segments))
 
     def peek(self, limit: int = 20) -> list[Letter]:
-        """The next messages in the order of delivery, as they are now; none is claimed."""
+        """The next messages in the order of delivery, as they are now; none is claimed.
+
+        >>> [letter.body for letter in queue.peek(1)]
+        [{'day': 'mon'}]
+        """
         return [Letter.of(one) for one in self._writer.next_messages(whole(limit, "limit"))]
 
     def dead(self) -> list[Letter]:
-        """The dead letters."""
+        """The dead letters.
+
+        >>> queue.claim().bury("no such day")
+        >>> [(letter.body, letter.why) for letter in queue.dead()]
+        [({'day': 'mon'}, 'no such day')]
+        """
         return [Letter.of(one.message, one.why) for one in self._writer.read()[0].dead.values()]
 
     def redrive(self, numbers: Iterable[int] | None = None) -> int:
-        """Deliver dead letters again, those of these numbers or all, as if they were new; how many."""
+        """Deliver dead letters again, those of these numbers or all, as if they were new; how many.
+
+        >>> queue.claim().bury("no such day")
+        >>> queue.redrive(), queue.stat().ready
+        (1, 2)
+        """
         chosen = None if numbers is None else several(numbers, "numbers", "the numbers of dead letters")
         named = None if chosen is None else tuple(whole(n, "number", least=1) for n in chosen)
         done: int = self._batcher.do(Redrive(named))
@@ -299,6 +353,9 @@ class Queue:
 
         Raises:
             StateConflict: it was written since.
+
+        >>> queue.purge(expected=queue.stat().rev)
+        2
         """
         done: int = self._batcher.do(Purge(whole(expected, "expected")))
         return done
@@ -308,6 +365,9 @@ class Queue:
 
         Raises:
             NoQueue, StoreError, OutcomeUnknown: the store failed; some may be removed.
+
+        >>> queue.clean()
+        0
         """
         found = self._writer.segments.names()
         self._batcher.do(Touch())  # who has made one of them, and did not name it by now, cannot any more
@@ -317,7 +377,10 @@ class Queue:
 
     @renamed(timeout_s="timeout")
     def close(self, timeout: float | None = None) -> None:
-        """Take nothing more, and return once what waits is written."""
+        """Take nothing more, and return once what waits is written.
+
+        >>> queue.close(timeout=10)
+        """
         limit_s = None if timeout is None else seconds(timeout)
         self.stop()
         self._batcher.close(limit_s)

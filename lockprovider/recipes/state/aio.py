@@ -24,35 +24,63 @@ V = TypeVar("V")
 
 
 class AsyncState(Generic[V]):
-    """A state file, for tasks; the arguments are those of `State`."""
+    """A state file, for tasks; the arguments are those of `State`.
+
+    >>> state = lockprovider.state.AsyncState.open("memory://docs/orders.json", default=dict)
+    >>> first = await state.put({"day": "mon"})
+    """
 
     def __init__(self, store: Store, path: str, **options: Any) -> None:
         self._state: State[V] = State(store, path, **options)
 
     @classmethod
     def open(cls, url: str, *, storage_options: dict[str, Any] | None = None, **options: Any) -> AsyncState[V]:
-        """See `State.open`; nothing is asked of the store yet."""
+        """See `State.open`; nothing is asked of the store yet.
+
+        >>> revision = await lockprovider.state.AsyncState.open("memory://docs/orders.json").read()
+        >>> revision.value
+        {'day': 'mon'}
+        """
         opened: State[V] = State.open(url, storage_options=storage_options, **options)
         found = cls.__new__(cls)
         found._state = opened  # noqa: SLF001 - its own
         return found
 
     async def read(self, *, max_age_s: float = 0.0) -> Revision[V]:
-        """See `State.read`."""
+        """See `State.read`.
+
+        >>> revision = await state.read(max_age_s=60)
+        >>> revision.serial
+        1
+        """
         return await asyncio.to_thread(self._state.read, max_age_s=max_age_s)
 
     async def update(self, fn: Callable[[V], V | NotChanged], *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """See `State.update`; `fn` is a plain function, called on another thread."""
+        """See `State.update`; `fn` is a plain function, called on another thread.
+
+        >>> revision = await state.update(lambda old: {**old, "schema": 12})
+        >>> revision.value
+        {'day': 'mon', 'schema': 12}
+        """
         return await self._do(self._state._updating(fn, fence, reason))  # noqa: SLF001 - its twin
 
     async def put(self, value: V, *, expected: int | None = None, fence: Any = None, reason: str = "") -> Revision[V]:
-        """See `State.put`."""
+        """See `State.put`.
+
+        >>> revision = await state.put({}, expected=1)
+        >>> revision.serial
+        2
+        """
         return await self._do(self._state._putting(value, expected, fence, reason))  # noqa: SLF001
 
     @renamed(timeout_s="timeout")
     @contextlib.asynccontextmanager
     async def edit(self, *, reason: str = "", timeout: float | None = None) -> AsyncIterator[Edit[V]]:
-        """See `State.edit`."""
+        """See `State.edit`.
+
+        >>> async with state.edit(reason="migration 12") as doc:
+        ...     doc["schema"] = 12
+        """
         state = self._state
         lock = AsyncLock(state.store, state.lock_path, state.lock_settings, world=state.world)
         async with lock.acquire(timeout) as lease:
@@ -62,37 +90,71 @@ class AsyncState(Generic[V]):
             edit.revision = await self._do(state._ending(edit, reason))  # noqa: SLF001
 
     async def history(self, limit: int = 20) -> list[Revision[V]]:
-        """See `State.history`."""
+        """See `State.history`.
+
+        >>> [revision.serial for revision in await state.history()]
+        [1]
+        """
         return await asyncio.to_thread(self._state.history, limit)
 
     async def at(self, serial: int) -> Revision[V]:
-        """See `State.at`."""
+        """See `State.at`.
+
+        >>> await state.at(1) == first
+        True
+        """
         return await asyncio.to_thread(self._state.at, serial)
 
     async def diff(self, before: int, after: int) -> list[Difference]:
-        """See `State.diff`."""
+        """See `State.diff`.
+
+        >>> await state.diff(1, 1)
+        []
+        """
         return await asyncio.to_thread(self._state.diff, before, after)
 
     async def rollback(self, serial: int, *, fence: Any = None, reason: str = "") -> Revision[V]:
-        """See `State.rollback`."""
+        """See `State.rollback`.
+
+        >>> revision = await state.rollback(1)
+        >>> revision.reason
+        'rollback to 1'
+        """
         then = await self.at(serial)
         return await self.put(then.value, fence=fence, reason=reason or f"rollback to {serial}")
 
     async def who(self) -> Editor:
-        """See `State.who`."""
+        """See `State.who`.
+
+        >>> editor = await state.who()
+        >>> editor.state
+        'absent'
+        """
         return await asyncio.to_thread(self._state.who)
 
     async def unlock(self, shown: Editor) -> None:
-        """See `State.unlock`."""
+        """See `State.unlock`.
+
+        >>> await state.unlock(await state.who())
+        """
         await asyncio.to_thread(self._state.unlock, shown)
 
     async def settle(self, error: OutcomeUnknown) -> Revision[V] | None:
-        """See `State.settle`."""
+        """See `State.settle`.
+
+        >>> try:
+        ...     revision = await state.put({})
+        ... except OutcomeUnknown as error:
+        ...     revision = await state.settle(error)
+        """
         return await asyncio.to_thread(self._state.settle, error)
 
     @renamed(timeout_s="timeout")
     async def close(self, timeout: float | None = None) -> None:
-        """See `State.close`."""
+        """See `State.close`.
+
+        >>> await state.close()
+        """
         await asyncio.to_thread(self._state.close, timeout)
 
     async def __aenter__(self) -> AsyncState[V]:

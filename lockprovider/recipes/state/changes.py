@@ -15,7 +15,12 @@ from lockprovider.recipes.state.document import Document, EditMark
 
 
 class NotChanged:
-    """The type of `UNCHANGED`."""
+    """The type of `UNCHANGED`.
+
+    >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
+    >>> state.update(lambda old: lockprovider.state.UNCHANGED).serial
+    0
+    """
 
     def __repr__(self) -> str:
         return "UNCHANGED"

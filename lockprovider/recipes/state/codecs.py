@@ -18,13 +18,28 @@ V = TypeVar("V")
 
 
 class Codec(Protocol[V]):
-    """Both directions; each gives a value of its own, that shares nothing with what it was made of."""
+    """Both directions; each gives a value of its own, that shares nothing with what it was made of.
+
+    >>> class Words:
+    ...     def encode(self, value):
+    ...         return value.split()
+    ...
+    ...     def decode(self, stored):
+    ...         return " ".join(stored)
+    >>> codec: lockprovider.state.Codec = Words()
+    >>> state = lockprovider.state.open("memory://docs/words.json", codec=codec)
+    >>> state.put("two words").value
+    'two words'
+    """
 
     def encode(self, value: V) -> Any:
         """What JSON can say.
 
         Raises:
             InvalidInput: this value cannot be kept.
+
+        >>> codec.encode("two words")
+        ['two', 'words']
         """
 
     def decode(self, stored: Any) -> V:
@@ -32,6 +47,9 @@ class Codec(Protocol[V]):
 
         Raises:
             MalformedObject: what is stored is something else.
+
+        >>> codec.decode(["two", "words"])
+        'two words'
         """
 
 

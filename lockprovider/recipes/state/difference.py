@@ -18,7 +18,13 @@ NOT_THERE = _Absent()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """At `where` (`/a/0/b`; "" is all of it) there was `before`, and is `after`."""
+    """At `where` (`/a/0/b`; "" is all of it) there was `before`, and is `after`.
+
+    >>> state = lockprovider.state.open("memory://docs/orders.json")
+    >>> first, second = state.put({"a": [1]}), state.put({"a": [2]})
+    >>> state.diff(1, 2)
+    [Difference(where='/a/0', before=1, after=2)]
+    """
 
     where: str
     before: Any

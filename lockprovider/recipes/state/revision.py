@@ -20,6 +20,10 @@ class Revision(Generic[V]):
         by, at_ms, reason: who wrote it, when by that one's clock (epoch ms), and why, if that was said.
         epoch: the newest that was given as `fence` until then.
         lineage: the same for all revisions of one state, another if it was removed and made anew.
+
+    >>> revision = lockprovider.state.open("memory://docs/orders.json", default=dict).read()
+    >>> revision.serial, revision.value
+    (0, {})
     """
 
     serial: int
@@ -33,7 +37,11 @@ class Revision(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Who may edit now: what the lock of edits says, and the mark of the last edit in the state."""
+    """Who may edit now: what the lock of edits says, and the mark of the last edit in the state.
+
+    >>> lockprovider.state.open("memory://docs/orders.json").who().state
+    'absent'
+    """
 
     state: str  # absent, released, lapsed or held
     by: str
@@ -43,7 +51,15 @@ class Editor:
 
 
 class Edit(Generic[V]):
-    """A held edit: change `value`, or set another. It is written at the end of the `with`, if nobody came between."""
+    """A held edit: change `value`, or set another. It is written at the end of the `with`, if nobody came between.
+
+    >>> state = lockprovider.state.open("memory://docs/orders.json", default=dict)
+    >>> with state.edit() as edit:
+    ...     edit.lease.check()
+    ...     edit["day"] = "mon"
+    >>> edit.begun.serial, edit.revision.value
+    (1, {'day': 'mon'})
+    """
 
     def __init__(self, lease: Lease | AsyncLease, begun: Revision[V]) -> None:
         self.lease = lease

@@ -64,7 +64,6 @@ class State(Generic[V]):
     ...     doc["schema"] = 12
     >>> state.read().value
     {'day': 'mon', 'schema': 12}
-    >>> state.close()
     """
 
     @renamed(timeout_s="timeout")
@@ -106,6 +105,9 @@ class State(Generic[V]):
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+
+        >>> lockprovider.state.open("memory://docs/orders.json").read().value
+        {'day': 'mon', 'schema': 12}
         """
         return open_at(cls, url, storage_options, options)
 
@@ -130,6 +132,10 @@ class State(Generic[V]):
         Raises:
             MalformedObject: the object there is no state.
             StoreError: the store did not answer.
+
+        >>> now = state.read()
+        >>> now.value["day"], state.read(max_age_s=60).serial == now.serial
+        ('mon', True)
         """
         return self._revision(self._file.read(max_age_s=max_age_s)[0])
 
@@ -145,6 +151,12 @@ class State(Generic[V]):
             StateLocked: somebody edits it.
             OutcomeUnknown: nobody can tell whether it was written; `settle` asks again.
             Unavailable: others were faster until the timeout, or the store failed; nothing was written.
+
+        >>> state.update(lambda old: {**old, "day": "tue"}).value["day"]
+        'tue'
+        >>> before = state.read().serial
+        >>> state.update(lambda old: lockprovider.state.UNCHANGED).serial == before
+        True
         """
         return self._revision(self._batcher.do(self._updating(fn, fence, reason)))
 
@@ -154,6 +166,9 @@ class State(Generic[V]):
         Raises:
             StateConflict: it has another serial.
             Fenced, StateLocked, OutcomeUnknown, Unavailable: as `update`.
+
+        >>> state.put({"day": "wed"}, expected=state.read().serial).value
+        {'day': 'wed'}
         """
         return self._revision(self._batcher.do(self._putting(value, expected, fence, reason)))
 
@@ -169,6 +184,11 @@ class State(Generic[V]):
             LeaseLost, Fenced: another has begun an edit since; nothing was written.
             StateConflict: it was changed since it was read; nothing was written.
             OutcomeUnknown, Unavailable: as `update`.
+
+        >>> with state.edit(reason="migration 13", timeout=60) as doc:
+        ...     doc["schema"] = 13
+        >>> doc.revision.value["schema"]
+        13
         """
         check_text(reason, "reason")
         with self._writer.new_lock().acquire(timeout) as lease:
@@ -182,6 +202,9 @@ class State(Generic[V]):
 
         Raises:
             StoreError: the store did not answer.
+
+        >>> [revision.reason for revision in state.history(limit=1)]
+        ['migration 12']
         """
         whole(limit, "limit")
         now, _ = self._file.read()
@@ -196,6 +219,9 @@ class State(Generic[V]):
 
         Raises:
             NoRevision: there is none, or it was trimmed.
+
+        >>> state.at(1).value
+        {'day': 'mon'}
         """
         whole(serial, "serial")
         now, _ = self._file.read()
@@ -213,6 +239,9 @@ class State(Generic[V]):
 
         Raises:
             NoRevision: as `at`.
+
+        >>> state.diff(1, state.read().serial)
+        [Difference(where='/schema', before=absent, after=12)]
         """
         return list(difference(*(self.codec.encode(self.at(serial).value) for serial in (before, after))))
 
@@ -222,11 +251,20 @@ class State(Generic[V]):
         Raises:
             NoRevision: as `at`.
             Fenced, StateLocked, OutcomeUnknown, Unavailable: as `update`.
+
+        >>> state.rollback(1).value
+        {'day': 'mon'}
         """
         return self.put(self.at(serial).value, fence=fence, reason=reason or f"rollback to {serial}")
 
     def who(self) -> Editor:
-        """Who edits the state, as the lock of edits shows it."""
+        """Who edits the state, as the lock of edits shows it.
+
+        >>> with state.edit(reason="migration 13"):
+        ...     who = state.who()
+        >>> who.state, who.reason
+        ('held', 'migration 13')
+        """
         status = look(self._store, self._file.lock_path, self.world)
         document, _ = self._file.read()
         mark = None if document is None else document.edit
@@ -242,6 +280,8 @@ class State(Generic[V]):
         Raises:
             StateConflict: it has changed since; nothing was broken.
             OutcomeUnknown: look again.
+
+        >>> state.unlock(state.who())  # nobody edits it: nothing is done
         """
         if not isinstance(shown, Editor):
             raise InvalidInput(f"shown={shown!r} must be what who() has returned")
@@ -259,6 +299,11 @@ class State(Generic[V]):
         Raises:
             OutcomeUnknown: it still cannot be told.
             InvalidInput: it is of something else.
+
+        >>> try:
+        ...     revision = state.update(lambda old: old)
+        ... except OutcomeUnknown as error:
+        ...     revision = state.settle(error)  # None: it never was
         """
         if not isinstance(error, OutcomeUnknown):
             raise InvalidInput(f"error={error!r} must be the OutcomeUnknown that a write has raised")
@@ -269,7 +314,10 @@ class State(Generic[V]):
 
     @renamed(timeout_s="timeout")
     def close(self, timeout: float | None = None) -> None:
-        """Take no more updates, and return once those that wait are written."""
+        """Take no more updates, and return once those that wait are written.
+
+        >>> state.close(timeout=10)
+        """
         self._batcher.close(None if timeout is None else seconds(timeout))
 
     def __enter__(self) -> State[V]:

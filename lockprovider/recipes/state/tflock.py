@@ -48,7 +48,13 @@ _SUFFIX = ".tflock"
 
 @dataclass(frozen=True, slots=True)
 class TfLockFile:
-    """A lock file as it was seen. What is no LockInfo has an empty `id`; it locks all the same, as it does for them."""
+    """A lock file as it was seen. What is no LockInfo has an empty `id`; it locks all the same, as it does for them.
+
+    >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
+    >>> mine = lock.acquire(operation="apply")
+    >>> mine.operation
+    'apply'
+    """
 
     id: str
     who: str
@@ -59,7 +65,11 @@ class TfLockFile:
 
 
 class TfLock:
-    """The lock file of one state. Thread-safe. `path` is the state's, `timeout` (s) for each request with its tries."""
+    """The lock file of one state. Thread-safe. `path` is the state's, `timeout` (s) for each request with its tries.
+
+    >>> lock = lockprovider.state.TfLock.open("memory://docs/network.tfstate")
+    >>> mine = lock.acquire(operation="apply", timeout=60)
+    """
 
     def __init__(self, store: Store, path: str, *, timeout: float = _TIMEOUT_S, world: World | None = None) -> None:
         if not isinstance(store, Store):
@@ -75,6 +85,9 @@ class TfLock:
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+
+        >>> lockprovider.state.TfLock.open("memory://docs/network.tfstate").path
+        'network.tfstate.tflock'
         """
         return open_at(cls, url, storage_options, options)
 
@@ -83,6 +96,9 @@ class TfLock:
 
         Raises:
             StoreError: the store did not answer.
+
+        >>> lock.shown() == mine
+        True
         """
         content = self._store.read_or_none(self.path, timeout=self._timeout_s)
         return None if content is None else _decoded(content.data, content.version)
@@ -94,6 +110,11 @@ class TfLock:
             StateLocked: others had it until then; `reason` says what for.
             OutcomeUnknown: the store was silent, and the file may yet come to be: look with `shown`, and unlock it.
             StoreError: it was not taken.
+
+        >>> lock.acquire()
+        Traceback (most recent call last):
+        ...
+        lockprovider.recipes.errors.StateLocked: ...
         """
         check_text(operation, "operation")
         check_text(info, "info")
@@ -130,6 +151,9 @@ class TfLock:
         Raises:
             StateConflict: another has it by now; it was left.
             NotSupported, StoreError: it was not removed.
+
+        >>> lock.unlock(mine), lock.shown()
+        (True, None)
         """
         if not isinstance(shown, TfLockFile):
             raise InvalidInput(f"shown={shown!r} must be what shown() or acquire() has returned")

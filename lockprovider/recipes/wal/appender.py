@@ -29,6 +29,10 @@ class Appender:
 
     Attributes:
         producer: its name; None: each record is numbered by this client, and cannot be repeated by another.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> out = log.appender("ingest-3")
+    >>> first = out.append(b"first", seq=1)
     """
 
     def __init__(
@@ -69,6 +73,9 @@ class Appender:
             LogFull, TooLarge, Overloaded: it has no room.
             OutcomeUnknown: nobody can tell; with a producer's number, append it again.
             NoLog, StoreError: it was not appended.
+
+        >>> out.append(b"first", seq=1).again, out.append(b"second", seq=2).again
+        (True, False)
         """
         told: Appended = self._batcher.wait(self.append_later(data, seq=seq))
         return told
@@ -78,6 +85,10 @@ class Appender:
 
         Raises:
             TooLarge, Overloaded, NotBytes, InvalidInput: it was not taken.
+
+        >>> waiting = [out.append_later(b"%d" % n, seq=n) for n in (2, 3)]
+        >>> [one.result().again for one in waiting]
+        [False, False]
         """
         given = bytes(check_bytes("a record", data))
         if len(given) > _RECORD_BYTES:
@@ -104,6 +115,9 @@ class Appender:
 
         Raises:
             What `append` raises; some may be there.
+
+        >>> [one.again for one in out.append_many([b"first", b"second"], first=1)]
+        [True, False]
         """
         if self.producer is not None:
             whole(first, "first", least=1)
@@ -117,7 +131,13 @@ class Appender:
         return told + [self._batcher.wait(one) for one in waiting]
 
     def flush(self) -> None:
-        """Wait for all that was given to `append_later`; the first error of it is raised."""
+        """Wait for all that was given to `append_later`; the first error of it is raised.
+
+        >>> later = out.append_later(b"second", seq=2)
+        >>> out.flush()
+        >>> out.last_seq
+        2
+        """
         with self._guard:
             waiting = [*self._waiting]
         for one in waiting:
@@ -143,7 +163,12 @@ class Appender:
 
 
 class Leader(Appender):
-    """Appends alone, under its `epoch`; a newer leader's first write fences it. Leave it with `with`, or `resign`."""
+    """Appends alone, under its `epoch`; a newer leader's first write fences it. Leave it with `with`, or `resign`.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> leader = log.lead()
+    >>> done = leader.append(b"of the leader")
+    """
 
     def __enter__(self) -> Leader:
         return self
@@ -158,5 +183,10 @@ class Leader(Appender):
                 self.resign()
 
     def resign(self) -> None:
-        """Let others append; may be repeated, and is done also by whoever leads next."""
+        """Let others append; may be repeated, and is done also by whoever leads next.
+
+        >>> leader.resign()
+        >>> log.info().led
+        False
+        """
         self._batcher.do(Resign(self.epoch))

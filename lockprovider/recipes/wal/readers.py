@@ -34,6 +34,10 @@ class LogReader:
     Attributes:
         position: where it goes on, as it was opened, or last committed.
         epoch: rises with each process that opens it.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> done = log.append_many([b"first", b"second"])
+    >>> reader = log.reader("billing")
     """
 
     def __init__(self, objects: LogObjects, name: str, start: Callable[[], Position]) -> None:
@@ -57,11 +61,18 @@ class LogReader:
         Raises:
             Trimmed: it was overtaken, where the log does not wait for its readers.
             MalformedObject, StoreError: it cannot be read.
+
+        >>> [record for batch in reader.read() for record in batch.records]
+        [b'first', b'second']
         """
         return read_from(self._objects, self.position)
 
     def follow(self, *, idle_s: float = 1.0, timeout: float | None = None) -> Iterator[LogBatch]:
-        """The same, and then what comes: see `Wal.follow`."""
+        """The same, and then what comes: see `Wal.follow`.
+
+        >>> sum(len(batch.records) for batch in reader.follow(timeout=0.01))
+        2
+        """
         limit_s = None if timeout is None else seconds(timeout)
         return follow_from(self._objects, self.position, idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
 
@@ -72,6 +83,10 @@ class LogReader:
             Fenced: the reader was opened elsewhere since.
             InvalidInput: the position is before the one that was committed.
             OutcomeUnknown, StoreError: do it again.
+
+        >>> reader.commit(log.end())
+        >>> [*reader.read()]
+        []
         """
         if not isinstance(position, Position):
             raise InvalidInput(f"position={position!r} must be a position: of a batch, or Position.parse(text)")

@@ -10,7 +10,11 @@ from fsspec_cas import InvalidInput
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a log: the record of this offset, which is in this slot. As text: `slot:offset`."""
+    """A place in a log: the record of this offset, which is in this slot. As text: `slot:offset`.
+
+    >>> str(lockprovider.wal.create("memory://docs/orders").append(b"first").position)
+    '0:0'
+    """
 
     slot: int
     offset: int
@@ -24,6 +28,9 @@ class Position:
 
         Raises:
             InvalidInput: it is none.
+
+        >>> lockprovider.wal.Position.parse("17:1200")
+        Position(slot=17, offset=1200)
         """
         slot, colon, offset = text.partition(":")
         if not (colon and slot.isdecimal() and offset.isdecimal()):
@@ -33,7 +40,12 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A record is in the log. `again`: it was there before; then `position` is None where it is not known any more."""
+    """A record is in the log. `again`: it was there before; then `position` is None where it is not known any more.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> log.append(b"first")
+    Appended(position=Position(slot=0, offset=0), again=False)
+    """
 
     position: Position | None
     again: bool = False
@@ -41,7 +53,14 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """The records of one slot, from `start` on; `end` is where to go on. `at_ms`: written when, by its writer."""
+    """The records of one slot, from `start` on; `end` is where to go on. `at_ms`: written when, by its writer.
+
+    >>> log = lockprovider.wal.create("memory://docs/orders")
+    >>> done = log.append(b"first")
+    >>> batch = next(log.read())
+    >>> batch.records, str(batch.end)
+    ([b'first'], '1:1')
+    """
 
     start: Position
     end: Position
@@ -61,6 +80,10 @@ class LogInfo:
         epoch, led: the newest that has led, and whether it still does.
         producers: the last number of each that has a name.
         readers: where each goes on.
+
+    >>> info = lockprovider.wal.create("memory://docs/orders").info()
+    >>> info.slots, info.retain, str(info.end)
+    (65536, 'readers', '0:0')
     """
 
     slots: int | None

@@ -51,7 +51,6 @@ class Wal:
     ...     _ = out.append(b"one", seq=1), out.append(b"two", seq=2), out.append(b"two", seq=2)
     >>> [record for batch in log.read() for record in batch.records]
     [b'one', b'two']
-    >>> log.close()
     """
 
     def __init__(
@@ -101,6 +100,9 @@ class Wal:
             CoordinationError: it is there with others.
             InvalidInput: the URL or a setting does not fit.
             OutcomeUnknown, StoreError: the store failed; do it again.
+
+        >>> lockprovider.wal.create("memory://docs/audit", slots=None).info().slots is None
+        True
         """
         if slots is not None:
             whole(slots, "slots", least=1)
@@ -120,6 +122,9 @@ class Wal:
 
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
+
+        >>> lockprovider.wal.open("memory://docs/orders").end().offset
+        2
         """
         return open_at(cls, url, storage_options, options)
 
@@ -130,11 +135,19 @@ class Wal:
 
         Raises:
             What `Appender.append` raises.
+
+        >>> log.append(b"third").position.offset
+        2
         """
         return self._unnamed().append(data)
 
     def append_later(self, data: Bytes) -> Future[Appended]:
-        """The same, without waiting for the write that takes it."""
+        """The same, without waiting for the write that takes it.
+
+        >>> waiting = [log.append_later(b"%d" % n) for n in range(100)]  # they share writes
+        >>> log.info().end < waiting[-1].result().position
+        True
+        """
         return self._unnamed().append_later(data)
 
     def append_many(self, records: Iterable[Bytes]) -> list[Appended]:
@@ -142,6 +155,9 @@ class Wal:
 
         Raises:
             What `append` raises; some may be there.
+
+        >>> [one.position.offset for one in log.append_many([b"third", b"fourth"])]
+        [2, 3]
         """
         return self._unnamed().append_many(records)
 
@@ -149,6 +165,10 @@ class Wal:
         """Append as a producer: each number once, also where it died and began again under its name.
 
         Nothing is asked of the store yet. Its first record takes the name: whoever has it is fenced from then on.
+
+        >>> with log.appender("ingest-3") as out:
+        ...     out.append(b"second", seq=2).again  # as after a crash
+        True
         """
         if not isinstance(producer, str) or not producer or producer.startswith(UNNAMED):
             raise InvalidInput(f"producer={producer!r} must be a name that does not begin with {UNNAMED!r}")
@@ -163,6 +183,11 @@ class Wal:
         Raises:
             Fenced: a newer epoch has led.
             NoLog, StoreError, OutcomeUnknown: it was not done, or nobody can tell; do it again.
+
+        >>> with log.lead() as out:
+        ...     done = out.append(b"of the leader")
+        >>> log.info().epoch, log.info().led
+        (1, False)
         """
         epoch = 0 if fence is None else whole(getattr(fence, "epoch", fence), "fence", least=1)
         if producer is not None:
@@ -178,6 +203,9 @@ class Wal:
         Raises:
             Trimmed: it is not kept any more, or others have written over it before it was read.
             NoLog, MalformedObject, StoreError: it cannot be read.
+
+        >>> [record for batch in log.read() for record in batch.records]
+        [b'one', b'two']
         """
         return read_from(self._objects, self.position(start))
 
@@ -187,6 +215,9 @@ class Wal:
         """The same, and then what comes, looked for each 50 ms to `idle_s`; ends if nothing came for `timeout` s.
 
         An idle look is a conditional GET.
+
+        >>> sum(len(batch.records) for batch in log.follow(timeout=0.01))  # without `timeout` it does not end
+        2
         """
         limit_s = None if timeout is None else seconds(timeout)
         return follow_from(self._objects, self.position(start), idle_s=seconds(idle_s, "idle_s"), timeout_s=limit_s)
@@ -195,11 +226,21 @@ class Wal:
         """A reader whose position is kept in the log; made at `start`, if there is none of that name.
 
         Whoever has it open is fenced. Where the log waits for its readers, what it has not committed is kept.
+
+        >>> reader = log.reader("billing")
+        >>> for batch in reader.read():
+        ...     reader.commit(batch.end)
+        >>> log.reader("billing").position.offset  # as in another process
+        2
         """
         return LogReader(self._objects, name, lambda: self.position(start))
 
     def drop_reader(self, name: str) -> bool:
-        """Wait for a reader no more; whether there was one. One that is opened again under the name begins anew."""
+        """Wait for a reader no more; whether there was one. One that is opened again under the name begins anew.
+
+        >>> log.drop_reader("nobody")
+        False
+        """
         self._objects.reader_path(name)
         if name not in self._objects.manifest(fresh=True).readers:
             return False
@@ -216,6 +257,9 @@ class Wal:
 
         Raises:
             NoLog, OutcomeUnknown, StoreError: do it again.
+
+        >>> log.trim(before=log.end()) == log.end().slot
+        True
         """
         if before is not None and not isinstance(before, Position):
             raise InvalidInput(f"before={before!r} must be a position: of an append, a batch, or Position.parse(text)")
@@ -225,7 +269,11 @@ class Wal:
         return trim(self._objects, end.slot if before is None else min(before.slot, end.slot))
 
     def end(self) -> Position:
-        """Where the next record goes, as it was during the call."""
+        """Where the next record goes, as it was during the call.
+
+        >>> log.end() == log.position("end")
+        True
+        """
         return behind(self._objects.last().head)
 
     def position(self, start: Start) -> Position:
@@ -234,6 +282,9 @@ class Wal:
         Raises:
             Trimmed: the slot is not there any more.
             InvalidInput: it is none of these, or the slot is behind the end.
+
+        >>> str(log.position("oldest")), log.position("end").offset
+        ('0:0', 2)
         """
         if isinstance(start, Position):
             return start
@@ -256,7 +307,12 @@ class Wal:
         return end if slot == end.slot else self.position(slot)  # it was written meanwhile
 
     def info(self) -> LogInfo:
-        """The log as it is."""
+        """The log as it is.
+
+        >>> info = log.info()
+        >>> info.end.offset, info.producers
+        (2, {'ingest-3': 2})
+        """
         manifest = self._objects.manifest(fresh=True)
         last = self._objects.last().head
         named = {name: one.seq for name, one in last.producers.items() if not name.startswith(UNNAMED)}
@@ -266,7 +322,10 @@ class Wal:
         )
 
     def close(self, timeout: float | None = None) -> None:
-        """Take nothing more, and return once what waits is written, or after so many seconds."""
+        """Take nothing more, and return once what waits is written, or after so many seconds.
+
+        >>> log.close(timeout=10)
+        """
         self._batcher.close(None if timeout is None else seconds(timeout))
 
     def __enter__(self) -> Wal:

@@ -75,6 +75,13 @@ class Changes:
         commits: the instants whose changes these are, in the order in which they are given.
         schema: the columns of the rows: the operation (`insert`, `update` or `delete`), then those asked for.
         parts: the changes by partition, for an engine that reads them in several places.
+
+    >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
+    >>> done = table.append(rows)
+    >>> changes = table.changes()
+    >>> changes.checkpoint == done.completion
+    True
     """
 
     checkpoint: str
@@ -88,11 +95,18 @@ class Changes:
 
         Raises:
             HistoryGone: a file was cleaned meanwhile.
+
+        >>> changes.to_arrow().column("_operation").to_pylist()
+        ['insert', 'insert']
         """
         return pa.concat_tables([self.schema.empty_table(), *(part.read(self._place) for part in self.parts)])
 
     def scan(self) -> pa.RecordBatchReader:
-        """The changes batch by batch; in memory are the touched files of one partition, before and after."""
+        """The changes batch by batch; in memory are the touched files of one partition, before and after.
+
+        >>> sum(batch.num_rows for batch in changes.scan())
+        2
+        """
         read = (part.read(self._place) for part in self.parts)
         batches = (batch for rows in read for batch in rows.to_batches(SCAN_BATCH_ROWS))
         return pa.RecordBatchReader.from_batches(self.schema, batches)

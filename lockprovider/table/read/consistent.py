@@ -39,7 +39,15 @@ PointInTime = str | datetime | AsOf | None  # None is now
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Commit:
-    """One completed write: its begin and completion times (17 digits, UTC), its action, and what it did."""
+    """One completed write: its begin and completion times (17 digits, UTC), its action, and what it did.
+
+    >>> rows = pa.table({"id": [1]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
+    >>> done = table.append(rows, extra={"job": "nightly"})
+    >>> commit = table.history()[-1]
+    >>> commit.operation, commit.instant == done.instant
+    ('INSERT', True)
+    """
 
     instant: str
     completion: str
@@ -61,7 +69,14 @@ class Commit:
 
 
 class CommitHistory(list[Commit]):
-    """Completed writes, in the order of their completion: a list, which notebooks show as a table, newest first."""
+    """Completed writes, in the order of their completion: a list, which notebooks show as a table, newest first.
+
+    >>> rows = pa.table({"id": [1]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
+    >>> done = table.append(rows), table.upsert(rows)
+    >>> [commit.operation for commit in table.history()]
+    ['UPSERT', 'INSERT', 'UPSERT']
+    """
 
     def _repr_html_(self) -> str:
         names = "completion", "operation", "instant", "partitions", "files", "inserts", "updates", "deletes"

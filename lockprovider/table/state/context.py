@@ -101,6 +101,9 @@ class TableContext:
             TableNotFound: there is none.
             UnsupportedTable: its rows would come out wrong here.
             InvalidSettings: they name another index than the table has.
+
+        >>> Table.open("memory://docs/trips").count()
+        2
         """
         url = check_url(url)
         store = Store.from_url(url, storage_options)
@@ -140,6 +143,9 @@ class TableContext:
 
         Raises:
             TableNotFound: there are none.
+
+        >>> table.config().record_keys
+        ('id',)
         """
         return self.current.config()
 
@@ -149,11 +155,18 @@ class TableContext:
         Raises:
             TableNotFound: neither states any.
             HistoryGone: a commit was archived or taken back since `timeline` was listed.
+
+        >>> table.schema().names
+        ['id', 'city', 'fare']
         """
         return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
-        """The timeline, listed now."""
+        """The timeline, listed now.
+
+        >>> table.timeline().latest_completed_time == first.completion
+        True
+        """
         return self.current.timeline()
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:

@@ -42,6 +42,12 @@ class TableEvent:
     """One thing that happened to one instant, at one moment.
 
     `at_ms` is this process's own wall clock in epoch ms, UTC: good for drawing, not for ordering commits.
+
+    >>> seen = []
+    >>> rows = pa.table({"id": [1]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"), watcher=seen.append)
+    >>> done = table.append(rows)
+    >>> event = next(one for one in seen if one.instant == done.instant)
     """
 
     kind: EventKind
@@ -50,7 +56,11 @@ class TableEvent:
     detail: dict[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """The event as a JSON-able mapping."""
+        """The event as a JSON-able mapping.
+
+        >>> sorted(event.to_json())
+        ['at_ms', 'detail', 'instant', 'kind']
+        """
         return asdict(self)
 
 

@@ -40,6 +40,8 @@ class KeepActive:
     Attributes:
         least: so many stay (`hoodie.keep.min.commits`).
         most: up to so many nothing is archived (`hoodie.keep.max.commits`).
+
+    >>> settings = TableSettings(archival=KeepActive(least=100, most=150))
     """
 
     least: int = 20
@@ -47,7 +49,11 @@ class KeepActive:
 
     @classmethod
     def of(cls, least: int | None, most: int | None) -> KeepActive:
-        """With one of them given, the other is ten away, as in the defaults."""
+        """With one of them given, the other is ten away, as in the defaults.
+
+        >>> KeepActive.of(least=40, most=None)
+        KeepActive(least=40, most=50)
+        """
         if least is None:
             return cls() if most is None else cls(max(1, most - 10), most)
         return cls(least, least + 10 if most is None else most)

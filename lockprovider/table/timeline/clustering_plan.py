@@ -69,6 +69,8 @@ class ClusterEvery:
     """After so many commits a writer clusters (`hoodie.clustering.inline`, `hoodie.clustering.inline.max.commits`).
 
     The others are as of `Table.cluster`.
+
+    >>> settings = TableSettings(clustering=ClusterEvery(4, sort_by=("ts",)))
     """
 
     commits: int = 4

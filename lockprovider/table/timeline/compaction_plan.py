@@ -21,7 +21,10 @@ _MB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CompactEvery:
-    """After so many commits a writer compacts (`hoodie.compact.inline`, `hoodie.compact.inline.max.delta.commits`)."""
+    """After so many commits a writer compacts (`hoodie.compact.inline`, `hoodie.compact.inline.max.delta.commits`).
+
+    >>> settings = TableSettings(compaction=CompactEvery(commits=5))
+    """
 
     commits: int = 5
 

@@ -39,7 +39,13 @@ _FENCES = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUST
 
 
 class Order(str, Enum):
-    """In which order commits are given to a consumer; see the module."""
+    """In which order commits are given to a consumer; see the module.
+
+    >>> rows = pa.table({"id": [1]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
+    >>> len(table.changes(order=Order.FENCED).commits)
+    1
+    """
 
     COMPLETION = "completion"
     FENCED = "fenced"

@@ -19,6 +19,9 @@ class HeartbeatSettings:
     Attributes:
         interval_s: `hoodie.client.heartbeat.interval_in_ms`, in seconds.
         misses: `hoodie.client.heartbeat.tolerable.misses`.
+
+    >>> HeartbeatSettings(interval_s=10).tolerance_s
+    20
     """
 
     interval_s: float = 60.0

@@ -30,7 +30,10 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class KeepCommits:
-    """Keep what an as-of to one of the last `commits` commits needs (`hoodie.clean.commits.retained`)."""
+    """Keep what an as-of to one of the last `commits` commits needs (`hoodie.clean.commits.retained`).
+
+    >>> settings = TableSettings(retention=KeepCommits(24))
+    """
 
     commits: int = 10
     name = "KEEP_LATEST_COMMITS"
@@ -38,7 +41,10 @@ class KeepCommits:
 
 @dataclass(frozen=True, slots=True)
 class KeepHours:
-    """Keep what an as-of within the last `hours` needs (`hoodie.clean.hours.retained`)."""
+    """Keep what an as-of within the last `hours` needs (`hoodie.clean.hours.retained`).
+
+    >>> settings = TableSettings(retention=KeepHours(48))
+    """
 
     hours: float = 24.0
     name = "KEEP_LATEST_BY_HOURS"
@@ -46,7 +52,10 @@ class KeepHours:
 
 @dataclass(frozen=True, slots=True)
 class KeepVersions:
-    """Keep the last `versions` slices of each file group (`hoodie.clean.fileversions.retained`)."""
+    """Keep the last `versions` slices of each file group (`hoodie.clean.fileversions.retained`).
+
+    >>> settings = TableSettings(retention=KeepVersions(3))
+    """
 
     versions: int = 3
     name = "KEEP_LATEST_FILE_VERSIONS"

@@ -41,6 +41,9 @@ class AsOf:
 
     By completion it is what a reader then saw. By begin it is what Hudi's own readers make of a time: a commit that
     began before and finished after it is part of it, so it is only certain once all that began before it are done.
+
+    >>> AsOf("20261122083000000").by
+    'completion'
     """
 
     time: str
@@ -52,6 +55,9 @@ class AsOf:
 
         Raises:
             InvalidInput: it is neither.
+
+        >>> AsOf.of("2026-11-22T08:30:00Z").time
+        '20261122083000000'
         """
         match when:
             case AsOf():
@@ -122,6 +128,13 @@ class FileSlice:
     """One version of one file group. `path` is relative to the table, `begin` its instant; `size` is in bytes.
 
     `logs` are merged with it, in their order. A slice of logs alone has an empty `path`, and the `begin` of its first.
+
+    >>> rows = pa.table({"id": [1], "city": ["ulm"]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
+    >>> done = table.append(rows)
+    >>> one = table.snapshot().slices[0]
+    >>> one.partition, one.begin == done.instant, one.logs
+    ('ulm', True, ())
     """
 
     partition: str
@@ -170,7 +183,15 @@ def in_merge_order(logs: Iterable[SliceLog]) -> tuple[SliceLog, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a reader sees: the completed instants of one listing, and the latest slice of each file group."""
+    """What a reader sees: the completed instants of one listing, and the latest slice of each file group.
+
+    >>> rows = pa.table({"id": [1, 2], "city": ["ulm", "bonn"]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id", "city"))
+    >>> done = table.append(rows)
+    >>> snapshot = table.snapshot()
+    >>> len(snapshot.slices)
+    2
+    """
 
     timeline: Timeline
     slices: tuple[FileSlice, ...]
@@ -203,7 +224,11 @@ class Snapshot:
         return {partition: frozenset(file_ids) for partition, file_ids in found.items()}
 
     def within(self, partitions: Iterable[str] | None) -> tuple[FileSlice, ...]:
-        """The slices of these partitions; None means all."""
+        """The slices of these partitions; None means all.
+
+        >>> [one.partition for one in snapshot.within(["ulm"])]
+        ['ulm']
+        """
         wanted = None if partitions is None else set(partitions)
         return tuple(s for s in self.slices if wanted is None or s.partition in wanted)
 
@@ -213,7 +238,12 @@ class Snapshot:
         return Snapshot(self.timeline, tuple(replace(s, logs=()) for s in self.slices if s.path))
 
     def slice_of(self, partition: str, file_id: str) -> FileSlice | None:
-        """The latest slice of one file group."""
+        """The latest slice of one file group.
+
+        >>> one = snapshot.slices[0]
+        >>> snapshot.slice_of(one.partition, one.file_id) == one
+        True
+        """
         return next((s for s in self.slices if s.group == (partition, file_id)), None)
 
 

@@ -43,7 +43,13 @@ class TransactionHandle:
         return self._inner.commit(conflicts=conflicts)
 
     def rollback(self) -> None:
-        """Remove everything that was written; nothing of it was visible. What cannot be removed now others will."""
+        """Remove everything that was written; nothing of it was visible. What cannot be removed now others will.
+
+        >>> txn.append(pa.table({"id": [3], "city": ["ulm"]}))
+        >>> txn.rollback()
+        >>> table.count()
+        2
+        """
         self._inner.rollback()
 
 

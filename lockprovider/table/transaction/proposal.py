@@ -37,6 +37,12 @@ class CommitResult:
     `instant` is its begin time, `completion` its completion time (17 digits, UTC). `inserted`, `updated` and `deleted`
     count rows; `file_groups` are those that it wrote or replaced. `attempts` counts the runs of the function given to
     `transact`, `conflicts` those that lost; `lock_wait_s` are the seconds that the last one waited for the table lock.
+
+    >>> rows = pa.table({"id": [1]})
+    >>> table = Table.create("memory://docs/trips", TableSpec("trips", rows, "id"))
+    >>> done = table.upsert(rows)
+    >>> done.inserted, done.updated, done.attempts, done.conflicts
+    (1, 0, 1, 0)
     """
 
     instant: str

@@ -30,6 +30,8 @@ class Met(Exception):
 class Rules:
     """The path is the stem with the place behind it; the body names whom it must not meet."""
 
+    at_once = False
+
     def __init__(self) -> None:
         self.refreshed = 0
 

@@ -33,9 +33,9 @@ class ClientObserver:
         self._metrics.stepped(me, transition)
 
     def takes(self, record: LockRecord, seen: LockRecord | None) -> None:
-        """Look for the pending publish, meanwhile."""
+        """Look for what is unapplied, meanwhile."""
         del seen
-        self._applier.look_ahead(record.pending)
+        self._applier.look_ahead(record.unapplied)
 
     def wrote(self, state: State, outcome: Outcome) -> None:
         """See `Recorder.wrote`."""

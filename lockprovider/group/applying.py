@@ -1,4 +1,6 @@
-"""Putting there what was decided, in the order of the log, on a thread of its own: the next decision need not wait.
+"""Putting there what was decided, on threads of its own: the next decision need not wait.
+
+In the order of the log, one after the other; or at once, where its readers leave what comes after a gap (`at_once`).
 
 Not promised: that it is done. What is left undone stands in the record, and whoever writes that next does it.
 """
@@ -6,7 +8,7 @@ Not promised: that it is done. What is left undone stands in the record, and who
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from fsspec_cas import Store, Unavailable, World
 from lockprovider.publish import steps
@@ -18,13 +20,13 @@ class Applying:
 
     Attributes:
         there: the last publish that is known to be applied, and all before it.
-        busy: something is being applied.
+        at_once: what is decided may appear in any order.
         failed: why the last run ended before its end; what it left is to be applied again.
     """
 
     def __init__(self, store: Store, world: World, told: Callable[[], None]) -> None:
         self.there: Pending | None = None
-        self.busy = False
+        self.at_once = False
         self.failed: Exception | None = None
         self._store = store
         self._world = world
@@ -32,32 +34,48 @@ class Applying:
         self._guard = threading.Lock()
         self._todo: tuple[Pending, ...] = ()
         self._new: Collection[Pending] = ()
+        self._begun: set[Pending] = set()
+        self._done: set[Pending] = set()
+        self._threads = 0
         self._until_s = 0.0
 
+    @property
+    def busy(self) -> bool:
+        """Something is being applied."""
+        return self._threads > 0
+
     def apply(self, unapplied: tuple[Pending, ...], new: Collection[Pending], until_s: float) -> None:
-        """All of this, in this order, until that time by the monotonic clock; of `new` nothing can be there yet.
+        """All of this, until that time by the monotonic clock; of `new` nothing can be there yet.
 
         What was begun goes on, until the later of the two times.
         """
         with self._guard:
             self._todo, self._new, self._until_s = unapplied, {*self._new, *new} & {*unapplied}, until_s
-            begins = bool(unapplied) and not self.busy
-            if begins:
-                self.busy, self.failed = True, None
-        if begins:
+            self._done &= {*unapplied}
+            if not self._threads:
+                self.failed, self._begun = None, set()
+            wanted = len(self._open()) if self.at_once else int(bool(unapplied) and not self._threads)
+            self._threads += wanted
+        for _ in range(wanted):
             self._store.in_background(self._run)
 
-    def finds(self, pending: Pending) -> bool:
-        """Whether another has applied it by now, and so all before it; one's own, so its bytes are looked at.
+    def finds(self, pending: Pending, before: Sequence[Pending] = ()) -> bool:
+        """Whether another has applied it by now, and all `before` it.
+
+        One's own, so its bytes are looked at; unless there is something before it, when all are looked for by name.
 
         Raises:
             CasError: the store failed.
         """
-        if steps.digest_at(self._store, pending.path) != pending.digest:
-            return False
-        with self._guard:
-            self.there = pending
-        return True
+        found = (
+            steps.are_there(self._store, [one.path for one in (*before, pending)])
+            if before
+            else steps.digest_at(self._store, pending.path) == pending.digest
+        )
+        if found:
+            with self._guard:
+                self.there = pending
+        return found
 
     def _run(self) -> None:
         try:
@@ -66,7 +84,7 @@ class Applying:
                 self._told()
         except Exception as error:  # noqa: BLE001 - for whoever waits for it
             with self._guard:
-                self.busy, self.failed = False, error
+                self._threads, self.failed = self._threads - 1, error
         else:
             self._told()
 
@@ -76,13 +94,26 @@ class Applying:
             # One that knows nothing of it (a JVM writer) may have had the lock before: the record has to say.
             raise Unavailable(f"{pending.path!r} was written after its time", path=pending.path)
         with self._guard:
-            self.there = pending
+            self._done.add(pending)
+            for one in self._left():
+                if one not in self._done:
+                    break
+                self.there = one
 
     def _next(self) -> Pending | None:
         with self._guard:
-            at = self._todo.index(self.there) + 1 if self.there in self._todo else 0
-            self.busy = at < len(self._todo)
-            return self._todo[at] if self.busy else None
+            found = next(iter(self._open()), None)
+            if found is None:
+                self._threads -= 1
+            else:
+                self._begun.add(found)
+            return found
+
+    def _open(self) -> list[Pending]:
+        return [one for one in self._left() if one not in self._begun and one not in self._done]
+
+    def _left(self) -> tuple[Pending, ...]:
+        return self._todo[self._todo.index(self.there) + 1 :] if self.there in self._todo else self._todo
 
     def _left_s(self) -> float:
         return self._until_s - self._world.monotonic_s()

@@ -14,7 +14,8 @@ Whoever is on duty has said in the record that it looks at the intents again; it
 on it. It is a length of time, counted by each from when it first saw that version: clocks need not agree.
 
 What is decided is applied in the order of the log by who is on duty, one after the other: for those who only list the
-store, a publish never appears before one that was decided earlier.
+store, a publish never appears before one that was decided earlier. Where all readers go by the record (`at_once`), what
+one write decides is applied at once; it is told to those who wait when all before it is there, too.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class JudgeAnew(Exception):
 
 class Decider(Protocol):
     """Who knows what the publishes mean."""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether what one write decides may appear in any order; by what `refresh` has read, if it was called."""
 
     def refresh(self, seen_s: float) -> None:
         """Read what the decisions depend on besides the log, if it was not read since then, on the monotonic clock.

@@ -127,7 +127,7 @@ class Member:
                 return self._all_hold()
 
     def _until_there_s(self, known: Known) -> float | None:
-        """All is decided, and another applies it, one after the other: until the next look whether mine is there.
+        """All is decided, and another applies it: until the next look whether mine is there, and all before it.
 
         None if nobody does.
         """
@@ -139,10 +139,12 @@ class Member:
         at = next((n for n, pending in enumerate(unapplied) if pending.path.startswith(stems)), None)
         if at is None:
             return None
-        due_s = known.seen_s + at * put_s
+        at_once = any(request.decider.at_once for request in self._requests)
+        due_s = known.seen_s + (put_s / 2 if at_once else at * put_s)
         if now_s < due_s:
             return due_s - now_s
-        return 0.0 if self._applying.finds(unapplied[at]) else max(_LEAST_ROUND_S, put_s / 2)
+        before = unapplied[:at] if at_once else ()
+        return 0.0 if self._applying.finds(unapplied[at], before) else max(_LEAST_ROUND_S, put_s / 2)
 
     def _standing(self, known: Known, undecided: list[CommitRequest]) -> Standing:
         now_s = self._world.monotonic_s()
@@ -269,6 +271,7 @@ class Member:
         decider = self._decider = next((request.decider for request in self._requests), self._decider)
         assert decider is not None  # noqa: S101 - nobody is on duty who never wanted anything
         decider.refresh(known.seen_s)
+        self._applying.at_once = decider.at_once
         intents = [*wanted, *(intent for intent in listed() if intent not in wanted)]
         now_ms = self._world.now_ms()
         batch = combine.choose(record.log, self._writer.unapplied(record), intents, decider, now_ms)

@@ -27,7 +27,7 @@ class Applier:
     def __init__(self, store: Store) -> None:
         self.there: Pending | None = None  # the last publish that is known to be applied, and all before it
         self._store = store
-        self._ahead: tuple[Pending, Future[bool]] | None = None  # whether what is to be rolled forward is there
+        self._ahead: tuple[tuple[Pending, Future[bool]], ...] = ()  # whether what is to be rolled forward is there
         self._sent: set[Pending] = set()  # what was begun, and may yet arrive
 
     def apply(self, what: Apply, data: bytes | None, left_s: steps.Left, sets_aside: SetsAside = never) -> bool:
@@ -58,13 +58,19 @@ class Applier:
         """Whether a copy of it may be on its way from here."""
         return pending in self._sent
 
-    def look_ahead(self, pending: Pending | None) -> None:
-        """Whoever handed the lock over is at its publish: look for that while the record is being written."""
-        self._ahead = None
-        if pending is not None and pending.sole and not self._store.backend.blocking:
-            self._ahead = pending, self._store.in_background(partial(steps.is_there, self._store, pending.path))
+    def look_ahead(self, unapplied: tuple[Pending, ...]) -> None:
+        """Whoever handed the lock over is at these: look for them while the record is being written.
 
-    def was_seen(self, pending: Pending) -> bool:
+        For each: some tables let them appear in any order.
+        """
+        looks = all(pending.sole for pending in unapplied) and not self._store.backend.blocking
+        self._ahead = tuple(
+            (pending, self._store.in_background(partial(steps.is_there, self._store, pending.path)))
+            for pending in (unapplied if looks else ())
+        )
+
+    def were_seen(self, unapplied: tuple[Pending, ...]) -> bool:
         """What came of the look ahead."""
-        ahead, self._ahead = self._ahead, None
-        return ahead is not None and ahead[0] == pending and ahead[1].exception() is None and ahead[1].result()
+        ahead, self._ahead = self._ahead, ()
+        looked = tuple(pending for pending, _ in ahead)
+        return looked == unapplied and all(found.exception() is None and found.result() for _, found in ahead)

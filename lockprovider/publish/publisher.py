@@ -205,7 +205,7 @@ class Publisher:
 
     def roll_forward(self, what: Apply) -> None:
         """Finish what was decided under an earlier lease, if it was not there already."""
-        if self._applier.was_seen(what.pending):
+        if self._applier.were_seen((*what.earlier, what.pending)):
             self._note_applied(what.pending)
         else:
             self._apply(what)

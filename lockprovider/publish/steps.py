@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fsspec_cas import (
     AlreadyExists,
@@ -194,6 +194,17 @@ def is_there(store: Store, path: str, left_s: Left = ample) -> bool:
     except ObjectNotFound:
         return False
     return True
+
+
+def are_there(store: Store, paths: Sequence[str]) -> bool:
+    """Whether there is an object at each of them, by one listing of each folder."""
+    folders: dict[str, set[str]] = {}
+    for path in paths:
+        folders.setdefault(f"{path.rpartition('/')[0]}/".removeprefix("/"), set()).add(path)
+    return all(
+        wanted <= {entry.path for entry in store.list(folder, start_after=min(wanted)[:-1], stop_at=f"{max(wanted)}~")}
+        for folder, wanted in folders.items()
+    )
 
 
 def _must_be(pending: Pending, there: str | None) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.appearance import APPEARANCES, IN_ORDER, with_appearance
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.log_content import wrapper_of
 from lockprovider.table.format.properties import (
@@ -43,6 +44,9 @@ class TableSpec:
         table_type: `copy_on_write`, where a change rewrites the files of its file groups, or `merge_on_read`, where it
             goes into log files, which readers merge until a compaction does. It cannot be changed later.
         version: of the table, 8 or 9. Hudi 1.0 cannot open 9, and no JVM writer has to upgrade it.
+        appears: `in order`, or `for our readers`: more commits a second where many write, and all readers of this
+            library stay exact. JVM Hudi's incremental queries, and all else that takes the largest completion time
+            that it lists for its checkpoint, MAY MISS COMMITS then. `Table.set_appears` changes it.
 
     >>> rows = pa.table({"id": [1], "city": ["ulm"]})
     >>> spec = TableSpec("trips", rows, record_keys="id", partition_by="city")
@@ -61,6 +65,7 @@ class TableSpec:
     url_encode: bool = False
     table_type: str = "copy_on_write"
     version: int = READABLE_VERSIONS[0]
+    appears: str = IN_ORDER
 
     def __post_init__(self) -> None:
         for name in ("record_keys", "partition_by", "bucket_by"):
@@ -79,6 +84,8 @@ class TableSpec:
         for flag in ("hive_style", "url_encode"):
             if not isinstance(getattr(self, flag), bool):
                 raise InvalidRecords(f"{flag}={getattr(self, flag)!r} must be True or False")
+        if self.appears not in APPEARANCES:
+            raise InvalidRecords(f"appears={self.appears!r} is none: use {' or '.join(map(repr, APPEARANCES))}")
         if self.bucket_by and self.buckets is None:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 
@@ -106,7 +113,7 @@ class TableSpec:
         if self.ordering and self.table_type.upper() == MERGE_ON_READ:
             wrapper_of(schema.field(self.ordering).type)
         index = None if self.buckets is None else BucketIndex(self.buckets, self.bucket_by or self.record_keys)
-        return TableConfig(
+        config = TableConfig(
             name=self.name,
             record_keys=self.record_keys,
             partition_fields=self.partition_by,
@@ -118,6 +125,7 @@ class TableSpec:
             version=self.version,
             bucket_index=None if index is None else index.checked(self.record_keys),
         )
+        return with_appearance(config, self.appears)
 
 
 def _schema(given: Any) -> pa.Schema:

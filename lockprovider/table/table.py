@@ -39,7 +39,15 @@ from lockprovider.table.read.scan import Where, to_reader
 from lockprovider.table.rewrite import clustering, compaction, inline
 from lockprovider.table.rewrite.clustering import ClusteringResult
 from lockprovider.table.rewrite.compaction import CompactionResult
-from lockprovider.table.services import adopt_buckets, archive, clean, metadata_table, recover, restore, savepoint
+from lockprovider.table.services import (
+    adopt_buckets,
+    archive,
+    clean,
+    metadata_table,
+    recover,
+    restore,
+    savepoint,
+)
 from lockprovider.table.services import share as sharing
 from lockprovider.table.services.archive import ArchiveResult
 from lockprovider.table.services.clean import CleanResult
@@ -745,6 +753,16 @@ class Table(TableContext):
         ...     assert change
         """
         return sharing.would_share(self) if dry_run else sharing.share(self)
+
+    def set_appears(self, appears: str) -> None:
+        """Let commits appear `in order`, or `for our readers`: see `TableSpec.appears`. Safe to repeat.
+
+        A transaction that is being written ends with `Aborted`, as by every change of the properties.
+
+        Raises:
+            InvalidInput: it is none of the two. NotAcquired, CasError: may be repeated.
+        """
+        sharing.set_appears(self, appears)
 
     def retire_metadata_table(self) -> int:
         """Stop using a metadata table of JVM Hudi's, and remove it; how many files it had. Safe to repeat.

@@ -66,6 +66,8 @@ class Met(Exception):
 class Meeting:
     """Publishes of the same bytes meet."""
 
+    at_once = False
+
     def refresh(self, seen_s: float) -> None:
         pass
 

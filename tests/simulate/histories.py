@@ -60,6 +60,8 @@ class BrokenPromise(AssertionError):
 class AllSeen:
     """What is decided has seen what its writer had seen, and all that was decided since."""
 
+    at_once = False
+
     def refresh(self, seen_s: float) -> None:
         """There is nothing to read."""
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
+from lockprovider.table.format.appearance import APPEARANCES, APPEARS_KEY, appears, appears_at_once
 from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
 from lockprovider.table.format.properties import TableConfig, faults
@@ -125,6 +126,7 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
         yield TableFinding("R4", "wrong", str(facts.properties), "restore hoodie.properties")
         return
     yield from _settings(config)
+    yield from _appearance(config)
     for sentence in faults(config, keeps_listing=says_listing_is_kept(config)):
         what, _, mend = sentence.rpartition("; ")
         yield TableFinding("R4", "wrong", what or sentence, mend if what else "use the engine that made the table")
@@ -144,6 +146,17 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
     if folders and not config.partition_fields:
         what = f"hoodie.table.partition.fields is missing, but there are partitions: {some(folders)}"
         yield TableFinding("R4", "wrong", what, "set it; hudi-rs reads no rows without it")
+
+
+def _appearance(config: TableConfig) -> Iterator[TableFinding]:
+    """Who may miss commits."""
+    found = appears(config)
+    if found not in APPEARANCES:
+        what = f"{APPEARS_KEY}={found} is none of {' and '.join(map(repr, APPEARANCES))}: commits appear in order"
+        yield TableFinding("R4", "wrong", what, "`Table.set_appears('in order')`")
+    elif appears_at_once(config):
+        what = "commits appear for our readers only: incremental queries of JVM Hudi, and hudi-rs, may miss some"
+        yield TableFinding("R4", "note", what, "`Table.set_appears('in order')` before they read changes")
 
 
 def _settings(config: TableConfig) -> Iterator[TableFinding]:

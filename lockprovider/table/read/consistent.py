@@ -105,7 +105,7 @@ def _snapshot(table: TableContext, as_of: PointInTime) -> Snapshot:
     known = table.current.known_snapshot() if as_of is None else None
     if known is not None:
         return known
-    now = table.timeline() if as_of is not None else table.now(listed=True).timeline
+    now = table.current.visible(noted=as_of is None)
     seen = unless_stale(table, now, partial(snapshot_by, table, now, as_of))
     return seen if as_of is not None else table.memory.found(seen)
 

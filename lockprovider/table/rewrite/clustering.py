@@ -105,7 +105,7 @@ def cluster_table(
 def would_cluster(table: TableContext, rule: ClusteringRule) -> tuple[ClusteringResult, ...]:
     """What the first plan of `cluster_table` would be now; nothing is written."""
     _check(table, rule)
-    planned = _planned(table, rule, table.timeline())
+    planned = _planned(table, rule, table.listed_timeline())
     return (_result("", "", planned, ()),) if planned.groups else ()
 
 
@@ -147,7 +147,7 @@ def run_clustering(table: TableContext, begin: str, run: executor.Runner = execu
         planned = mine.planned
         stats = _execute(table, begin, mine, run)
         with table.lock.acquire() as lease:
-            now = table.timeline()
+            now = table.listed_timeline()
             executor.refuse_unless_mine(begin, Action.CLUSTERING, mine.heartbeat, now)
             _give_way(table, lease, begin, table.snapshot_of(now), planned)
             data = executor.committed(table, now, CLUSTER, stats, sorted(planned.file_groups))
@@ -225,7 +225,7 @@ def _operation(begin: str, groups: frozenset[FileGroup]) -> ConcurrentOperation:
 
 def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) -> ClusteringPlan:
     planned = decode_clustering_plan(*plans.read_requested(table, begin, Action.CLUSTERING))
-    _give_way(table, lease, begin, table.snapshot_of(table.timeline(), files), planned)
+    _give_way(table, lease, begin, table.snapshot_of(table.listed_timeline(), files), planned)
     return planned
 
 

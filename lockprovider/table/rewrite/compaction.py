@@ -75,7 +75,7 @@ def compact_table(table: TableContext, run: executor.Runner = executor.here) -> 
 def would_compact(table: TableContext) -> tuple[CompactionResult, ...]:
     """What `compact_table` would schedule now; nothing is written."""
     _check(table)
-    planned = _planned(table, table.timeline())
+    planned = _planned(table, table.listed_timeline())
     return (_result("", "", planned),) if planned else ()
 
 
@@ -110,7 +110,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
     with _executing(table, begin) as mine:
         stats = _execute(table, begin, mine, run)
         with table.lock.acquire() as lease:
-            now = table.timeline()
+            now = table.listed_timeline()
             executor.refuse_unless_mine(begin, Action.COMPACTION, mine.heartbeat, now)
             data = executor.committed(table, now, COMPACT, stats)
             completion = plans.complete(table, lease, begin, Action.COMPACTION, data)

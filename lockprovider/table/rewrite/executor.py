@@ -66,7 +66,7 @@ def here(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 def schedule(table: TableContext, action: Action, plan: Callable[[Timeline], bytes]) -> str | None:
     """Put on the timeline what `plan` makes of it under the lock; its begin time. None if that is nothing."""
     with table.lock.acquire() as lease:
-        now = table.timeline()
+        now = table.listed_timeline()
         data = plan(now)
         if not data:
             return None
@@ -91,7 +91,7 @@ def planned_groups(table: TableContext, now: Timeline) -> set[FileGroup]:
 
 def left(table: TableContext, action: Action) -> tuple[str, ...]:
     """The begin times of what is scheduled and nobody runs."""
-    return tuple(begin for begin in table.timeline().pending(action) if not _is_run(table, begin))
+    return tuple(begin for begin in table.listed_timeline().pending(action) if not _is_run(table, begin))
 
 
 class PlannedFiles:
@@ -215,7 +215,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
             found = [begin]
         else:
             latest_ms = plans.store_ms(table) - (hours or 0) * _HOUR_MS
-            old = [one for one in table.timeline().pending(action) if to_ms(one) <= latest_ms]
+            old = [one for one in table.listed_timeline().pending(action) if to_ms(one) <= latest_ms]
             found = [one for one in old if not _is_run(table, one)]
         for one in found:
             take_back(table, lease, one, action)
@@ -232,13 +232,13 @@ def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> 
 
 
 def _is_run(table: TableContext, begin: str) -> bool:
-    with plans.beating(table, table.timeline()):  # a fresh heartbeat shows how late the other is
+    with plans.beating(table, table.listed_timeline()):  # a fresh heartbeat shows how late the other is
         return begin not in plans.dead_among(table, [begin])
 
 
 def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None:
     """Under the lock: it is scheduled, and nobody runs it."""
-    if begin not in table.timeline().pending(action):
+    if begin not in table.listed_timeline().pending(action):
         raise HistoryGone(f"no {action.value} that began at {begin} is scheduled; the timeline has those that are")
     if _is_run(table, begin):
         raise _at_work(begin, action)

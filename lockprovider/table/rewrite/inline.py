@@ -30,11 +30,11 @@ def run_due(table: TableContext) -> None:
     compaction, clustering = table.settings.compaction, table.settings.clustering
     if compaction is not None:
         with _told(table, "compaction"):
-            if _commits_since(table.timeline(), Action.COMPACTION) >= compaction.commits:
+            if _commits_since(table.listed_timeline(), Action.COMPACTION) >= compaction.commits:
                 compact_table(table)
     if clustering is not None:
         with _told(table, "clustering"):
-            if _commits_since(table.timeline(), Action.CLUSTERING) >= clustering.commits:
+            if _commits_since(table.listed_timeline(), Action.CLUSTERING) >= clustering.commits:
                 cluster_table(table, clustering.rule)
 
 

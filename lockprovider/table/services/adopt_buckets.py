@@ -51,7 +51,7 @@ def adopt_bucket_index(table: TableContext, buckets: int, bucket_by: Sequence[st
             f"table {config.name!r} has rules for its buckets below {BUCKET_RULES}; use its own engine"
         )
     for _ in range(_TRIES):
-        seen = table.timeline()
+        seen = table.listed_timeline()
         _check_rows(table, seen, wanted, index)
         if _written(table, seen, index):
             return
@@ -76,7 +76,7 @@ def _check_rows(table: TableContext, seen: Timeline, wanted: TableConfig, index:
 def _written(table: TableContext, seen: Timeline, index: BucketIndex) -> bool:
     """Whether the properties say so now; not, if something was committed since."""
     with table.lock.acquire() as lease:
-        if table.timeline().written != seen.written:
+        if table.listed_timeline().written != seen.written:
             return False
         plans.change_properties(table, lease, lambda config: replace(config, bucket_index=index))
     return True

@@ -52,7 +52,7 @@ def anchor(table: TableContext, partitions: Collection[str]) -> None:
     if _all_there(table, table.memory.snapshot(now) or table.memory.found(table.snapshot_of(now)), partitions):
         return
     with table.lock.acquire() as lease:
-        listed = table.timeline()
+        listed = table.listed_timeline()
         if listed.pending(Action.RESTORE):
             raise Aborted("a restore of the table is not finished; wait for it, or restore again, then begin again")
         bare = bare_buckets(table.snapshot_of(listed), partitions, index_of(table.config()).buckets)

@@ -73,7 +73,7 @@ def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResul
         Corrupt: a file of the archive, or an instant, cannot be understood.
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
-    keep, now = _checked(table, keep), table.timeline()
+    keep, now = _checked(table, keep), table.listed_timeline()
     if not surplus(now, _earliest(table, now), keep) and archive_index.reach(table.archived).begin < now.first_active:
         return ArchiveResult(())  # also nothing that a dead archiver has left
     if _may_have_dead(now):
@@ -104,7 +104,7 @@ def would_archive(table: TableContext, keep: KeepActive | None = None) -> Archiv
         InvalidSettings: what is to be kept cannot be.
     """
     keep = _checked(table, keep)
-    planned = archival_plan(_facts(table), keep, at_most=len(table.timeline().instants))
+    planned = archival_plan(_facts(table), keep, at_most=len(table.listed_timeline().instants))
     return ArchiveResult(tuple(one.done.file_name for one in planned.actions), planned.held)
 
 
@@ -140,7 +140,7 @@ def _facts(table: TableContext) -> ArchivalFacts:
     """The files first: then a file of no instant never gets one."""
     files = table.data_files()
     paths = frozenset(entry.path for entry in files)
-    now = table.timeline()
+    now = table.listed_timeline()
     replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
     logs = _unsafe_logs(table.snapshot_of(now, files)) if table.config().is_merge_on_read else frozenset[str]()
     return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now), logs)

@@ -171,7 +171,7 @@ def _holds(table: TableContext, history: History, number: int, there: dict[str, 
         names = [one for name in fresh for one in archive_index.names_in(table.archived, name, files[name])]
     except (Corrupt, ObjectNotFound):
         return False
-    return bool(added) and {one for one in names if parse_instant(one) is not None} <= table.timeline().names
+    return bool(added) and {one for one in names if parse_instant(one) is not None} <= table.listed_timeline().names
 
 
 def _sweep(table: TableContext, lease: Lease, keep: int) -> None:

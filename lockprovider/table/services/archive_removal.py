@@ -29,7 +29,7 @@ def finish_removal(table: TableContext, lease: Lease) -> None:
     history = archive_files.settle(table, lease)
     if not history.files:
         return
-    now = table.timeline()
+    now = table.listed_timeline()
     kept = {instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT}
     may = (i for i in now.instants if i.is_completed and (i.changes_rows or i.action in BESIDES))
     done = [instant for instant in may if instant.begin not in kept]

@@ -95,7 +95,7 @@ def would_clean(table: TableContext, policy: Policy | None = None) -> tuple[Clea
 
 def finish_dead(table: TableContext) -> tuple[CleanResult, ...]:
     """Carry out the plans whose cleaners are dead."""
-    now = table.timeline()
+    now = table.listed_timeline()
     if not now.pending(Action.CLEAN):
         return ()
     with plans.beating(table, now):
@@ -134,7 +134,7 @@ def planned(table: TableContext, policy: Policy, paths: tuple[str, ...], now: Ti
 def _listed(table: TableContext) -> tuple[tuple[str, ...], Timeline]:
     """The files first: a file whose instant is on no later timeline is nobody's."""
     paths = tuple(entry.path for entry in table.data_files())
-    return paths, table.timeline()
+    return paths, table.listed_timeline()
 
 
 def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult | None:
@@ -146,7 +146,7 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
                 table.store.delete(join(partition, name))
     took_ms = round((table.world.monotonic_s() - started_s) * 1000)
     with table.lock.acquire() as lease:
-        now = table.timeline()
+        now = table.listed_timeline()
         if begin not in now.pending(Action.CLEAN):
             return None
         first, later = _unlisted(table, lease, begin, plan, now)

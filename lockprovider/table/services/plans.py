@@ -94,7 +94,7 @@ def complete(
 
     `first`: what the same decision puts there before it.
     """
-    completion = table.timeline().next_time(table.world.now_ms(), later)
+    completion = table.listed_timeline().next_time(table.world.now_ms(), later)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
     lease.publish_staged(replace(table.lock.stage(f"{TIMELINE}/{name}", data), first=first))
     return completion
@@ -132,7 +132,7 @@ def check_no_write(table: TableContext) -> None:
     Raises:
         Aborted: a write is pending.
     """
-    pending = table.timeline().pending_writes
+    pending = table.listed_timeline().pending_writes
     if pending:
         raise Aborted(
             f"write {min(pending)} is pending, and its writer may be building the metadata table: try again when it is "

@@ -40,7 +40,7 @@ def sweep(table: TableContext) -> tuple[str, ...]:
     Raises:
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
-    now = table.timeline()
+    now = table.listed_timeline()
     with plans.beating(table, now):  # a fresh heartbeat shows how late the others are
         done = _clean(table, now, set(), eager=False)
         _forget(table)
@@ -55,7 +55,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
         Aborted: its writer is alive.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
-    now = table.timeline()
+    now = table.listed_timeline()
     if begin not in now.pending_writes:
         raise HistoryGone(f"{begin} is no pending write; to take back commits, use restore")
     if not force:
@@ -68,7 +68,7 @@ def roll_back_dead(table: TableContext, begin: str, *, force: bool) -> None:
 
 def _forget(table: TableContext) -> None:
     silent = plans.silent(table)  # before the timeline is listed: one that begins meanwhile is not among them
-    for begin in {*silent} - {*table.timeline().pending(*Action)}:
+    for begin in {*silent} - {*table.listed_timeline().pending(*Action)}:
         plans.remove_files(table, begin, ())
         table.store.delete(heartbeat_path(begin))
     table.lock.sweep_intents()
@@ -80,7 +80,7 @@ def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: 
     suspects = _suspects(timeline, spared)
     found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
     if found and not eager:  # one that has completed since it was listed has removed its heartbeat
-        found = tuple(sorted({*found} & _suspects(table.timeline(), spared)))
+        found = tuple(sorted({*found} & _suspects(table.listed_timeline(), spared)))
     for begin in found:
         if begin in restores:
             restore.finish_restore(table, begin)
@@ -105,6 +105,6 @@ def _dead(table: TableContext, now: Timeline, suspects: set[str]) -> tuple[str, 
 def _finish(table: TableContext, planned: str) -> None:
     """Take up a rollback whose cleaner died."""
     with table.lock.acquire() as lease:
-        now = table.timeline()
+        now = table.listed_timeline()
         if planned in now.pending_rollbacks:
             rollback.execute(table, lease, now, rollback.read_rollback_plan(table, planned).victim, fenced=True)

@@ -59,9 +59,9 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
     check_writable(table.config())
     with table.lock.acquire() as lease:
         archive_removal.finish_removal(table, lease)
-        for begin in table.timeline().pending(Action.RESTORE):
+        for begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
-        now = table.timeline()
+        now = table.listed_timeline()
         target = commit_at(now, instant)
         _check_archive(table, target)
         plan = RestorePlan(target.begin, tuple(_victims(now, target)))
@@ -81,7 +81,7 @@ def finish_restore(table: TableContext, begin: str) -> None:
         UnsupportedTable: the table has a metadata table, which would not be told.
     """
     with table.lock.acquire() as lease:
-        if begin in table.timeline().pending(Action.RESTORE):
+        if begin in table.listed_timeline().pending(Action.RESTORE):
             if table.config().named_metadata:
                 raise UnsupportedTable(
                     f"restore {begin} is not finished, and the table has a metadata table that would not be told: "
@@ -137,7 +137,7 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
     files = plans.files_by_begin(table)
-    now = table.timeline()
+    now = table.listed_timeline()
     for victim, _ in plan.victims:
         lease.check()
         _take_back(table, now, victim, files.get(victim, ()))

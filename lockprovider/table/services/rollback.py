@@ -49,7 +49,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     with table.lock.acquire() as lease:
-        now = table.timeline()
+        now = table.listed_timeline()
         if now.written_at(begin) is not None:
             return
         if not now.pending_files(begin):

@@ -49,7 +49,7 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
     check_writable(table.config())
     with table.lock.acquire() as lease:
         archive_removal.finish_removal(table, lease)
-        now = table.timeline()
+        now = table.listed_timeline()
         target = commit_at(now, instant)
         known = savepoints(table, now).get(target.begin)
         if known is not None:
@@ -71,7 +71,7 @@ def delete_savepoint(table: TableContext, instant: str) -> bool:
     """
     check_text(instant, "instant")
     with table.lock.acquire():
-        mine = [i for i in table.timeline().instants if i.action is Action.SAVEPOINT and i.begin == instant]
+        mine = [i for i in table.listed_timeline().instants if i.action is Action.SAVEPOINT and i.begin == instant]
         for state in sorted(mine, key=lambda i: not i.is_completed):
             table.store.delete(f"{TIMELINE}/{state.file_name}")
     return bool(mine)

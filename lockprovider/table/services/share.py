@@ -12,9 +12,11 @@ it, and the store's clock tells: it has written each completed file at about the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import UnsupportedTable
+from lockprovider.table.format.appearance import with_appearance
 from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES, TIMELINE
 from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
 from lockprovider.table.format.properties import TableConfig, check_writable
@@ -63,6 +65,16 @@ def share(table: TableContext) -> tuple[SettingChange, ...]:
             for entry in table.store.list(f"{METADATA_TABLE}/{folder}/"):
                 table.store.delete(entry.path)
     return done
+
+
+def set_appears(table: TableContext, wanted: str) -> None:
+    """See `Table.set_appears`.
+
+    What was decided before is there by then, and with the log all end that wait for a decision.
+    """
+    with_appearance(table.config(), wanted)  # refused before the lock is asked for
+    with table.lock.acquire() as lease:
+        plans.change_properties(table, lease, partial(with_appearance, wanted=wanted))
 
 
 def _keeps(table: TableContext, config: TableConfig) -> bool:

@@ -50,7 +50,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.latest = Timeline()
-        self.is_there = ""  # a path of the timeline that was seen there
+        self.is_there = ""  # a decided publish that was seen there, and all before it
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
         self.listing_seen = ""  # the log in which the metadata table's timeline was listed: since then it is ours alone
         self._seen: KnownView | None = None
@@ -85,7 +85,7 @@ class Memory:
         """
         before = self.known(log)
         entries = () if log is None else log.since(log.first) or ()
-        # A listing of several pages may have a later one, and not the one before that was put there meanwhile.
+        # A listing may have a later one, and not the one before.
         last = entries[len(entries) - unapplied :] if unapplied else ()
         is_there = (entry.path.removeprefix(_PREFIX) in timeline.names for entry in last)
         missing = last[sum(1 for _ in takewhile(bool, is_there)) :]

@@ -162,12 +162,20 @@ class TableContext:
         return self.current.schema(timeline or self.timeline())
 
     def timeline(self) -> Timeline:
-        """The timeline, listed now.
+        """The timeline now, as readers take it: no commit is on it without those that were decided before it.
 
         >>> table.timeline().latest_completed_time == first.completion
         True
         """
-        return self.current.timeline()
+        return self.current.visible()
+
+    def listed_timeline(self) -> Timeline:
+        """All that is on the timeline, listed now: for writers and services, which must not overlook what is there.
+
+        >>> table.listed_timeline().latest_completed_time == first.completion
+        True
+        """
+        return self.current.listed()
 
     def metadata_of(self, instant: Instant) -> CommitMetadata:
         """What a completed write did.

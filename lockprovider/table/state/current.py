@@ -1,7 +1,8 @@
 """The table's current state: what one process finds it to be, asking the store for no more of it than it must.
 
     properties  the file; while it has not changed, no body is moved
-    timeline    listed; or gone by the log in the lock record, which tells what was committed since (see `now`)
+    timeline    listed, and of that what readers may take (`visible`); or gone by the log in the lock record, which
+                tells what was committed since (`now`)
     commits     their files, each read once: they never change
     files       listed, or as the metadata table lists them; or known without, as long as the log tells all that has
                 happened to them
@@ -26,7 +27,8 @@ from fsspec_cas import Entry, ObjectNotFound, Store, Version
 from lockprovider import Lock, LockRecord, Log, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.instant import Instant
+from lockprovider.table.format.appearance import appears_at_once
+from lockprovider.table.format.instant import Instant, parse_instant
 from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.metadata_table.files_records import LISTING
@@ -34,8 +36,10 @@ from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig,
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import Archive, completions
 from lockprovider.table.state.cache import KnownView, Memory
+from lockprovider.table.state.look_again import Stale, look_again
 from lockprovider.table.state.metadata_table import listed_files
 from lockprovider.table.state.parallel import at_once
+from lockprovider.table.timeline.appearance import Decisions, taken
 from lockprovider.table.timeline.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, archived_logs, ended_groups, snapshot_of
@@ -53,6 +57,7 @@ class TableView:
     """The table at one moment. `log` is the name of the lock's log then, None if there was none; `place` the one in it.
 
     Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
+    `latest_begin`: of all that was seen completed, also of what is left out because one before it is not there.
     """
 
     timeline: Timeline
@@ -60,6 +65,7 @@ class TableView:
     log: str | None
     place: int
     listed: bool
+    latest_begin: str
 
 
 class CurrentState:
@@ -119,8 +125,30 @@ class CurrentState:
 
     # -- the timeline --------------------------------------------------------------------------------------------------
 
-    def timeline(self) -> Timeline:
-        """The timeline, listed now.
+    def visible(self, *, noted: bool = False) -> Timeline:
+        """The timeline as a reader takes it: no commit without those that were decided before it.
+
+        All readers go by this; see `timeline.appearance`. `noted`: what was seen is remembered, with the properties.
+        """
+        return look_again(partial(self._visible, noted=noted))
+
+    def _visible(self, *, noted: bool) -> Timeline:
+        record = self._record()  # first: what it does not name is listed, or was decided later
+        before = _decisions(record)
+        listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
+        found = taken(listed, before)
+        if found is None and not before.log and self._appears_in_order():
+            return listed
+        found = taken(listed, before, _decisions(self._record())) if found is None else found
+        if found is None:
+            raise Stale(HistoryGone(f"the log of the table at {self._url!r} begins again and again; try again"))
+        return found
+
+    def _appears_in_order(self) -> bool:
+        return self._config is not None and not appears_at_once(self._config[1])
+
+    def listed(self) -> Timeline:
+        """All that is on the timeline, listed now: for writers and services. What readers take is `visible`.
 
         Where a store can begin anywhere, as many pages as there were the last time are asked for at once.
         """
@@ -145,15 +173,20 @@ class CurrentState:
         seen = None if listed else self.known(log)
         if seen is not None:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
-            return TableView(
-                seen.timeline, self.config() if decided else seen.config, seen.log, seen.place, listed=False
-            )
+            config = self.config() if decided else seen.config
+            begin = seen.timeline.latest_completed_begin
+            return TableView(seen.timeline, config, seen.log, seen.place, listed=False, latest_begin=begin)
+        return self._listed_now(record, decided=decided)
+
+    def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
+        log = record.log if record is not None and record.tells_all else None
         found: list[Timeline] = []
-        config, _ = at_once(self._store, [self.config, lambda: found.append(self.timeline())])
+        config, _ = at_once(self._store, [self.config, lambda: found.append(self.listed())])
         assert config is not None  # noqa: S101 - of the first call
         unapplied = 0 if record is None else len(record.unapplied)
         timeline, place = self._memory.learn(log, unapplied, found[0], config, decided=decided)
-        return TableView(timeline, config, None if log is None else log.name, place, listed=True)
+        name, begin = None if log is None else log.name, found[0].latest_completed_begin
+        return TableView(timeline, config, name, place, listed=True, latest_begin=begin)
 
     def known(self, log: Log | None) -> KnownView | None:
         """The table now, if the record has `log` now and that tells it, by what this process or others have seen."""
@@ -185,7 +218,6 @@ class CurrentState:
             self._store.head(path)
         except ObjectNotFound:
             return False
-        self._memory.is_there = path
         return True
 
     # -- the commits ---------------------------------------------------------------------------------------------------
@@ -250,19 +282,38 @@ class CurrentState:
     def known_snapshot(self) -> Snapshot | None:
         """The rows that a reader sees now, if the log tells; None: list.
 
-        What is decided and not there yet is not part of it. And one look at the end of the timeline is for those who
-        commit without the lock, as a single JVM writer does.
+        If what is decided is not all there yet, list. And one look at the end of the timeline is for those who commit
+        without the lock, as a single JVM writer does.
         """
         record = self._record()
         seen = None if record is None or not record.tells_all else self.known(record.log)
         known = None if seen is None else self._memory.snapshot(seen.timeline)
         if record is None or seen is None or known is None:
             return None
-        prefix, pending = f"{TIMELINE}/", "" if record.pending is None else record.pending.path
-        end = f"{prefix}{seen.timeline.latest_time}~"
-        asked = pending != self._memory.is_there and pending.startswith(prefix)
-        newest = {e.path for e in self._store.list(prefix, start_after=min(end, pending[:-1]) if asked else end)}
-        there = pending in newest if asked else pending in ("", self._memory.is_there) or self._exists(pending)
-        self._memory.is_there = pending if there else self._memory.is_there
+        prefix, unapplied = f"{TIMELINE}/", [pending.path for pending in record.unapplied]
+        at = unapplied.index(self._memory.is_there) + 1 if self._memory.is_there in unapplied else 0
+        begins = [path[:-1] for path in unapplied[at:] if path.startswith(prefix)]
+        newest = {
+            e.path
+            for e in self._store.list(prefix, start_after=min([f"{prefix}{seen.timeline.latest_time}~", *begins]))
+        }
+        if not all(path in newest if path.startswith(prefix) else self._exists(path) for path in unapplied[at:]):
+            return None
+        self._memory.is_there = unapplied[-1] if unapplied else self._memory.is_there
         later = Timeline.of(path.removeprefix(prefix) for path in newest)
-        return known if there and later.written <= seen.timeline.written else None
+        return known if later.written <= seen.timeline.written else None
+
+
+def _decisions(record: LockRecord | None) -> Decisions:
+    if record is None:
+        return Decisions()
+    unapplied = tuple(filter(None, (_instant(pending.path) for pending in record.unapplied)))
+    named = record.nonce or f"{record.owner} {record.valid_until_ms} {record.expired}"  # of a JVM writer
+    log = record.log
+    if log is None:
+        return Decisions(named, unapplied=unapplied)
+    return Decisions(named, log.name, log.next, tuple(_instant(entry.path) for entry in log.entries), unapplied)
+
+
+def _instant(path: str) -> Instant | None:
+    return parse_instant(path.removeprefix(f"{TIMELINE}/"))

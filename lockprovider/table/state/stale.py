@@ -52,7 +52,7 @@ def is_stale(table: TableContext, seen: Timeline, error: Exception) -> bool:
         return True
     if not misses_file(error):
         return False
-    return has_gone_stale(table, seen) or not seen.written <= table.timeline().written
+    return has_gone_stale(table, seen) or not seen.written <= table.listed_timeline().written
 
 
 def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
@@ -73,7 +73,7 @@ def has_gone_stale(table: TableContext, seen: Timeline) -> bool:
     later = Timeline.of(entry.path.rpartition("/")[2] for entry in newest)
     if any(instant.action in (Action.CLEAN, Action.RESTORE) for instant in later.instants) or [] in first:
         return True
-    return bool(seen.pending(Action.RESTORE)) and not seen.written <= table.timeline().written
+    return bool(seen.pending(Action.RESTORE)) and not seen.written <= table.listed_timeline().written
 
 
 def misses_file(error: Exception) -> bool:

@@ -51,6 +51,10 @@ class Timeline:
             else Timeline(tuple(i for i in self.instants if i.file_name not in gone))
         )
 
+    def completed_before(self, time: str) -> Timeline:
+        """As it was before that time: what completes from then on is pending still, or has not begun."""
+        return Timeline(tuple(i for i in self.instants if (i.completion or i.begin) < time))
+
     @cached_property
     def names(self) -> frozenset[str]:
         """All file names."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from lockprovider import Intent, JudgeAnew, Log, LogEntry, Pending
 from lockprovider.table.errors import Corrupt
+from lockprovider.table.format.appearance import appears_at_once
 from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
@@ -171,9 +172,11 @@ class TableDecider:
     """Of one table of this process; see `lockprovider.group.combine.Decider`.
 
     `latest`: the largest time on the timeline when it was judged last. What came since is in the log.
+    `config`: the table's properties then. Nobody decides it by others.
     """
 
-    def __init__(self, table: TableContext, latest: str) -> None:
+    def __init__(self, table: TableContext, latest: str, config: TableConfig) -> None:
+        self.at_once = appears_at_once(config)
         self._table = table
         self._latest = latest
         self._config = ""
@@ -181,7 +184,8 @@ class TableDecider:
 
     def refresh(self, seen_s: float) -> None:
         """Read the properties, which are not always changed under the lock."""
-        self._config = config_digest(self._table.current.config_since(seen_s))
+        config = self._table.current.config_since(seen_s)
+        self._config, self.at_once = config_digest(config), appears_at_once(config)
 
     def refuse(self, intent: Intent, since: Sequence[LogEntry]) -> None:
         """See `Wanted.refuse`."""

@@ -139,7 +139,7 @@ def _take(table: TableContext, kind: InstantKind, begin: str) -> Started | Timel
     # The heartbeat first: a pending instant without one counts as dead.
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
     if not heartbeat.start():
-        return table.timeline()
+        return table.listed_timeline()
     requested = Instant(begin, kind.action, InstantState.REQUESTED)
     plan, profile = kind.contents
     try:
@@ -147,7 +147,7 @@ def _take(table: TableContext, kind: InstantKind, begin: str) -> Started | Timel
         is_late = table.world.monotonic_s() - chosen_s > _FRESH_S
         if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
             heartbeat.stop()
-            return table.timeline()
+            return table.listed_timeline()
         return _verify(table, kind, requested, profile, heartbeat)
     except BaseException:
         heartbeat.leave()  # what is left is a dead writer's, then
@@ -166,7 +166,7 @@ def _verify(
     if creating.result() and seen.listed:  # maybe before it was there
         seen = replace(seen, timeline=seen.timeline.plus([inflight]))
     now = seen.timeline
-    if seen.config == kind.config and now.latest_completed_begin < begin and now.is_alone(requested):
+    if seen.config == kind.config and seen.latest_begin < begin and now.is_alone(requested):
         return Started(begin, heartbeat, seen, looks_for_dead)
     heartbeat.leave()
     names = (inflight.file_name, requested.file_name)  # in this order

@@ -357,7 +357,7 @@ def _look_for_keys(txn: Transaction, stats: Sequence[WriteStat]) -> KeyCheck | N
         keys = KeyCheck(table.place, stats)
         if txn.operation == "INSERT":
             keys.refuse_known(txn.snapshot)
-        now = table.timeline()
+        now = table.listed_timeline()
         refuse_shared(table, txn.begin, keys, [(i, table.metadata_of(i)) for i in completed_since(txn.timeline, now)])
         return keys
     if txn.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):

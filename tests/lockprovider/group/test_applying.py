@@ -153,3 +153,51 @@ def test_what_was_written_after_its_time_is_not_taken_to_be_there(store: Store, 
     assert isinstance(one.failed, Unavailable)
     assert one.there is None
     assert backend.asked == ["put a"]
+
+
+def test_at_once_what_comes_after_one_that_is_slow_is_there_and_told_when_that_is(store: Store, backend: Slow) -> None:
+    if backend.blocking:
+        pytest.skip("one thread puts one after the other")
+    go, begun = threading.Event(), threading.Event()
+
+    def before(name: str) -> None:
+        if name == "a":
+            begun.set()
+            go.wait()
+
+    one, clock = applying(store)
+    one.at_once, backend.before = True, before
+    one.apply((A, B, C), (A, B, C), clock.now_s + 5)
+    begun.wait()
+    go.set()
+    over(one)
+    assert one.there == C
+    assert sorted(backend.asked) == ["put a", "put b", "put c"]
+
+
+def test_at_once_a_gap_is_put_there_again_and_nothing_else(store: Store, backend: Slow) -> None:
+    def before(name: str) -> None:
+        if name == "b":
+            raise Unavailable("not now")
+
+    one, clock = applying(store)
+    one.at_once, backend.before = True, before
+    one.apply((A, B, C), (A, B, C), clock.now_s + 5)
+    over(one)
+    assert one.there == A
+    assert isinstance(one.failed, Unavailable)
+    backend.before = lambda _: None
+    backend.asked.clear()
+    one.apply((B, C), (), clock.now_s + 5)
+    over(one)
+    assert backend.asked == ["put b"]
+    assert (one.there, one.failed) == (C, None)
+
+
+def test_at_once_mine_is_there_when_all_before_it_are(store: Store) -> None:
+    store.put_if_absent("b", b"b").unwrap()
+    one, _ = applying(store)
+    assert not one.finds(B, (A,))
+    store.put_if_absent("a", b"a").unwrap()
+    assert one.finds(B, (A,))
+    assert one.there == B

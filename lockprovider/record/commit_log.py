@@ -72,14 +72,7 @@ class Log:
         >>> log.plus(lockprovider.Pending.of_bytes("state/8", b"eight")).next - log.next
         1
         """
-        newest = Entry.of(pending) if tells(pending) else Entry(pending.path, pending.digest, None)
-        entries = (*unpack(self.packed), newest)[-_ENTRIES:]
-        entries = (*(replace(entry, first=None) for entry in entries[:-_FIRSTS]), *entries[-_FIRSTS:])
-        packed = pack(entries)
-        while len(packed) > _PACKED and len(entries) > 1:
-            entries = entries[1 + len(entries) // 8 :]
-            packed = pack(entries)
-        return Log(self.name, self.next + 1 - len(entries), self.next + 1, packed)
+        return _plus(self, pending)
 
     def since(self, place: int) -> tuple[Entry, ...] | None:
         """What was published from `place` on; None if the log does not go back so far.
@@ -142,13 +135,37 @@ def _named(entry: Entry) -> list[Any]:
     return said if entry.first is None else [*said, _named(entry.first)]
 
 
-@lru_cache(maxsize=32)
+class _Packed(bytes):
+    """The bytes of these entries, which need not be unpacked here."""
+
+    entries: tuple[Entry, ...]
+
+
+@lru_cache(maxsize=8)  # who chooses what is decided has made the log that is then written
+def _plus(log: Log, pending: Pending) -> Log:
+    newest = Entry.of(pending) if tells(pending) else Entry(pending.path, pending.digest, None)
+    entries = (*log.entries, newest)[-_ENTRIES:]
+    entries = (*(replace(entry, first=None) for entry in entries[:-_FIRSTS]), *entries[-_FIRSTS:])
+    packed = pack(entries)
+    while len(packed) > _PACKED and len(entries) > 1:
+        entries = entries[1 + len(entries) // 8 :]
+        packed = pack(entries)
+    known = _Packed(packed)
+    known.entries = entries
+    return Log(log.name, log.next + 1 - len(entries), log.next + 1, known)
+
+
 def unpack(packed: bytes) -> tuple[Entry, ...]:
     """The entries again.
 
     Raises:
         ValueError, zlib.error: the bytes are not those of a log.
     """
+    return packed.entries if isinstance(packed, _Packed) else _unpack(packed)
+
+
+@lru_cache(maxsize=32)
+def _unpack(packed: bytes) -> tuple[Entry, ...]:
     if not packed:
         return ()
     head, _, rest = zlib.decompress(packed).partition(b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from dataclasses import replace
 
@@ -41,6 +42,17 @@ def test_from_each_place_that_it_goes_back_to_it_tells_all_that_followed(sizes: 
             assert all(e.data in (None, one.data) for e, one in zip(since, made[place:], strict=True))
     assert len(log.packed) < 17_000, "everybody who waits reads it"
     assert log.since(log.next + 1) is None
+
+
+def test_what_was_added_here_is_what_others_read() -> None:
+    log = Log("a")
+    for number in range(200):
+        log = log.plus(publish(f"commit/{number}", f"the same each time {number}".encode()))
+    assert log.plus(publish("next", b"1")) is log.plus(publish("next", b"1")), "it is packed once"
+    read = replace(log, packed=bytes([*log.packed]))
+    assert read == log
+    assert read.entries == log.entries
+    assert pickle.loads(pickle.dumps(log)).entries == log.entries
 
 
 def test_many_small_commits_that_are_alike_have_room_with_their_bytes() -> None:

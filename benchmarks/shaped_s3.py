@@ -5,7 +5,7 @@
 A request takes effect after half of its delay. A store of the real kind stalls where many clients write one key
 (SeaweedFS for a second); this one does not, so what is measured is the protocol. `GET /` counts what was asked, by verb
 and status; `DELETE /` forgets that. Uploads in parts are for clients that make them of anything; their completion obeys
-conditions.
+conditions. With `--pace N` an object takes N writes a second, as on GCS, and those beyond it are answered with 429.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator
@@ -38,8 +39,9 @@ _REASON = {
     404: "Not Found",
     412: "No",
     416: "No",
+    429: "Too Many Requests",
 }
-_CODE = {404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange"}
+_CODE = {404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange", 429: "SlowDown"}
 _PAGE = 1000
 _STAMP = "2026-11-21T00:00:00.000Z"
 _HTTP_STAMP = "Sat, 21 Nov 2026 00:00:00 GMT"
@@ -79,15 +81,17 @@ class Answer:
 
 @dataclass
 class Server:
-    """The objects, and the delays in seconds."""
+    """The objects, the delays in seconds, and how long an object that was written takes no other write."""
 
     get_s: float = 0.0
     put_s: float = 0.0
     list_s: float = 0.0
+    pace_s: float = 0.0
     objects: dict[str, Object] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)  # sorted
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
+    written_s: dict[str, float] = field(default_factory=dict)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
@@ -157,6 +161,11 @@ class Server:
 
     def _done(self, verb: str, key: str, headers: dict[str, str], body: bytes) -> Answer:
         if verb == "PUT":
+            now_s = time.monotonic()
+            wait_s = self.written_s.get(key, now_s - self.pace_s) + self.pace_s - now_s
+            if self.pace_s and key in self.objects and wait_s > 0:
+                return Answer(429, {"Retry-After": "1"})
+            self.written_s[key] = now_s
             meta = {name: value for name, value in headers.items() if name.startswith("x-amz-meta-")}
             return Answer(200, {"ETag": self._put(key, Object(body, meta))})
         if verb == "DELETE":
@@ -290,10 +299,10 @@ def _plain(headers: dict[str, str], body: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def running(get_ms: float, put_ms: float, list_ms: float = 0.0) -> Iterator[Site]:
+def running(get_ms: float, put_ms: float, list_ms: float = 0.0, pace: float = 0.0) -> Iterator[Site]:
     """The server in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.shaped_s3", "--get-ms", str(get_ms), "--put-ms", str(put_ms)]
-    command += ["--list-ms", str(list_ms)]
+    command += ["--list-ms", str(list_ms), "--pace", str(pace)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert child.stdout is not None
@@ -303,9 +312,9 @@ def running(get_ms: float, put_ms: float, list_ms: float = 0.0) -> Iterator[Site
         child.wait()
 
 
-async def run(get_s: float, put_s: float, list_s: float) -> None:
+async def run(server_of: Server) -> None:
     """Serve until killed."""
-    server = await asyncio.start_server(Server(get_s, put_s, list_s).serve, "127.0.0.1", 0, backlog=1000)
+    server = await asyncio.start_server(server_of.serve, "127.0.0.1", 0, backlog=1000)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
@@ -316,9 +325,12 @@ def main() -> None:
     parser.add_argument("--get-ms", type=float, default=0.0)
     parser.add_argument("--put-ms", type=float, default=0.0)
     parser.add_argument("--list-ms", type=float, default=0.0)
+    parser.add_argument("--pace", type=float, default=0.0, help="writes a second of one object; 0: any")
     arguments = parser.parse_args()
+    delays_s = arguments.get_ms / 1000, arguments.put_ms / 1000, arguments.list_ms / 1000
+    pace_s = 1 / arguments.pace if arguments.pace else 0.0
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run(arguments.get_ms / 1000, arguments.put_ms / 1000, arguments.list_ms / 1000))
+        asyncio.run(run(Server(*delays_s, pace_s)))
 
 
 if __name__ == "__main__":

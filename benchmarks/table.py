@@ -36,9 +36,12 @@ from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import ROOT, running
 
 ENGINES = ("lockprovider.table", "deltalake", "lance", "pyiceberg")
+AT_ONCE = "ours, for our readers"  # if asked for: commits that appear at once
 UPSERTS = ("upserts, non-blocking", "upserts, optimistic")  # if asked for
 SHAPED = "GET 15, PUT 30, LIST 40 ms"
+PACED = "GET 20, PUT 50, LIST 50 ms, 1 write/s"  # of one object, as on GCS
 WEED = "SeaweedFS"
+PACE = 1.0
 ROWS = 100
 CHILDREN = "benchmarks.table_children"
 
@@ -58,6 +61,8 @@ class Run:
     again: float  # per commit: how often it conflicted and was tried again by its caller
     requests: float | None  # per commit; None where the server does not count
     refused: float | None
+    throttled: float | None  # 429
+    cpu_ms: float  # of a writer's process, per commit
     jain: float
     wrong: int  # acknowledged commits that are not there, whole and once, and rows of others
     why: str
@@ -75,8 +80,14 @@ def seaweedfs() -> Iterator[Site]:
 
 @contextlib.contextmanager
 def store(name: str, slower: float) -> Iterator[Site]:
-    """One of the two."""
-    with seaweedfs() if name == WEED else running(15 * slower, 30 * slower, 40 * slower) as site:
+    """One of them."""
+    if name == WEED:
+        shaped = seaweedfs()
+    elif name == PACED:
+        shaped = running(20 * slower, 50 * slower, 50 * slower, PACE / slower)
+    else:
+        shaped = running(15 * slower, 30 * slower, 40 * slower)
+    with shaped as site:
         yield site
 
 
@@ -85,11 +96,16 @@ def alone(task: dict[str, Any]) -> Any:
     return figures(launched(CHILDREN, task))
 
 
-def measured(name: str, site: Site, engine: str, writers: int, seconds: float) -> Run:
+def pace(name: str, slower: float) -> float | None:
+    """How many writes a second the store is known to take of one object."""
+    return PACE / slower if name == PACED else None
+
+
+def measured(name: str, site: Site, engine: str, writers: int, seconds: float, *, slower: float) -> Run:
     """One run."""
     where = replace(site, prefix=uuid.uuid4().hex)
     with tempfile.TemporaryDirectory() as folder:
-        task = {"engine": engine, "site": asdict(where), "folder": folder}
+        task = {"engine": engine, "site": asdict(where), "folder": folder, "pace": pace(name, slower)}
         alone({**task, "kind": "make"})
         children = [launched(CHILDREN, {**task, "kind": "commits", "writer": n}) for n in range(writers)]
         try:
@@ -131,6 +147,7 @@ def summary(
     good = {name for name, count in there.items() if count == ROWS}
     commits = max(1, sum(counts))
     refusals = sum(count for status, count in (requests or {}).items() if status.endswith(" 412"))
+    throttled = sum(count for status, count in (requests or {}).items() if status.endswith(" 429"))
     return Run(
         *what,
         writers=len(told),
@@ -142,6 +159,8 @@ def summary(
         again=sum(call[3] for calls in done for call in calls) / commits,
         requests=None if requests is None else sum(requests.values()) / commits,
         refused=None if requests is None else refusals / commits,
+        throttled=None if requests is None else throttled / commits,
+        cpu_ms=1000 * sum(one["cpu_s"] for one in told) / commits,
         jain=sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) if sum(counts) else 0.0,
         wrong=len(expected - good) + len(there.keys() - expected),
         why=next((one["why"] for one in told if one["why"]), ""),
@@ -150,7 +169,8 @@ def summary(
 
 def commit_table(runs: list[Run]) -> Iterator[str]:
     """Markdown."""
-    heads = "store | table | writers | commits/s | median ms | p99 ms | failed | again | requests | 412 | Jain | wrong"
+    heads = "store | table | writers | commits/s | median ms | p99 ms | failed | again | requests | 412 | 429"
+    heads += " | CPU ms | Jain | wrong"
     yield f"| {heads} |"
     yield "|---" * len(heads.split("|")) + "|"
     for run in runs:
@@ -165,6 +185,8 @@ def commit_table(runs: list[Run]) -> Iterator[str]:
             f"{run.again:.1f}",
             "-" if run.requests is None else f"{run.requests:.1f}",
             "-" if run.refused is None else f"{run.refused:.1f}",
+            "-" if run.throttled is None else f"{run.throttled:.2f}",
+            f"{run.cpu_ms:.0f}",
             f"{run.jain:.2f}",
             str(run.wrong),
         )
@@ -195,10 +217,10 @@ def growth_table(rows: list[dict[str, Any]]) -> Iterator[str]:
 def main() -> None:
     """Run it all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=[*ENGINES, *UPSERTS])
+    parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=[*ENGINES, AT_ONCE, *UPSERTS])
     parser.add_argument("--writers", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--seconds", type=float, default=6.0, help="of a run; twice that with delays")
-    parser.add_argument("--stores", nargs="*", default=[WEED, SHAPED], choices=[WEED, SHAPED])
+    parser.add_argument("--stores", nargs="*", default=[WEED, SHAPED], choices=[WEED, SHAPED, PACED])
     parser.add_argument("--counts", type=int, nargs="*", default=[10, 100, 1000])
     parser.add_argument("--slower", type=float, default=1.0, help="times the delays, where the cores are too few")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one engine's growth")
@@ -216,7 +238,7 @@ def main() -> None:
                 for engine in given.engines:
                     seconds = given.seconds * (1 if name == WEED else 2 * given.slower)
                     try:
-                        runs.append(measured(name, site, engine, writers, seconds))
+                        runs.append(measured(name, site, engine, writers, seconds, slower=given.slower))
                     except ChildFailed as reason:
                         print(f"{engine} with {writers} writers on {name} is NOT measured: {reason}", file=sys.stderr)
                         continue

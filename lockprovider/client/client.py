@@ -87,8 +87,14 @@ class Client:
         self._lease: weakref.ref[Lease] | None = None  # so that one that is dropped is noticed
         self._ends: threading.Event | None = None  # that lease's own
         self._store = store
+        asked_for_patience, metrics = threading.Event(), self.metrics
+
+        def throttled() -> None:
+            metrics.throttled()
+            asked_for_patience.set()
+
         # A busy data path must not starve the renewals.
-        self.records = store.isolated_connections().on_throttled(self.metrics.throttled)
+        self.records = store.isolated_connections().on_throttled(throttled)
         self._file = RecordFile(self.records, path, world)
         applier = Applier(store)
         self._observer = ClientObserver(self.me, world, self.metrics, audit, applier)
@@ -96,7 +102,14 @@ class Client:
         self.publisher = Publisher(store, path, self.me, self.queue, self._driver, applier=applier)
         threads = self.queue.fifo  # not the queue, which goes with its clients
         self.committer = Committer(
-            store, self.records, path, self.me, world, asked_for=lambda: threads.taken, audit=audit
+            store,
+            self.records,
+            path,
+            self.me,
+            world,
+            asked_for=lambda: threads.taken,
+            throttled=asked_for_patience.is_set,
+            audit=audit,
         )
         self._keeps_log = False
         self._deadline_s = 0.0

@@ -36,7 +36,8 @@ _AT_EXIT_S = 5.0  # at most, for what is under way
 class Committer:
     """Thread-safe: what several threads want at once goes into one write.
 
-    `asked_for`: whether somebody in this process wants to hold the lock.
+    `asked_for`: whether somebody in this process wants to hold the lock. `throttled`: whether the store has ever asked
+    for patience at a write of the record.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Committer:
         world: World,
         *,
         asked_for: Callable[[], bool],
+        throttled: Callable[[], bool],
         audit: AuditLog | None,
     ) -> None:
         self._store = store
@@ -66,7 +68,14 @@ class Committer:
         self._requests = CommitRequests(store, self._intents, world)
         writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
         self._member = Member(
-            store, me, world, requests=self._requests, writer=writer, applying=applying, asked_for=asked_for
+            store,
+            me,
+            world,
+            requests=self._requests,
+            writer=writer,
+            applying=applying,
+            asked_for=asked_for,
+            throttled=throttled,
         )
 
     def commit(self, intent: Intent, decider: Decider, known: Known | None, timeout_s: float) -> CommitAnswer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,10 @@ class _Duty:
 
 
 class Member:
-    """Of one thread. `asked_for`: whether somebody in this process wants to hold the lock."""
+    """Of one thread. `asked_for`: whether somebody in this process wants to hold the lock.
+
+    `throttled`: whether the store has ever asked for patience at a write of the record.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class Member:
         writer: RecordWriter,
         applying: Applying,
         asked_for: Callable[[], bool],
+        throttled: Callable[[], bool],
     ) -> None:
         self._store = store
         self._me = me
@@ -59,6 +64,7 @@ class Member:
         self._writer = writer
         self._applying = applying
         self._asked_for = asked_for
+        self._throttled = throttled
         self._decider: Decider | None = None
         self._duty: _Duty | None = None
 
@@ -210,11 +216,13 @@ class Member:
     def _straight(self, known: Known, *, duty: bool) -> float:
         """Write what is wanted here, and nothing else."""
         writer = self._writer
+        if pause_s := self._paced_s(known):
+            return pause_s
         batch = self._chosen(known)
         began_s = self._world.monotonic_s()
         if not batch and not known.record.unapplied:
             return 0.0  # what is wanted was given up
-        round_s = 2 * writer.put_s
+        round_s = max(2 * writer.put_s, self._pace_s)
         if writer.put(known, batch, duty_s=_announced_s(round_s) if duty else 0.0):
             self._duty = _Duty(round_s, began_s) if duty else None
             return 0.0 if self._applying.failed is None else _RETRY_S
@@ -227,6 +235,8 @@ class Member:
         assert record.log is not None  # noqa: S101 - else nobody would be on duty
         if self._is_waited_for(record) or (unapplied and self._applying.failed is not None):
             return self._off_duty(known, unapplied)
+        if pause_s := self._paced_s(known):
+            return pause_s
         batch: tuple[Pending, ...] = ()
         rest_ms = rest_due_ms(record, self._world.now_ms())
         if len(unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
@@ -260,8 +270,19 @@ class Member:
         record = known.record
         mine = record.owner == self._me.owner and record.handed and not self._is_waited_for(record)
         if mine and not self._writer.stale and not self._writer.unapplied(record):
+            if pause_s := self._paced_s(known):
+                return pause_s
             self._writer.put(known, (), duty_s=0.0)
         return None
+
+    @property
+    def _pace_s(self) -> float:
+        """Between two writes of the record by anybody, where the store has asked for it: as often as it takes them."""
+        return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
+
+    def _paced_s(self, known: Known) -> float:
+        """For how long the store takes no write of the record yet: it was written before it was seen."""
+        return max(0.0, known.seen_s + self._pace_s - self._world.monotonic_s())
 
     def _chosen(self, known: Known, listed: Callable[[], tuple[Intent, ...]] = tuple) -> tuple[Pending, ...]:
         """What the next write decides; what is wanted here and cannot be is given up."""

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from noting import RECORD, SETTINGS, Noting, record, rewritten
 from patience import PATIENCE_S, until
 
 from fsspec_cas import Store, Won
+from fsspec_cas.answer import NotNow
 from fsspec_cas.testing import ManualClock
 from lockprovider import (
     HUDI_LOCK_PATH,
@@ -683,3 +686,40 @@ def test_one_that_met_what_is_not_there_yet_is_told_so_only_when_it_is(store: St
     with pytest.raises(Met):
         refused.result(SOON_S)
     assert there(store) == {"first", "another"}
+
+
+class Paced(Watched):
+    """Takes ten writes a second of one object, as its documents say, and asks for patience beyond that."""
+
+    capabilities = replace(Watched.capabilities, writes_per_s=10.0)
+
+    def __init__(self) -> None:
+        super().__init__(blocking=False)
+        self.written_s = 0.0
+        self.refused = 0
+
+    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        if Path(path).name == RECORD:
+            if time.monotonic() < self.written_s + 0.1:
+                self.refused += 1
+                return NotNow("429 too many writes of one object", 0.1)
+            answer = await super().put(path, *args, **kwargs)
+            self.written_s = time.monotonic()
+            return answer
+        return await super().put(path, *args, **kwargs)
+
+
+def test_the_record_is_written_as_often_as_the_store_takes_it_once_that_has_asked_for_patience(tmp_path: Path) -> None:
+    backend = Paced()
+    store = Store(backend, str(tmp_path))
+    begin(Lock(store, settings=SETTINGS))
+    lock, number = client(store), 0
+    while not backend.refused:
+        commit(lock, f"state{number}")
+        number += 1
+    commit(lock, "last but some")  # what was refused is on its way
+    backend.refused = 0
+    for n in range(4):
+        commit(lock, f"another{n}")
+    free(store)
+    assert backend.refused == 0

@@ -442,7 +442,7 @@ def test_a_reader_whose_listing_has_a_hole_lists_again(table: Table) -> None:
     hole = type(torn)(tuple(i for i in torn.instants if i.begin != torn.writes[3].begin))
     table.archive()
     listings = [hole]
-    reader.current.timeline = lambda: listings.pop() if listings else table.timeline()  # type: ignore[method-assign]
+    reader.current.listed = lambda: listings.pop() if listings else table.timeline()  # type: ignore[method-assign]
     assert content(reader) == by_hudi_rs(table.url)
     assert len(content(reader)) == 8
     assert not listings

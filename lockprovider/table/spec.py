@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.appearance import APPEARANCES, IN_ORDER, with_appearance
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.log_content import wrapper_of
 from lockprovider.table.format.properties import (
@@ -20,6 +19,7 @@ from lockprovider.table.format.properties import (
     TABLE_TYPES,
     TableConfig,
 )
+from lockprovider.table.format.writer_settings import APPEARANCES, IN_ORDER, with_appearance
 from lockprovider.table.settings import IndexSettings
 
 

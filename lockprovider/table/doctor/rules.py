@@ -19,11 +19,18 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
-from lockprovider.table.format.appearance import APPEARANCES, APPEARS_KEY, appears, appears_at_once
 from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
 from lockprovider.table.format.properties import TableConfig, faults
-from lockprovider.table.format.writer_settings import ZONE_KEY, says_listing_is_kept, unshared
+from lockprovider.table.format.writer_settings import (
+    APPEARANCES,
+    APPEARS_KEY,
+    ZONE_KEY,
+    appears,
+    appears_at_once,
+    says_listing_is_kept,
+    unshared,
+)
 from lockprovider.table.timeline.drift import ZONE_MS, drifts_ms
 
 _FOR_ALL = 8  # the version that all of Hudi 1.x opens

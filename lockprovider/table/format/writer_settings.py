@@ -4,6 +4,12 @@ These take everything in `hoodie.properties` for settings of their own, and fail
 otherwise: so the table says once what each of them would have to be told. NOT told: HoodieStreamer, Flink, the Java
 client, `ALTER TABLE` and `archive_commits`, which do not look there.
 
+And one for writers of ours: in which order commits appear.
+
+    in order          one after the other, in the order of their decision: exact for all who only list the store
+    for our readers   those of one decision at once: exact for readers of ours, who look at the lock record. JVM Hudi's
+                      incremental queries and hudi-rs, whose checkpoint is a completion time, MAY MISS COMMITS
+
 Source: Hudi 1.2.0 `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`, `HoodieWriterUtils.validateTableConfig`.
 """
 
@@ -13,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from fsspec_cas import InvalidInput
 from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
 from lockprovider.table.format.properties import TableConfig
 
@@ -97,3 +104,32 @@ def unshared(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Setti
     named = [SettingChange(PARTITIONS_KEY, ",".join(config.metadata_partitions), ",".join(kept))]
     less = named if kept != config.metadata_partitions else []
     return (*changes, *less, *(() if config.timezone == "UTC" else (zone,)))
+
+
+# -- in which order commits appear: a property of ours, which JVM Hudi keeps -------------------------------------------
+
+APPEARS_KEY = "fsspec_cas.appears"
+APPEARANCES = IN_ORDER, FOR_OUR_READERS = ("in order", "for our readers")
+
+
+def appears(config: TableConfig) -> str:
+    """What the table says, whatever it is."""
+    return config.raw.get(APPEARS_KEY, IN_ORDER)
+
+
+def appears_at_once(config: TableConfig) -> bool:
+    """Whether those of one decision are put there at once. Where it is lost, or says neither, they appear in order."""
+    return appears(config) == FOR_OUR_READERS
+
+
+def with_appearance(config: TableConfig, wanted: str) -> TableConfig:
+    """The properties that say so.
+
+    Raises:
+        InvalidInput: it is none of the two.
+    """
+    if wanted not in APPEARANCES:
+        raise InvalidInput(f"appears={wanted!r} is none: use {' or '.join(map(repr, APPEARANCES))}")
+    others = {key: value for key, value in config.raw.items() if key != APPEARS_KEY}
+    said = {} if wanted == IN_ORDER else {APPEARS_KEY: wanted}
+    return replace(config, raw=MappingProxyType(others | said))

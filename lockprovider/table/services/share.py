@@ -16,11 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import UnsupportedTable
-from lockprovider.table.format.appearance import with_appearance
 from lockprovider.table.format.layout import METADATA_TABLE, PROPERTIES, TIMELINE
 from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
 from lockprovider.table.format.properties import TableConfig, check_writable
-from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, shared, unshared
+from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, shared, unshared, with_appearance
 from lockprovider.table.services import plans
 from lockprovider.table.timeline.drift import drifts_ms, of_other_zones
 from lockprovider.table.timeline.timeline import Timeline

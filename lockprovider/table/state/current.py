@@ -27,12 +27,12 @@ from fsspec_cas import Entry, ObjectNotFound, Store, Version
 from lockprovider import Lock, LockRecord, Log, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.format import schema as hudi_schema
-from lockprovider.table.format.appearance import appears_at_once
 from lockprovider.table.format.instant import Instant, parse_instant
 from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.metadata_table.files_records import LISTING
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
+from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import Archive, completions
 from lockprovider.table.state.cache import KnownView, Memory

@@ -1,7 +1,7 @@
 """What a reader takes of the timeline that it lists: never a commit without those that were decided before it.
 
-Where commits appear at once (`format.appearance`), a listing may show a later one and not an earlier one. So a reader
-reads the lock record, and then lists. What may not be there yet is named by the record; the first of these that is not
+Where commits appear at once (`APPEARS_KEY`), a listing may show a later one and not an earlier one. So a reader reads
+the lock record, and then lists. What may not be there yet is named by the record; the first of these that is not
 listed, and all that completes later, is left for the next look.
 
 What is later than all in the log that the reader knows was decided after that, and something before it may be missing
@@ -29,7 +29,7 @@ class Decisions:
         record: names this state of the record.
         log: the name of its log; empty if it has none.
         next: the place behind the last in the log.
-        entries: the last of the log; None for what is no commit.
+        entries: the last of the log; None for what is not of the timeline.
         unapplied: what was decided and may not be there yet, in the order of the decisions.
     """
 
@@ -70,6 +70,7 @@ def taken(listed: Timeline, before: Decisions, now: Decisions | None = None) -> 
 
 
 def _until_missing(listed: Timeline, decided: Iterable[Instant | None]) -> Timeline:
-    """As it was before the first of these that is not on it."""
-    missing = next((one for one in decided if one is not None and one.file_name not in listed.names), None)
+    """As it was before the first of these that is not on it. Not plans: nothing that completes needs them there."""
+    done = (one for one in decided if one is not None and one.is_completed)
+    missing = next((one for one in done if one.file_name not in listed.names), None)
     return listed if missing is None else listed.completed_before(missing.completion or "")

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from lockprovider import Intent, JudgeAnew, Log, LogEntry, Pending
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.format.appearance import appears_at_once
 from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
 from lockprovider.table.format.streams import batches_by_stream
+from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     Resolution,

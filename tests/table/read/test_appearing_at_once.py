@@ -21,7 +21,7 @@ from lockprovider.table import Table
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.errors import InvalidRecords
-from lockprovider.table.format.appearance import APPEARS_KEY, FOR_OUR_READERS, IN_ORDER
+from lockprovider.table.format.writer_settings import APPEARS_KEY, FOR_OUR_READERS, IN_ORDER
 from lockprovider.table.state.current import CurrentState
 from lockprovider.table.transaction.transaction import Transaction
 

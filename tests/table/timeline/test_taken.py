@@ -1,0 +1,40 @@
+"""What a reader takes of a listing; all orders of requests are searched in `tests/model`."""
+
+from __future__ import annotations
+
+from lockprovider.table.format.instant import Instant, parse_instant
+from lockprovider.table.timeline.appearance import Decisions, taken
+from lockprovider.table.timeline.timeline import Timeline
+
+A, B, C, D = (f"2026010100000000{n}" for n in range(4))
+FIRST, SECOND, PLAN = f"{A}_{B}.commit", f"{C}_{D}.commit", f"{C}.clean.requested"
+
+
+def decided(*names: str, unapplied: tuple[str, ...] = ()) -> Decisions:
+    found, missing = ([_instant(name) for name in some] for some in (names, unapplied))
+    return Decisions(str(len(names)), "log", len(names), tuple(found), tuple(missing))
+
+
+def _instant(name: str) -> Instant:
+    found = parse_instant(name)
+    assert found is not None
+    return found
+
+
+def test_what_is_after_a_gap_is_left_out_and_pending_as_before() -> None:
+    listed = Timeline.of([f"{A}.commit.requested", f"{C}.commit.requested", SECOND])
+    found = taken(listed, decided(FIRST, SECOND, unapplied=(FIRST, SECOND)))
+    assert found == Timeline.of([f"{A}.commit.requested"])
+
+
+def test_a_plan_that_is_not_there_yet_hides_nothing() -> None:
+    listed = Timeline.of([FIRST])
+    assert taken(listed, decided(FIRST, PLAN, unapplied=(PLAN,))) is listed
+
+
+def test_what_is_later_than_the_log_asks_for_another_look() -> None:
+    listed, before = Timeline.of([FIRST, SECOND]), decided(FIRST)
+    assert taken(listed, before) is None
+    assert taken(listed, before, before) is listed, "it is of one who knows nothing of the log"
+    assert taken(listed, before, decided(FIRST, SECOND)) is listed
+    assert taken(listed, before, Decisions("another")) is None, "the log has ended"

@@ -84,8 +84,7 @@ class TableSpec:
         for flag in ("hive_style", "url_encode"):
             if not isinstance(getattr(self, flag), bool):
                 raise InvalidRecords(f"{flag}={getattr(self, flag)!r} must be True or False")
-        if self.appears not in APPEARANCES:
-            raise InvalidRecords(f"appears={self.appears!r} is none: use {' or '.join(map(repr, APPEARANCES))}")
+        _check_appears(self.appears)
         if self.bucket_by and self.buckets is None:
             raise InvalidRecords(f"bucket_by={self.bucket_by!r} needs buckets: how many file groups a partition has")
 
@@ -126,6 +125,11 @@ class TableSpec:
             bucket_index=None if index is None else index.checked(self.record_keys),
         )
         return with_appearance(config, self.appears)
+
+
+def _check_appears(given: object) -> None:
+    if given not in APPEARANCES:
+        raise InvalidRecords(f"appears={given!r} is none: use {' or '.join(map(repr, APPEARANCES))}")
 
 
 def _schema(given: Any) -> pa.Schema:

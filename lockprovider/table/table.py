@@ -761,6 +761,8 @@ class Table(TableContext):
 
         Raises:
             InvalidInput: it is none of the two. NotAcquired, CasError: may be repeated.
+
+        >>> table.set_appears("in order")  # as it is, if nobody asked for more
         """
         sharing.set_appears(self, appears)
 

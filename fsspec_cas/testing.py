@@ -259,6 +259,9 @@ class Faulty:
         """The uploads of the backend below; "begin", "add" and "finish" are their operations in the plan."""
         return _FaultyUploads(self.inner.uploads, self._do)
 
+    def __repr__(self) -> str:
+        return f"<Faulty {self.name}, {len(self.fired)} of its faults fired>"
+
     @property
     def left(self) -> dict[Operation, list[Fault]]:
         """The faults of the plan that have not happened."""

@@ -99,6 +99,13 @@ def test_what_is_public_has_an_example() -> None:
     assert sorted(set(NONE) - missing) == [], "these have one by now, or are gone"
 
 
+def test_what_is_public_shows_what_it_is() -> None:
+    classes = {
+        name: one for name, one in THINGS.items() if inspect.isclass(one) and not getattr(one, "_is_protocol", False)
+    }
+    assert [name for name, one in classes.items() if one.__repr__ is object.__repr__] == []
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_an_example_comes_to_what_it_shows(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)

@@ -57,6 +57,9 @@ class _Shared:
         """The object's path, relative to the store's root."""
         return self._path
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._path!r}>"
+
     def _leave(self, me: object, number: int) -> None:
         """Of a call, however it ends: nobody may wait for one that has gone."""
         if self._state.look is not None and self._state.look.asker is me:

@@ -97,6 +97,9 @@ class AuditLog:
         self._store, self._places, self._world, self._exit_s = state
         self._shared = _new_shared()
 
+    def __repr__(self) -> str:
+        return f"<AuditLog in {self._store.url!r}>"
+
     # -- what the lock tells; nothing here waits for the store --------------------------------------------------------
 
     def taken(self, record: LockRecord) -> None:

@@ -130,6 +130,9 @@ class Counters:
                 case "timer":
                     self._timings[measure.name] = self._timings.get(measure.name, Timing()).plus(measure.value)
 
+    def __repr__(self) -> str:
+        return f"<Counters, {len(self._values)} counters, {len(self._timings)} timers>"
+
     @property
     def values(self) -> dict[str, float]:
         """The counters' sums and the gauge's last value; what never happened is not in it."""

@@ -46,6 +46,11 @@ def store_and_path(url: str, storage_options: dict[str, Any] | None = None) -> t
     return Store.from_url(folder, storage_options), check_path(name)
 
 
+def repr_at(one: object, store: Store, path: str, more: str = "") -> str:
+    """What shows something that is kept in an object: its class, and where that is."""
+    return f"<{type(one).__name__} {store.url.rstrip('/') + '/' + path!r}{more}>"
+
+
 def me() -> str:
     """This process, for people."""
     return f"{socket.gethostname()}, pid {os.getpid()}"

@@ -56,6 +56,9 @@ class AsyncTerm:
         """See `Term.since`."""
         return self.term.since
 
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.term)[1:]}"
+
     def check(self) -> None:
         """See `Term.check`.
 
@@ -162,6 +165,9 @@ class AsyncElection:
         >>> await election.close()
         """
         await asyncio.to_thread(self._election.close)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._election)[1:]}"
 
     async def __aenter__(self) -> AsyncElection:
         return self

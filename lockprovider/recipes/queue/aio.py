@@ -76,6 +76,9 @@ class AsyncJob:
         """
         await asyncio.to_thread(self.job.extend, visible_s)
 
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.job)[1:]}"
+
     async def __aenter__(self) -> AsyncJob:
         return self
 
@@ -267,6 +270,9 @@ class AsyncQueue:
         >>> await queue.close()
         """
         await asyncio.to_thread(self._queue.close, timeout)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._queue)[1:]}"
 
     async def __aenter__(self) -> AsyncQueue:
         return self

@@ -167,6 +167,10 @@ class Job:
         self.believe_until(sent_s)
         self.check()
 
+    def __repr__(self) -> str:
+        state = self.ended or ("lost" if self.lost.is_set() else "claimed")
+        return f"<Job {self.n}, attempt {self.attempt}, {state}>"
+
     def __enter__(self) -> Job:
         return self
 

@@ -28,7 +28,7 @@ from fsspec_cas.given import function, seconds, several, whole
 from lockprovider.recipes.batching import Batcher, Numbers, not_cancelled
 from lockprovider.recipes.batching.numbers import NumberOf
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.place import me, open_at
+from lockprovider.recipes.place import me, open_at, repr_at
 from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Contents, QueueSettings
 from lockprovider.recipes.queue.crew import Crew
 from lockprovider.recipes.queue.job import ClaimHeartbeat, Job, new_message
@@ -137,8 +137,8 @@ class Queue:
         Raises:
             InvalidInput: the URL cannot be understood or names no object, or an option does not fit.
 
-        >>> lockprovider.queue.open("memory://docs/backfill.json").stat().ready
-        2
+        >>> lockprovider.queue.open("memory://docs/backfill.json")
+        <Queue 'memory:///docs/backfill.json'>
         """
         return open_at(cls, url, storage_options, options)
 
@@ -384,6 +384,9 @@ class Queue:
         limit_s = None if timeout is None else seconds(timeout)
         self.stop()
         self._batcher.close(limit_s)
+
+    def __repr__(self) -> str:
+        return repr_at(self, self._store, self.path)
 
     def __enter__(self) -> Queue:
         return self

@@ -75,7 +75,7 @@ class Worked:
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json")
     >>> receipt = queue.put("mon")
     >>> queue.work(print, until_empty=True).failed
-    <...Job object at ...>
+    <Job 1, attempt 1, claimed>
     0
     """
 

@@ -157,6 +157,9 @@ class AsyncState(Generic[V]):
         """
         await asyncio.to_thread(self._state.close, timeout)
 
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._state)[1:]}"
+
     async def __aenter__(self) -> AsyncState[V]:
         return self
 

@@ -67,6 +67,9 @@ class Edit(Generic[V]):
         self.value = begun.value
         self.revision: Revision[V] | None = None  # what it was written as, once it is
 
+    def __repr__(self) -> str:
+        return f"<Edit of serial {self.begun.serial}, {'not ' if self.revision is None else ''}written>"
+
     def __getitem__(self, key: Any) -> Any:
         value: Any = self.value
         return value[key]

@@ -26,7 +26,7 @@ from fsspec_cas.given import check_text, seconds, whole
 from lockprovider.client.inspect import break_lock, look
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import NoRevision, StateConflict
-from lockprovider.recipes.place import open_at
+from lockprovider.recipes.place import open_at, repr_at
 from lockprovider.recipes.state.changes import BeginEdit, EndEdit, NotChanged, StateChange, StopEdits, Update, epoch_of
 from lockprovider.recipes.state.codecs import Codec, codec_of
 from lockprovider.recipes.state.difference import Difference, difference
@@ -319,6 +319,9 @@ class State(Generic[V]):
         >>> state.close(timeout=10)
         """
         self._batcher.close(None if timeout is None else seconds(timeout))
+
+    def __repr__(self) -> str:
+        return repr_at(self, self._store, self.path)
 
     def __enter__(self) -> State[V]:
         return self

@@ -40,7 +40,7 @@ from fsspec_cas import (
 from fsspec_cas.given import check_text, seconds
 from fsspec_cas.send.retry import delay_s
 from lockprovider.recipes.errors import StateConflict, StateLocked
-from lockprovider.recipes.place import me, open_at
+from lockprovider.recipes.place import me, open_at, repr_at
 
 _TIMEOUT_S = 60.0
 _SUFFIX = ".tflock"
@@ -90,6 +90,9 @@ class TfLock:
         'network.tfstate.tflock'
         """
         return open_at(cls, url, storage_options, options)
+
+    def __repr__(self) -> str:
+        return repr_at(self, self._store, self.path)
 
     def shown(self) -> TfLockFile | None:
         """Who has it; None: nobody.

@@ -68,6 +68,9 @@ class AsyncAppender:
         """
         await asyncio.to_thread(self._appender.flush)
 
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._appender)[1:]}"
+
     async def __aenter__(self) -> AsyncAppender:
         return self
 
@@ -93,6 +96,9 @@ class AsyncLogReader:
     def position(self) -> Position:
         """See `LogReader`."""
         return self._reader.position
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._reader)[1:]}"
 
     async def read(self) -> AsyncIterator[LogBatch]:
         """See `LogReader.read`.
@@ -261,6 +267,9 @@ class AsyncWal:
         >>> await log.close()
         """
         await asyncio.to_thread(self._log.close, timeout)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._log)[1:]}"
 
     async def __aenter__(self) -> AsyncWal:
         return self

@@ -14,6 +14,7 @@ from fsspec_cas import Bytes, CasError, InvalidInput, check_bytes
 from fsspec_cas.given import several, whole
 from lockprovider.recipes.batching import Batcher, not_cancelled
 from lockprovider.recipes.errors import CoordinationError, TooLarge
+from lockprovider.recipes.place import repr_at
 from lockprovider.recipes.wal.appending import UNNAMED, Append, LogOperation, Resign
 from lockprovider.recipes.wal.objects import LogObjects
 from lockprovider.recipes.wal.reports import Appended
@@ -142,6 +143,9 @@ class Appender:
             waiting = [*self._waiting]
         for one in waiting:
             self._batcher.wait(one)
+
+    def __repr__(self) -> str:
+        return repr_at(self, self._objects.store, self._objects.path, f", producer={self.producer!r}")
 
     def __enter__(self) -> Appender:
         return self

@@ -18,6 +18,7 @@ from typing import Any
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import seconds
 from lockprovider.recipes.errors import Fenced, MalformedObject
+from lockprovider.recipes.place import repr_at
 from lockprovider.recipes.wal.manifest import LogManifest
 from lockprovider.recipes.wal.objects import LogObjects
 from lockprovider.recipes.wal.reading import follow_from, read_from
@@ -54,6 +55,9 @@ class LogReader:
         if begins.slot < made.floor:  # it was raised meanwhile, and now waits for this one
             begins = start()
         self._write(begins, opens=True)
+
+    def __repr__(self) -> str:
+        return repr_at(self, self._objects.store, self._objects.path, f", name={self.name!r}, at {self.position}")
 
     def read(self) -> Iterator[LogBatch]:
         """What is there from its position to the end of the log.

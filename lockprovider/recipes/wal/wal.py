@@ -27,7 +27,7 @@ from fsspec_cas import Bytes, InvalidInput, Machine, Store, World, check_path
 from fsspec_cas.given import seconds, whole
 from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.errors import CoordinationError
-from lockprovider.recipes.place import open_at
+from lockprovider.recipes.place import open_at, repr_at
 from lockprovider.recipes.wal.appender import Appender, Leader
 from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation
 from lockprovider.recipes.wal.manifest import RETAIN, SLOTS, LogManifest
@@ -327,6 +327,9 @@ class Wal:
         >>> log.close(timeout=10)
         """
         self._batcher.close(None if timeout is None else seconds(timeout))
+
+    def __repr__(self) -> str:
+        return repr_at(self, self._objects.store, self.path)
 
     def __enter__(self) -> Wal:
         return self

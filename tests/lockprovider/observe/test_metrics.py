@@ -220,7 +220,7 @@ def test_garbage_at_the_path_and_a_heartbeat_that_cannot_start_are_fatal(
 def test_a_store_that_ignores_conditions_is_fatal(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, counters, _ = town.lock()
 
-    def unsafe() -> None:
+    def unsafe(_timeout: float | None = None) -> None:
         raise NotSupported("it ignores conditions")
 
     monkeypatch.setattr(lock, "require_safe_store", unsafe)

@@ -150,6 +150,10 @@ def test_writers_of_both_and_compactions_of_both_for_minutes(
     first = [(key, "ab"[key % 2], "first", next(all_.values)) for key in range(KEYS)]
     table.upsert(rows(*first))
     all_.acknowledge(first)
+    their_first = all_.drawn(Random(all_.seed), "theirs")  # the first one of a JVM takes a minute and more
+    hudi.write(table.url, DDL, [tuple(one) for one in their_first], THEIRS | KEEPING_ALL)
+    all_.acknowledge(their_first)
+    assert theirs(hudi, table) == all_.expected()
     began_s = time.monotonic()
     threads = [living(all_, work, n) for n, work in enumerate((they, *[we] * WRITERS, compact, read))]
     all_.over.wait(float(request.config.getoption("--soak")) * 60)

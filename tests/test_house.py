@@ -63,6 +63,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
     "lockprovider.recipes": [
         ("errors", "place", "values"),
         ("batching",),
+        ("broker",),
         ("election", "queue", "state", "wal"),
     ],
     "lockprovider.table": [
@@ -115,6 +116,9 @@ PURE: dict[str, set[str]] = {
     "lockprovider.recipes.election.reports": set(),
     "lockprovider.recipes.batching.line": set(),
     "lockprovider.recipes.batching.numbers": set(),
+    "lockprovider.recipes.broker.handing": set(),
+    "lockprovider.recipes.queue.wire": set(),
+    "lockprovider.recipes.wal.wire": set(),
     "lockprovider.recipes.state.document": set(),
     "lockprovider.recipes.state.turn": set(),
     "lockprovider.recipes.state.changes": set(),

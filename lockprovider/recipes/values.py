@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from fsspec_cas import InvalidInput
+from fsspec_cas.given import check_text
 
 
 def json_copy(value: Any, what: str) -> Any:
@@ -16,9 +17,26 @@ def json_copy(value: Any, what: str) -> Any:
     """
     _check_keys(value, what)
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{what} must be what JSON can say: {error}") from error
+
+
+def check_name(value: Any, what: str) -> str:
+    """Text that can be stored.
+
+    Raises:
+        InvalidInput: it is no text, or has half of a character, as names of files may have that are not UTF-8.
+    """
+    text = check_text(value, what)
+    if storable(text) != text:
+        raise InvalidInput(f"{what}={text!r} cannot be stored as UTF-8: give other text")
+    return text
+
+
+def storable(text: str) -> str:
+    """The text, with what UTF-8 cannot say written out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _check_keys(value: Any, what: str) -> None:

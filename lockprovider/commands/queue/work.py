@@ -37,6 +37,9 @@ def add(commands: Commands) -> None:
     parser.usage = "lockprovider queue work URL [options] -- COMMAND [ARGUMENT ...]"
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="so many at once (default: 1)")
     parser.add_argument("--visible", type=float, default=None, metavar="S", help="a claim's life without heartbeat")
+    parser.add_argument(
+        "--broker", action="store_true", help="of the processes here that say so, one writes for all: less waiting"
+    )
     parser.add_argument("--until-empty", action="store_true", help="end when there is no message left")
 
 
@@ -44,7 +47,7 @@ def _work(arguments: Any) -> int:
     words: list[str] = arguments.words
     if not words:
         raise InvalidInput(f"no command; {_FORM}")
-    queue = Queue.open(arguments.url, storage_options=storage_options(arguments))
+    queue = Queue.open(arguments.url, storage_options=storage_options(arguments), broker=arguments.broker)
     queue.stat()  # what is wrong with the place is said before anything is run
     for name in ("SIGTERM", "SIGINT", "SIGHUP"):
         signal.signal(getattr(signal, name), lambda _number, _frame: _stop(queue, _frame))

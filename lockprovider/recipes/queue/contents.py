@@ -10,6 +10,8 @@ priority and number in the order of delivery, and when the first of its messages
 object of its own, made once under a name that is used once:
 {"format": 1, "id": uuid of the queue, "messages": [message, ...]}
 
+"broker", where there is one, says who writes for others: {host: [address, key]}.
+
 Times are epoch ms. `rev` rises with each write, `next` is the number of the next message, `turn` rises with each claim.
 `recent` has the identities of the last writes, by which a lost answer is settled; it also makes the bytes of each write
 differ. Fields that are not known are kept. A format that is not known is refused, and never written over.
@@ -240,7 +242,7 @@ def decode_queue(data: bytes, path: str) -> Contents:
         if found["format"] not in (_FORMAT, _FORMAT_WITH_SEGMENTS):
             known = f"this version knows {_FORMAT} and {_FORMAT_WITH_SEGMENTS}: use a newer one"
             raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
-        claims = [Claim(_message(message), *rest) for message, *rest in found["claims"]]
+        claims = [decode_claim(one) for one in found["claims"]]
         dead = [Dead(_message(message), *rest) for message, *rest in found["dead"]]
         contents = Contents(
             id=str(found["id"]),
@@ -288,6 +290,12 @@ def decode_segment(data: bytes, queue_id: str, path: str) -> tuple[Message, ...]
         if isinstance(error, MalformedObject):
             raise
         raise MalformedObject(f"{path!r} is no segment of a queue: {error!r}") from error
+
+
+def decode_claim(stored: list[Any]) -> Claim:
+    """A claim as its text says it. Raises ValueError, TypeError: it is none."""
+    message, *rest = stored
+    return Claim(_message(message), *rest)
 
 
 def _message(stored: list[Any]) -> Message:

@@ -14,7 +14,7 @@ from fsspec_cas.given import check_text, seconds
 from lockprovider.recipes.errors import ClaimLost, CoordinationError, TooLarge
 from lockprovider.recipes.queue.contents import Claim, Message
 from lockprovider.recipes.queue.operations import Beat, End, New
-from lockprovider.recipes.values import json_copy
+from lockprovider.recipes.values import check_name, json_copy, storable
 
 Do = Callable[[Any], Any]
 
@@ -125,7 +125,7 @@ class Job:
         wait_s = (
             min(2.0**self.attempt, _LONGEST_DELAY_S) if delay_s is None else seconds(delay_s, "delay_s", finite=True)
         )
-        delay_ms, error = int(wait_s * 1000), check_text(error, "error")[:_ERROR_CHARS]
+        delay_ms, error = int(wait_s * 1000), storable(check_text(error, "error"))[:_ERROR_CHARS]
         self._end(End(self.n, self.token, "nack", delay_ms=delay_ms, error=error, counts=counts))
 
     def leave(self) -> None:
@@ -149,7 +149,7 @@ class Job:
         >>> queue.dead()[0].why
         'no such day'
         """
-        self._end(End(self.n, self.token, "bury", error=check_text(why, "why")[:_ERROR_CHARS]))
+        self._end(End(self.n, self.token, "bury", error=storable(check_text(why, "why"))[:_ERROR_CHARS]))
 
     def extend(self, visible_s: float) -> None:
         """From now on it may take so long without a heartbeat.
@@ -201,7 +201,7 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
         TooLarge: it has no room.
     """
     not_before_ms = world.now_ms() + int(seconds(delay_s, "delay_s", finite=True) * 1000) if delay_s else 0
-    check_text(key, "key")
+    check_name(key, "key")
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidInput(f"priority={priority!r} must be a whole number")
     body = body if isinstance(body, bytes) else json_copy(body, "a message that is no bytes")

@@ -218,7 +218,7 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
         newest = contents.epoch
         raise Fenced(f"epoch {put.fence} is over: {newest} has put since; stop what goes on under it", newest)
     if not last:
-        _make_room(contents, put.producer)
+        _make_room(contents, put.producer, sent=sent)
     number = _add(contents, [put.message])[0]
     contents.epoch = max(contents.epoch, put.fence)
     contents.producers.pop(put.producer, None)  # to the end: the longest idle are first
@@ -226,13 +226,15 @@ def _put(contents: Contents, put: Put, *, sent: bool) -> int | Was:
     return number
 
 
-def _make_room(contents: Contents, producer: str) -> None:
+def _make_room(contents: Contents, producer: str, *, sent: bool) -> None:
     """Of producers without a name the longest idle goes; one with a name must be remembered."""
     unnamed = producer.startswith(UNNAMED)
     alike = [name for name in contents.producers if name.startswith(UNNAMED) is unnamed]
     if len(alike) >= PRODUCERS:
         if not unnamed:
             raise Overloaded(f"{PRODUCERS} named producers have put here, and each is remembered: use fewer names")
+        if sent:
+            raise Repeated(f"{PRODUCERS} others without a name have put since: give producers names")
         del contents.producers[alike[0]]
 
 
@@ -266,6 +268,8 @@ def _check_room(contents: Contents, messages: Iterable[Message], freed: int) -> 
 def _take(contents: Contents, take: Take, now_ms: int, *, sent: bool) -> Claim | NothingReady:
     if sent and (mine := [claim for claim in contents.claims.values() if claim.token == take.token]):
         return mine[0]
+    if sent and any(ended.endswith(f".{take.token}") for ended in contents.settled):
+        return NothingReady(0)
     place = _next_place(contents, now_ms)
     while (segment := next_segment(contents, now_ms)) is not None:
         if (place is not None and contents.ready[place].order < segment.first) or not has_room(contents, segment):

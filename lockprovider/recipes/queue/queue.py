@@ -25,8 +25,8 @@ from typing import Any
 
 from fsspec_cas import InvalidInput, Machine, Store, World, check_path
 from fsspec_cas.given import function, seconds, several, whole
-from lockprovider.recipes.batching import Batcher, Numbers, not_cancelled
-from lockprovider.recipes.batching.numbers import NumberOf
+from lockprovider.recipes.batching import Batcher, not_cancelled
+from lockprovider.recipes.broker import Broker, Bundle, check_broker
 from lockprovider.recipes.errors import CoordinationError
 from lockprovider.recipes.place import me, open_at, repr_at
 from lockprovider.recipes.queue.contents import MAX_ATTEMPTS, MAX_BYTES, VISIBLE_S, Contents, QueueSettings
@@ -45,7 +45,9 @@ from lockprovider.recipes.queue.operations import (
     Was,
 )
 from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
+from lockprovider.recipes.queue.wire import QueueCodec
 from lockprovider.recipes.queue.writer import QueueWriter
+from lockprovider.recipes.values import check_name
 from lockprovider.renamed import renamed
 
 _TIMEOUT_S = 60.0
@@ -58,6 +60,8 @@ class Queue:
     """A queue. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
     `timeout` is for each operation with all its tries, `pace_s` the seconds between two writes (default: 1 on GCS).
+    `broker=True`: of the processes of this host that say so, one writes for all, by a Unix socket; with an address of
+    this machine, e.g. "127.0.0.1", it is reached by TCP there, by who knows the key in the object; not encrypted.
 
     >>> queue = lockprovider.queue.create("memory://docs/backfill.json", max_attempts=1)
     >>> receipts = queue.put_many([{"day": "mon"}, {"day": "tue"}], producer="backfill-7")
@@ -71,6 +75,7 @@ class Queue:
         *,
         timeout: float = _TIMEOUT_S,
         pace_s: float | None = None,
+        broker: bool | str = False,
         world: World | None = None,
     ) -> None:
         if not isinstance(store, Store):
@@ -78,9 +83,15 @@ class Queue:
         self.path = check_path(path)
         self.world = world or Machine()
         pace_s = (_GCS_PACE_S if store.kind == "gcs" else 0.0) if pace_s is None else seconds(pace_s, "pace_s")
-        self._batcher: Batcher[QueueOperation, Any] = Batcher(self._commit, world=self.world, pace_s=pace_s)
+        host, timeout_s = check_broker(broker), seconds(timeout)
+        self._batcher: Batcher[QueueOperation | Bundle[QueueOperation], Any] = Batcher(
+            lambda batch: self._writer.commit(batch),  # noqa: PLW0108 - it is made below
+            world=self.world,
+            pace_s=pace_s,
+        )
+        helper = None if host is None else Broker(host, QueueCodec(), self._batcher.submit, self.world)
         self._store = store.on_throttled(self._batcher.throttled)
-        self._writer = QueueWriter(self._store, self.path, seconds(timeout), self.world)
+        self._writer = QueueWriter(self._store, self.path, timeout_s, self.world, helper)
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._known: dict[str, int] = {}
         self._acknowledged: deque[tuple[str, int]] = deque(maxlen=_CHUNK)
@@ -90,12 +101,11 @@ class Queue:
     def _be_new(self) -> None:
         """A client of its own, who has put and claimed nothing."""
         self._client = self.world.new_id()
-        self._order = Numbers()
         self._unnamed = 0  # how many this client has put without a producer's name
         self._numbers = threading.Lock()  # a number and its place in the line are given together
         self._stopping = threading.Event()
         self._heartbeat.be_new()
-        self._writer.news = threading.Condition()
+        self._writer.be_new()
 
     @classmethod
     def create(
@@ -384,6 +394,7 @@ class Queue:
         limit_s = None if timeout is None else seconds(timeout)
         self.stop()
         self._batcher.close(limit_s)
+        self._writer.close()
 
     def __repr__(self) -> str:
         return repr_at(self, self._store, self.path)
@@ -393,21 +404,6 @@ class Queue:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _commit(self, operations: Any) -> Any:
-        named = [_numbered(one) for one in operations]
-        gaps = self._order.held_up(named)
-        taken = [one for place, one in enumerate(operations) if place not in gaps]
-        try:
-            done = iter(self._writer.commit(taken) if taken else [])
-        except BaseException as error:
-            for one in named:
-                self._order.note(one, error)
-            raise
-        results = [gaps[place] if place in gaps else next(done) for place in range(len(operations))]
-        for one, result in zip(named, results, strict=True):
-            self._order.note(one, result)
-        return results
 
     def _visible_s(self) -> float:
         return self._writer.read(max_age_s=float("inf"))[0].settings.visible_s
@@ -445,12 +441,7 @@ class Queue:
 def _name(given: Any, what: str) -> str:
     if not isinstance(given, str) or not given or given.startswith(UNNAMED):
         raise InvalidInput(f"{what}={given!r} must be a name that does not begin with {UNNAMED!r}")
-    return given
-
-
-def _numbered(operation: QueueOperation) -> NumberOf | None:
-    named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
-    return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
+    return check_name(given, what)
 
 
 _ALL: weakref.WeakSet[Queue] = weakref.WeakSet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,14 +22,29 @@ from fsspec_cas import (
     require_safe_for_locks,
 )
 from fsspec_cas.send.retry import delay_s
+from lockprovider.recipes.batching import Numbers
+from lockprovider.recipes.batching.numbers import NumberOf
+from lockprovider.recipes.broker import Broker, Bundle, Foreign, NotHere, flat, left_in_doubt, own, regrouped
 from lockprovider.recipes.errors import Fenced, MalformedObject, NoQueue
 from lockprovider.recipes.queue.contents import Contents, Message, decode_queue
-from lockprovider.recipes.queue.operations import QueueOperation, Repeated, carry_out_all, results_of, sent_of
+from lockprovider.recipes.queue.operations import (
+    UNNAMED,
+    Beat,
+    Put,
+    QueueOperation,
+    Repeated,
+    Take,
+    carry_out_all,
+    results_of,
+    sent_of,
+)
 from lockprovider.recipes.queue.segments import Segments
 from lockprovider.recipes.queue.spill import SegmentWanted, promote, with_messages
 from lockprovider.recipes.queue.watch import Watch
 
 _EVER = float("inf")
+_BROKER = "broker"  # the field of the object with who writes for others
+Given = QueueOperation | Foreign[QueueOperation]
 
 
 class _SegmentGone(Exception):
@@ -48,12 +64,25 @@ class _SoFar:
         touched: the segments that a try has made, or brought back.
         base: what the last try was to replace.
         missing: the version that named a segment that was not there.
+        handed: of each operation, whether another may have carried it out, or may yet; `asked`: who.
     """
 
+    handed: tuple[bool, ...]
     tries: dict[str, list[Any]] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
     base: Version | None = None
     missing: Version | None = None
+    asked: set[str] = field(default_factory=set)
+
+    @property
+    def sent(self) -> tuple[bool, ...]:
+        """Of each operation, whether it may have been carried out."""
+        return tuple(map(operator.or_, self.handed, sent_of(self.tries, len(self.handed))))
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether any may have been."""
+        return bool(self.tries) or any(self.handed)
 
 
 class QueueWriter:
@@ -64,18 +93,33 @@ class QueueWriter:
     write names are made before it; those that it brought back, and those that were made in vain, are removed after it.
     """
 
-    def __init__(self, store: Store, path: str, timeout_s: float, world: World) -> None:
+    def __init__(
+        self, store: Store, path: str, timeout_s: float, world: World, broker: Broker[QueueOperation] | None = None
+    ) -> None:
         self.store = store
         self.path = path
         self.world = world
         self.id = ""  # of the queue, once it was read
-        self.news = threading.Condition()  # told when messages become ready
         self._timeout_s = timeout_s
         self.segments = Segments(store, path, timeout_s)
         self._object = Cached(store, path, timeout=timeout_s, world=world)
         self._known: tuple[Version, Contents] | None = None
         self._watch = Watch()
         self._store_is_safe = False
+        self._broker = broker
+        self.be_new()
+
+    def be_new(self) -> None:
+        """In a forked child, and at first: nobody waits for anything."""
+        self.news = threading.Condition()  # told when messages become ready
+        self._order = Numbers()
+        if self._broker is not None:
+            self._broker.be_new()
+
+    def close(self) -> None:
+        """Write for no others."""
+        if self._broker is not None:
+            self._broker.close()
 
     def create(self, contents: Contents) -> bool:
         """Whether the queue was made; else there is one.
@@ -113,39 +157,69 @@ class QueueWriter:
         self._known = (content.version, contents)
         return contents, content.version
 
-    def commit(self, operations: Sequence[QueueOperation]) -> list[Any]:
-        """What each operation came to, in their order.
+    def commit(self, operations: Sequence[QueueOperation | Bundle[QueueOperation]]) -> list[Any]:
+        """What each operation came to, in their order; those of a bundle, in a list.
 
         Raises:
             OutcomeUnknown: nobody can tell whether they were done. Each may be repeated, and answers for itself.
             NoQueue, Fenced, MalformedObject, StoreError: for all of them; nothing was done.
         """
+        given = flat(operations)
+        named = [_numbered(one) for one in given]
+        gaps = self._order.held_up(named)
+        taken = [one for place, one in enumerate(given) if place not in gaps]
+        try:
+            done = iter(self._commit(taken) if taken else [])
+        except BaseException as error:
+            for number in named:
+                self._order.note(number, error)
+            raise
+        results = [gaps[place] if place in gaps else next(done) for place in range(len(given))]
+        for number, result in zip(named, results, strict=True):
+            self._order.note(number, result)
+        return regrouped(operations, results)
+
+    def _commit(self, operations: Sequence[Given]) -> list[Any]:
         deadline_s = self.world.monotonic_s() + self._timeout_s
-        so_far = _SoFar()
+        so_far = _SoFar(tuple(isinstance(one, Foreign) and one.sent for one in operations))
         max_age_s = _EVER
         while True:
-            contents, version = self._look(so_far.tries, deadline_s, max_age_s)
+            contents, version = self._look(so_far, deadline_s, max_age_s)
             if (settled := results_of(contents, so_far.tries)) is not None:
                 self.segments.remove(so_far.touched - _names(contents))
-                return self._told(settled)
+                return self._told(settled, so_far)
+            if self._broker is not None and (results := self._handed_over(so_far, operations, contents)) is not None:
+                if results:
+                    return self._told(results, so_far)
+                max_age_s = 0.0
+                continue
             results, outcome = self._tried(so_far, operations, contents, version)
             if isinstance(outcome, Won):
-                return self._told(results)
+                return self._told(results, so_far)
             if outcome is None and results and not max_age_s:
                 if version != so_far.base:  # else the last try may be done yet
                     self.segments.remove(so_far.touched - _names(contents))
-                return self._told(results)
+                return self._told(results, so_far)
             if outcome is not None:
                 self._pause(len(so_far.tries), deadline_s)
             max_age_s = 0.0
 
+    def _handed_over(self, so_far: _SoFar, operations: Sequence[Given], contents: Contents) -> list[Any] | None:
+        """What came of it; nothing: look again. None: they are to be carried out here."""
+        assert self._broker is not None  # noqa: S101 - it is asked where there is one
+        handed = self._broker.hand_over(contents.more.get(_BROKER), operations, so_far.sent, so_far.asked)
+        if handed is None:
+            return None
+        so_far.handed = handed.sent
+        return handed.results or []
+
     def _tried(
-        self, so_far: _SoFar, operations: Sequence[QueueOperation], contents: Contents, version: Version
+        self, so_far: _SoFar, operations: Sequence[Given], contents: Contents, version: Version
     ) -> tuple[list[Any], Outcome | None]:
         """What they would come to, and what the write did, if one was needed. No results: look again."""
         tries = so_far.tries
         try:
-            draft, results, batch = self._drafted(contents, operations, sent_of(tries, len(operations)))
+            draft, results, batch = self._drafted(contents, operations, so_far.sent)
             so_far.touched |= _names(draft) ^ _names(contents)
             outcome = self._sent(draft, contents, version) if draft.changed else None
         except _SegmentGone as gone:
@@ -154,7 +228,7 @@ class QueueWriter:
             so_far.missing = version
             return [], None
         except StoreError as error:
-            if not tries:
+            if not so_far.is_sent:
                 raise
             raise self._unknown(str(error)) from error
         if outcome is not None:
@@ -176,21 +250,25 @@ class QueueWriter:
         return self._watch.next_s(self.world.monotonic_s())
 
     def _drafted(
-        self, contents: Contents, operations: Sequence[QueueOperation], sent: tuple[bool, ...]
+        self, contents: Contents, operations: Sequence[Given], sent: tuple[bool, ...]
     ) -> tuple[Contents, list[Any], str]:
         self._note(contents, 0)
         lapsed = self._watch.lapsed(self.world.monotonic_s())
         batch, now_ms = self.world.new_id(), self.world.now_ms()
-        sent = (*(False for _ in lapsed), *sent)
+        wanted, dropped = _wanted(operations, contents, sent)
+        sent = (*(False for _ in lapsed), *map(operator.or_, sent, map(_is_foreign_claim, operations)))
         loaded: dict[str, tuple[Message, ...]] = {}
         while True:
             draft = with_messages(contents.copy(), loaded)
             try:
-                results = carry_out_all(draft, [*lapsed, *operations], now_ms, batch, sent=sent)
-            except SegmentWanted as wanted:
-                loaded[wanted.name] = self._messages(wanted.name)
+                results = carry_out_all(draft, [*lapsed, *wanted], now_ms, batch, sent=sent)
+            except SegmentWanted as segment:
+                loaded[segment.name] = self._messages(segment.name)
             else:
-                return draft, results[len(lapsed) :], batch
+                if draft.changed and self._broker is not None:
+                    draft.more = {**draft.more, _BROKER: self._broker.offers(draft.more.get(_BROKER))}
+                answers = enumerate(results[len(lapsed) :])
+                return draft, [dropped.get(place, result) for place, result in answers], batch
 
     def _sent(self, draft: Contents, contents: Contents, version: Version) -> Outcome:
         """Segments first: the object names none that is not there."""
@@ -227,13 +305,13 @@ class QueueWriter:
             raise _SegmentGone(name)
         return messages
 
-    def _look(self, tries: dict[str, list[Any]], deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
+    def _look(self, so_far: _SoFar, deadline_s: float, max_age_s: float) -> tuple[Contents, Version]:
         failures = 0
         while True:
             try:
                 return self.read(max_age_s=max_age_s)
             except StoreError as error:
-                if not tries:
+                if not so_far.is_sent:
                     raise
                 if not isinstance(error, Unavailable) or self.world.monotonic_s() > deadline_s:
                     raise self._unknown(str(error)) from error
@@ -254,8 +332,9 @@ class QueueWriter:
         said = f"the queue at {self.path!r} names the segment {gone.name}, which somebody has removed: "
         return MalformedObject(f"{said}restore that object, or make the queue anew")
 
-    def _told(self, results: list[Any]) -> list[Any]:
-        return [self._unknown(str(one)) if isinstance(one, Repeated) else one for one in results]
+    def _told(self, results: list[Any], so_far: _SoFar) -> list[Any]:
+        answers = zip(results, so_far.handed, strict=True)
+        return [self._unknown(str(one)) if _is_unknown(one, handed=handed) else one for one, handed in answers]
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         said = f"it is not known whether this was done to the queue {self.path!r}: {why}"
@@ -266,6 +345,44 @@ class QueueWriter:
             folder = self.path.rpartition("/")[0]
             require_safe_for_locks(self.store.below(folder) if folder else self.store)
             self._store_is_safe = True
+
+
+def _is_unknown(result: Any, *, handed: bool) -> bool:
+    return isinstance(result, Repeated) or (left_in_doubt(result, sent=handed) and not isinstance(result, NotHere))
+
+
+def _is_foreign_claim(operation: Given) -> bool:
+    """It may come late, when its client has made the claim elsewhere."""
+    return isinstance(operation, Foreign) and isinstance(operation.operation, Take)
+
+
+def _wanted(
+    operations: Sequence[Given], contents: Contents, sent: Sequence[bool]
+) -> tuple[list[QueueOperation], dict[int, NotHere]]:
+    """What is to be carried out, and what of others' is not: where nothing is, there is what changes nothing."""
+    wanted: list[QueueOperation] = []
+    dropped: dict[int, NotHere] = {}
+    gone: dict[int, bool] = {}
+    for place, one in enumerate(operations):
+        operation = own(one)
+        if isinstance(one, Foreign):
+            bundle = one.bundle
+            if gone.setdefault(id(bundle), not bundle.wanted()) or _adds_forgettable(operation, contents):
+                dropped[place] = NotHere("its name is to be added by its own client", sent=sent[place])
+                operation = Beat(())
+        wanted.append(operation)
+    return wanted, dropped
+
+
+def _adds_forgettable(operation: QueueOperation, contents: Contents) -> bool:
+    is_put = isinstance(operation, Put) and operation.producer.startswith(UNNAMED)
+    return is_put and isinstance(operation, Put) and operation.producer not in contents.producers
+
+
+def _numbered(operation: Given) -> NumberOf | None:
+    """Those of others are in order where they come from, and in one write here."""
+    named = isinstance(operation, Put) and not operation.producer.startswith(UNNAMED)
+    return (operation.producer, operation.seq) if named and isinstance(operation, Put) else None
 
 
 def _names(contents: Contents) -> set[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from fsspec_cas import Bytes, CasError, InvalidInput, check_bytes
 from fsspec_cas.given import several, whole
 from lockprovider.recipes.batching import Batcher, not_cancelled
+from lockprovider.recipes.broker import Bundle
 from lockprovider.recipes.errors import CoordinationError, TooLarge
 from lockprovider.recipes.place import repr_at
 from lockprovider.recipes.wal.appending import UNNAMED, Append, LogOperation, Resign
@@ -38,7 +39,7 @@ class Appender:
 
     def __init__(
         self,
-        batcher: Batcher[LogOperation, Any],
+        batcher: Batcher[LogOperation | Bundle[LogOperation], Any],
         objects: LogObjects,
         writer: LogWriter,
         producer: str | None,

@@ -40,6 +40,7 @@ class Append:
         client: who appends. `took`: the epoch of the name that it took, or may have; 0: it has sent nothing yet.
         known: numbers up to this one are known to be there.
         epoch: under which it leads; 0: it does not.
+        since: of one who does not, the epoch that the client is of; None: that of who writes.
     """
 
     data: bytes
@@ -49,6 +50,7 @@ class Append:
     took: int = 0
     known: int = 0
     epoch: int = 0
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,12 @@ class Resign:
     epoch: int
 
 
-LogOperation = Append | Lead | Resign
+@dataclass(frozen=True, slots=True)
+class NoMore:
+    """What another process had handed over, and is not to be carried out here."""
+
+
+LogOperation = Append | Lead | Resign | NoMore
 Result = Appended | int | Exception | None
 
 
@@ -185,7 +192,7 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
 
 
 def _must_not_be_over(head: Head, append: Append, since: int) -> None:
-    epoch = append.epoch or since
+    epoch = append.epoch or (since if append.since is None else append.since)
     if epoch < head.epoch:
         raise _over(epoch, head.epoch)
     if head.led and not append.epoch:

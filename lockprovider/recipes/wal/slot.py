@@ -7,7 +7,8 @@ A line of JSON, the records, each behind its length (4 bytes, big-endian), and a
 
 `first` is the offset of its first record; offsets have no holes. Every slot carries the whole table of producers, so
 whoever knows the last slot knows what the log has of each. `batch` is the identity of the write, by which a lost answer
-is settled; it also makes the bytes of each write differ. A format that is not known is refused, and never written over.
+is settled; it also makes the bytes of each write differ. "broker", where there is one, says who writes for others:
+{host: [address, key]}. A format that is not known is refused, and never written over.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Head:
         epoch: the newest that has led; `led`: it still does, and nobody else appends.
         batch: the identity of its write.
         at_ms: when, by the writer's clock (epoch ms); for people.
+        broker: who writes for others, as `recipes.broker` has it.
     """
 
     log: str
@@ -66,6 +68,7 @@ class Head:
     batch: str = ""
     at_ms: int = 0
     producers: Mapping[str, Producer] = field(default_factory=dict, hash=False)
+    broker: object = field(default=None, hash=False)
 
     @property
     def end(self) -> int:
@@ -94,6 +97,7 @@ def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
     """The slot as it is stored."""
     said = {"format": _FORMAT, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
     said |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
+    said |= {} if head.broker is None else {"broker": head.broker}
     table = {name: [p.epoch, p.seq, p.slot, p.offset, p.client, p.base] for name, p in head.producers.items()}
     parts = [_dump({**said, "producers": table}).encode(), b"\n"]
     for record in records:
@@ -126,6 +130,7 @@ def decode_slot(data: bytes, path: str) -> Slot:
             batch=str(found["batch"]),
             at_ms=int(found["at"]),
             producers={str(name): _producer(stored) for name, stored in found["producers"].items()},
+            broker=found.get("broker"),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, MalformedObject):

@@ -26,8 +26,10 @@ from typing import Any, Literal
 from fsspec_cas import Bytes, InvalidInput, Machine, Store, World, check_path
 from fsspec_cas.given import seconds, whole
 from lockprovider.recipes.batching import Batcher
+from lockprovider.recipes.broker import Broker, Bundle, check_broker
 from lockprovider.recipes.errors import CoordinationError
 from lockprovider.recipes.place import open_at, repr_at
+from lockprovider.recipes.values import check_name
 from lockprovider.recipes.wal.appender import Appender, Leader
 from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation
 from lockprovider.recipes.wal.manifest import RETAIN, SLOTS, LogManifest
@@ -35,6 +37,7 @@ from lockprovider.recipes.wal.objects import LogObjects, behind
 from lockprovider.recipes.wal.readers import LogReader, positions, trim
 from lockprovider.recipes.wal.reading import follow_from, read_from
 from lockprovider.recipes.wal.reports import Appended, LogBatch, LogInfo, Position
+from lockprovider.recipes.wal.wire import LogCodec
 from lockprovider.recipes.wal.writer import LogWriter
 
 _TIMEOUT_S = 60.0
@@ -45,6 +48,7 @@ class Wal:
     """A log. Thread-safe; many threads share its writes. `create` or `open` it by a URL.
 
     `timeout` (s) is for each operation with all its tries, `pace_s` the seconds between two writes.
+    `broker=True`: of the processes of this host that say so, one writes for all; see `Queue`.
 
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> with log.appender("ingest-3") as out:
@@ -60,23 +64,27 @@ class Wal:
         *,
         timeout: float = _TIMEOUT_S,
         pace_s: float = 0.0,
+        broker: bool | str = False,
         world: World | None = None,
     ) -> None:
         if not isinstance(store, Store):
             raise InvalidInput(f"store={store!r} must be a Store: give Store.from_url(url), or use Wal.open(url)")
         self.path = check_path(path)
         self.world = world or Machine()
-        self._batcher: Batcher[LogOperation, Any] = Batcher(
+        host = check_broker(broker)
+        self._batcher: Batcher[LogOperation | Bundle[LogOperation], Any] = Batcher(
             self._commit, world=self.world, pace_s=seconds(pace_s, "pace_s")
         )
         store = store.on_throttled(self._batcher.throttled)
         self._objects = LogObjects(store, self.path, seconds(timeout), self.world)
-        self._writer = LogWriter(self._objects)
+        helper = None if host is None else Broker(host, LogCodec(), self._batcher.submit, self.world)
+        self._writer = LogWriter(self._objects, helper)
         self._be_new()
         _ALL.add(self)
 
     def _be_new(self) -> None:
         """A client of its own, who has appended nothing."""
+        self._writer.be_new()
         self._own: Appender | None = None
         self._guard = threading.Lock()
 
@@ -172,6 +180,7 @@ class Wal:
         """
         if not isinstance(producer, str) or not producer or producer.startswith(UNNAMED):
             raise InvalidInput(f"producer={producer!r} must be a name that does not begin with {UNNAMED!r}")
+        check_name(producer, "producer")
         return self._appender(producer)
 
     def lead(self, *, fence: Any = None, producer: str | None = None) -> Leader:
@@ -327,6 +336,7 @@ class Wal:
         >>> log.close(timeout=10)
         """
         self._batcher.close(None if timeout is None else seconds(timeout))
+        self._writer.close()
 
     def __repr__(self) -> str:
         return repr_at(self, self._objects.store, self.path)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fsspec_cas import CasError, OutcomeUnknown, Unavailable, Won
 from fsspec_cas.send.retry import delay_s
 from lockprovider.recipes.batching import Numbers
 from lockprovider.recipes.batching.numbers import NumberOf
+from lockprovider.recipes.broker import Broker, Bundle, Foreign, flat, own, regrouped
 from lockprovider.recipes.errors import CoordinationError, LogFull
 from lockprovider.recipes.wal.appending import (
     UNNAMED,
     Append,
     Appending,
-    Forgotten,
     LogOperation,
     Need,
-    Result,
 )
+from lockprovider.recipes.wal.handover import Handover, LogGiven, operations_of
 from lockprovider.recipes.wal.objects import LogObjects
 from lockprovider.recipes.wal.readers import make_room
 from lockprovider.recipes.wal.slot import Head, encode_slot
@@ -32,45 +33,63 @@ class LogWriter:
     A batch is one PUT. Where another was faster, it looks at the place and finds the end again.
     """
 
-    def __init__(self, objects: LogObjects) -> None:
+    def __init__(self, objects: LogObjects, broker: Broker[LogOperation] | None = None) -> None:
         self._objects = objects
+        self._broker = broker
         self._world = objects.world
         self._end: Head | None = None
         self._since: int | None = None
         self._took: dict[str, int] = {}  # by client: the epoch of the name that it has, or may have
         self._numbers = Numbers()
 
-    def commit(self, operations: Sequence[LogOperation]) -> list[Result]:
+    def be_new(self) -> None:
+        """In a forked child: nobody waits for anything."""
+        if self._broker is not None:
+            self._broker.be_new()
+
+    def close(self) -> None:
+        """Write for no others."""
+        if self._broker is not None:
+            self._broker.close()
+
+    def commit(self, operations: Sequence[LogOperation | Bundle[LogOperation]]) -> list[Any]:
         """What each operation came to, in their order; more than a slot takes go to several."""
-        results: list[Result] = []
-        for batch in _slots_of(operations):
+        results: list[Any] = []
+        others: set[Hashable] = set()
+        for batch in _slots_of(flat(operations)):
             named = [_numbered(one) for one in batch]
             gaps = self._numbers.held_up(named)
             taken = [self._now(one) for n, one in enumerate(batch) if n not in gaps]
-            done = iter(self._append(tuple(taken)) if taken else [])
+            done = iter(self._append(taken) if taken else [])
             answers = [gaps[n] if n in gaps else next(done) for n in range(len(batch))]
             for one, answer in zip(named, answers, strict=True):
                 self._numbers.note(one, answer)
             results += answers
-        return results
+            for one in named:
+                if one is not None and isinstance(one[0], tuple):
+                    others.add(one[0])
+        for other in others:
+            self._numbers.forget(other)
+        return regrouped(operations, results)
 
     def forget(self, client: str) -> None:
         """A client that appends no more."""
         self._took.pop(client, None)
         self._numbers.forget(client)
 
-    def _append(self, operations: tuple[LogOperation, ...]) -> Sequence[Result]:
+    def _append(self, given: Sequence[LogGiven]) -> Sequence[Any]:
         deadline_s, failures = self._world.monotonic_s() + self._objects.timeout_s, 0
-        turn = Appending(operations, self._world.new_id())
+        handover = Handover(given, self._broker)
+        turn = Appending(operations_of(given), self._world.new_id(), sent=handover.handed)
         if self._end is not None:
-            turn = turn.found(self._end, self._world.now_ms(), self._since or 0)
+            turn = self._found(turn, handover, self._end)
         while turn.need is not Need.DONE:
             before = turn.need
             try:
-                turn = self._step(turn)
+                turn = self._step(turn, handover)
                 failed = before is Need.LOOK and turn.need is not Need.DONE  # not there yet, or beaten
             except (CasError, CoordinationError) as error:
-                failed = isinstance(error, Unavailable) and (turn.doubt or bool(turn.sent))
+                failed = isinstance(error, Unavailable) and (turn.doubt or any(turn.sent))
                 if not failed:
                     turn = turn.failed(error, self._unknown(str(error)))
             failures += failed
@@ -79,17 +98,24 @@ class LogWriter:
                 turn = turn.failed(Unavailable(why, path=self._objects.path), self._unknown(why))
             elif failed and failures > 1:
                 self._world.sleep(delay_s(failures - 1, self._world.random()))
-        self._took.update(turn.taken())
-        return [self._unknown(str(one)) if isinstance(one, Forgotten) else one for one in turn.results]
+        self._took.update({client: epoch for client, epoch in turn.taken().items() if client in handover.clients})
+        return [self._unknown(str(one)) if is_unknown else one for one, is_unknown in handover.told(turn.results)]
 
-    def _step(self, turn: Appending) -> Appending:
+    def _found(self, turn: Appending, handover: Handover, last: Head) -> Appending:
+        """This is the last slot: another writes behind it, or this process does."""
+        asked = handover.asked(turn, last)
+        if asked is not None:
+            return asked
+        return handover.wanted(turn, last).found(last, self._world.now_ms(), self._since or 0)
+
+    def _step(self, turn: Appending, handover: Handover) -> Appending:
         match turn.need:
             case Need.END:
                 last = self._objects.last(turn.known).head
                 if self._since is None:
                     self._since = last.epoch
                 self._end = last
-                return turn.found(last, self._world.now_ms(), self._since)
+                return self._found(turn, handover, last)
             case Need.SEND:
                 return self._send(turn)
             case Need.LOOK:
@@ -109,10 +135,12 @@ class LogWriter:
             condition = self._objects.condition(slot)
             if turn.need is not Need.SEND or condition is None:
                 return turn
-        data = encode_slot(drafted.head, drafted.records)
+        head = drafted.head
+        if self._broker is not None:
+            head = replace(head, broker=self._broker.offers(head.broker))
         turn = turn.sending()
-        if isinstance(self._objects.put(drafted.head, data, condition), Won):
-            self._end = drafted.head
+        if isinstance(self._objects.put(head, encode_slot(head, drafted.records), condition), Won):
+            self._end = head
             return turn.won()
         return turn.not_won()
 
@@ -131,31 +159,38 @@ class LogWriter:
             whose = whose if slowest else "no reader has a name here: trim(before=), or make it with retain='slots'"
             raise LogFull(f"all {manifest.slots} slots of {objects.path!r} are kept; {whose}", slowest)
 
-    def _now(self, operation: LogOperation) -> LogOperation:
+    def _now(self, operation: LogGiven) -> LogGiven:
+        """Another's client says itself what it took."""
         if not isinstance(operation, Append):
             return operation
-        return replace(operation, took=self._took.get(operation.client, 0))
+        return replace(operation, took=self._took.get(operation.client, 0), since=self._since)
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         said = f"it is not known whether this was appended to the log {self._objects.path!r}: {why}"
         return OutcomeUnknown(f"{said}; with a producer's number, append it again", path=self._objects.path)
 
 
-def _numbered(operation: LogOperation) -> NumberOf | None:
-    named = isinstance(operation, Append) and not operation.producer.startswith(UNNAMED)
-    return (operation.client, operation.seq) if named and isinstance(operation, Append) else None
+def _numbered(operation: LogGiven) -> NumberOf | None:
+    """Those of a bundle are in order among themselves; beyond it, that is its process's to mind."""
+    one = own(operation)
+    if not isinstance(one, Append):
+        return None
+    if isinstance(operation, Foreign):
+        return (id(operation.bundle), one.client), one.seq
+    return None if one.producer.startswith(UNNAMED) else (one.client, one.seq)
 
 
-def _slots_of(operations: Sequence[LogOperation]) -> Iterator[list[LogOperation]]:
+def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
     """As many to a slot as it takes."""
-    batch: list[LogOperation] = []
+    batch: list[LogGiven] = []
     size = 0
-    for one in operations:
+    for each in operations:
+        one = own(each)
         more = len(one.data) if isinstance(one, Append) else 0
         if batch and size + more > SLOT_BYTES:
             yield batch
             batch, size = [], 0
-        batch.append(one)
+        batch.append(each)
         size += more
     if batch:
         yield batch

@@ -143,6 +143,23 @@ def test_dedupe_puts_a_message_once_while_its_name_is_remembered(store) -> None:
 
 
 @pytest.mark.parametrize(
+    "how", [{"key": "\ud800"}, {"dedupe": "\ud800"}, {"producer": "\ud800", "seq": 1}, {"key": 7}], ids=ascii
+)
+def test_text_that_utf_8_cannot_say_is_refused_before_it_spoils_what_goes_with_it(store, how) -> None:
+    queue = made(store)
+    with pytest.raises(InvalidInput):
+        queue.put(1, **how)
+    with pytest.raises(InvalidInput):
+        queue.put({"name": "\ud800"})
+    queue.put("good")
+    job = queue.claim()
+    with pytest.raises(InvalidInput):
+        job.then("\ud800")
+    job.nack(error="no file \udcff", delay_s=0.0)
+    assert queue.claim().error == "no file \\udcff"
+
+
+@pytest.mark.parametrize(
     "how",
     [
         {"producer": "p"},

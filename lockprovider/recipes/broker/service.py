@@ -1,0 +1,95 @@
+"""`Service`: answers other processes on a socket, each on a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+
+from lockprovider.recipes.broker.frames import BrokenLink, prove_as_answerer
+
+UNIX = "unix:"
+TCP = "tcp:"
+_PEERS = 1000
+_BACKLOG = 128
+
+
+class Service:
+    """Listens, and calls `serve` with each peer that knows the key; `address` is where.
+
+    A Unix socket is in a folder of its own that only this user may enter, and is removed with it by `close`; of a
+    process that is killed it stays. `host`: an interface to listen at with TCP; None: a Unix socket.
+
+    Raises:
+        OSError: it cannot listen.
+    """
+
+    def __init__(self, host: str | None, key: str, serve: Callable[[socket.socket], None]) -> None:
+        self._key = key
+        self._serve = serve
+        self._guard = threading.Lock()
+        self._peers: set[socket.socket] = set()
+        self._closed = False
+        self._remove: Callable[[], object] = lambda: None
+        self._keep: Callable[[], object] = lambda: None
+        if host is None:
+            folder = tempfile.mkdtemp(prefix="lockprovider-")  # nobody else may enter it
+            remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._remove, self._keep = remove, remove.detach
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            path = os.path.join(folder, "s")  # noqa: PTH118 - a socket's name is text
+            self._socket.bind(path)
+            self.address = UNIX + path
+        else:
+            self._socket = socket.create_server((host, 0))
+            self.address = f"{TCP}{host}:{self._socket.getsockname()[1]}"
+        self._socket.listen(_BACKLOG)
+        threading.Thread(target=self._accept, name="broker", daemon=True).start()
+
+    def close(self) -> None:
+        """Hang up, and listen no more."""
+        with self._guard:
+            self._closed = True
+            peers = [*self._peers]
+        for one in (self._socket, *peers):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for one in (self._socket, *peers):
+            one.close()
+        self._remove()
+
+    def abandon(self) -> None:
+        """In a forked child: its copies of the sockets are closed; the parent goes on with its own."""
+        self._keep()
+        for one in (self._socket, *self._peers):
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            with self._guard:
+                is_welcome = not self._closed and len(self._peers) < _PEERS
+                if is_welcome:
+                    self._peers.add(peer)
+            if is_welcome:
+                threading.Thread(target=self._answer, args=(peer,), name="broker-peer", daemon=True).start()
+            else:
+                peer.close()
+
+    def _answer(self, peer: socket.socket) -> None:
+        try:
+            with contextlib.suppress(BrokenLink):
+                prove_as_answerer(peer, self._key)
+                self._serve(peer)
+        finally:
+            with self._guard:
+                self._peers.discard(peer)
+            peer.close()

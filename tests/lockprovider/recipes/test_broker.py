@@ -1,0 +1,334 @@
+"""One process writes for the others: clients with sockets of their own, on one store in memory."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import fsspec
+import pytest
+from patience import until
+from recipes.queues import PATH, made
+
+from fsspec_cas import InvalidInput, OutcomeUnknown, Store
+from fsspec_cas.backends.memory import MemoryBackend
+from fsspec_cas.testing import Faulty, ManualClock, Pass, Refuse
+from lockprovider.queue import Queue, SequenceGap
+from lockprovider.recipes.broker.frames import BrokenLink, receive_frame, send_frame
+from lockprovider.recipes.broker.handing import offers_of, with_offer
+from lockprovider.recipes.broker.link import Link
+from lockprovider.recipes.broker.service import Service
+from lockprovider.recipes.wal.manifest import LogManifest
+from lockprovider.wal import Fenced, Wal
+
+WHERE = True
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(MemoryBackend(fsspec.filesystem("memory", skip_instance_cache=True)), f"/{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(params=[True, "127.0.0.1"], ids=["unix", "tcp"])
+def where(request) -> bool | str:
+    return request.param
+
+
+def queues(store: Store, opened: ExitStack, count: int, where: bool | str = WHERE) -> list[Queue]:
+    """The first of them is the broker, and the others have put a message each: that gives them a name in the table."""
+    made(store).close()
+    found = [opened.enter_context(Queue(store, PATH, broker=where)) for _ in range(count)]
+    for one in found:
+        one.put("first")
+    return found
+
+
+def offer(store: Store, path: str = PATH) -> tuple[str, str]:
+    ((_, found),) = offers_of(json.loads(store.read(path).data)["broker"]).items()
+    return found
+
+
+def is_broker(queue: Queue, store: Store) -> bool:
+    return queue._writer._broker._mine == offer(store)
+
+
+def test_one_writes_for_all_and_each_message_is_worked_on_once(store, opened, where) -> None:
+    crowd = queues(store, opened, 4, where)
+    assert is_broker(crowd[0], store)
+    before = crowd[0].stat().rev
+    worked: Counter[int] = Counter()
+
+    def cycle(number: int) -> None:
+        queue = crowd[number % 4]
+        for _ in range(10):
+            queue.put({"from": number}, producer=None)
+            with until(queue.claim) as job:
+                worked[job.n] += 1
+
+    with ThreadPoolExecutor(16) as pool:
+        [*pool.map(cycle, range(16))]
+    assert set(worked.values()) == {1}
+    assert len(worked) == 160
+    stat = crowd[1].stat()
+    assert (stat.put, stat.ready, stat.claimed) == (164, 4, 0)
+    assert is_broker(crowd[0], store)
+    assert stat.rev - before < 480  # cycles of three operations each, which share writes
+    assert all(one._writer._broker._link is not None for one in crowd[1:])
+
+
+def test_when_the_broker_is_gone_another_is(store, opened, where) -> None:
+    crowd = queues(store, opened, 3, where)
+    crowd[0].close()
+    assert crowd[1].put("a").n == 4
+    assert is_broker(crowd[1], store)
+    assert crowd[2].put("b").n == 5
+    assert crowd[2]._writer._broker._link is not None
+
+
+def frozen(opened: ExitStack, key: str) -> tuple[Service, threading.Event]:
+    """A broker that takes what it is asked, and says nothing."""
+    asked = threading.Event()
+
+    def serve(peer: socket.socket) -> None:
+        while True:
+            receive_frame(peer, None)
+            asked.set()
+
+    service = Service(None, key, serve)
+    opened.callback(service.close)
+    return service, asked
+
+
+def name_as_broker(store: Store, *offer: str) -> None:
+    found = store.read(PATH)
+    said = json.loads(found.data)
+    place = socket.gethostname()
+    said["broker"] = with_offer(said.get("broker"), place, offer)
+    store.put_if_match(PATH, json.dumps(said).encode(), found.version)
+
+
+def test_a_broker_that_is_silent_is_left(store, opened, monkeypatch) -> None:
+    monkeypatch.setattr("lockprovider.recipes.broker.link.SILENCE_S", 0.1)
+    (queue,) = queues(store, opened, 1)
+    service, asked = frozen(opened, "its key")
+    name_as_broker(store, service.address, "its key")
+    queue.stat()  # it reads the object
+    assert (queue.put("a").n, queue.put("b").n) == (2, 3)
+    assert asked.is_set()
+    assert is_broker(queue, store)
+    assert [letter.body for letter in queue.peek()] == ["first", "a", "b"]
+
+
+@pytest.mark.parametrize("address", ["unix:/nowhere/s", "tcp:127.0.0.1:1", "tcp:nonsense", "", "http://x", 7])
+def test_an_address_that_is_nobodys_costs_nothing(store, opened, address) -> None:
+    (queue,) = queues(store, opened, 1)
+    name_as_broker(store, address, "key")
+    queue.stat()
+    assert queue.put("a").n == 2
+
+
+def test_who_does_not_know_the_key_is_refused_on_both_sides(store, opened, where) -> None:
+    crowd = queues(store, opened, 2, where)
+    address, key = offer(store)
+    with pytest.raises(BrokenLink):
+        Link(address, "another")
+    service, asked = frozen(opened, "another")  # sits where a broker was, and does not know its key
+    name_as_broker(store, service.address, "its key")
+    crowd[1].stat()
+    assert crowd[1].put("a").n == 3
+    assert not asked.is_set()
+    Link(address, key).close()
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\xff\xff\xff\xff",
+    b"\x00\x00\x00\x02[]",
+    b"\x00\x00\x00\x03{]}",
+    b"\x00\x00\x00\x10" + b'{"v":1,"nonce":7',
+    b"",
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_from_strangers_does_no_harm(garbage, store, opened) -> None:
+    crowd = queues(store, opened, 2)
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(offer(store)[0].removeprefix("unix:"))
+        with suppress(ConnectionError):
+            stranger.sendall(garbage)
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(4096):
+                pass  # it hangs up
+    assert crowd[1].put("a").n == 3
+    assert crowd[1]._writer._broker._link is not None
+
+
+ASKED: list[Any] = [
+    {"ask": 1, "operations": [[["put", ["json", "x", "", 0, 0], "~new", 1, "c", 0, 0], False]]},  # adds a name
+    {"ask": 1, "operations": [[["purge", 3], False]]},
+    {"ask": 1, "operations": [[["put", ["bytes", "no base64!", "", 0, 0], "p", 1, "c", 0, 0], False]]},
+    {"ask": 1, "operations": [[["end", 1, "t", "eat", [], 0, "", True], False]]},
+    {"ask": 1, "operations": [["take"]]},
+    {"ask": 1, "operations": 7},
+    {"operations": []},
+    {"ask": "x"},
+    {},
+]
+
+
+@pytest.mark.parametrize("said", ASKED)
+def test_garbage_from_one_who_knows_the_key_does_no_harm_either(said, store, opened) -> None:
+    crowd = queues(store, opened, 2)
+    before = crowd[0].stat()
+    link = Link(*offer(store))
+    send_frame(link._socket, said, 5.0)
+    try:
+        answer = receive_frame(link._socket, 5.0)
+        assert answer["results"] == [{"not_here": False}]
+    except BrokenLink:
+        pass  # it hung up
+    assert crowd[0].stat() == before
+    assert crowd[1].put("a").n == 3
+
+
+ANSWERS: list[Any] = [
+    {"ask": 1, "results": []},
+    {"ask": 2, "results": [{"ok": 7}]},
+    {"ask": 1, "results": [{"ok": "seven"}]},
+    {"ask": 1, "results": [{"error": "SystemExit", "args": []}]},
+    {"ask": 1, "results": [{"error": "ClaimLost", "args": [{}]}]},
+    {"ask": 1, "results": [7]},
+    {"ask": 1, "results": "x"},
+]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_that_is_none_is_no_answer(answer, store, opened) -> None:
+    (queue,) = queues(store, opened, 1)
+
+    def serve(peer: socket.socket) -> None:
+        receive_frame(peer, None)
+        send_frame(peer, answer, 5.0)
+        receive_frame(peer, None)
+
+    service = Service(None, "key", serve)
+    opened.callback(service.close)
+    name_as_broker(store, service.address, "key")
+    queue.stat()
+    assert queue.put("a").n == 2
+    assert [letter.body for letter in queue.peek()] == ["first", "a"]
+
+
+def test_the_errors_of_each_operation_come_back(store, opened) -> None:
+    crowd = queues(store, opened, 2)
+    crowd[1].put("a", producer="p", seq=2)
+    crowd[0].put("b", producer="q", seq=5)
+    with pytest.raises(SequenceGap):
+        crowd[1].put("b", producer="p", seq=1)
+    assert crowd[1].put("a", producer="p", seq=2).again
+    job = crowd[1].claim()
+    assert job is not None
+    job.then(b"bytes")
+    job.ack()
+    assert [letter.body for letter in crowd[0].peek()][-1] == b"bytes"
+
+
+def test_what_the_brokers_store_refuses_is_done_by_who_asked(store, opened) -> None:
+    made(store).close()
+    clock = ManualClock()
+    network = Faulty(store.backend, {"put": [Pass(), *[Refuse()] * 1000]}, world=clock)
+    first = opened.enter_context(Queue(Store(network, store.root, world=clock), PATH, broker=True, world=clock))
+    second = opened.enter_context(Queue(store, PATH, broker=True))
+    first.put("first")
+    second.put("second")
+    assert second.put("third").n == 3
+
+
+def test_a_claim_whose_client_has_hung_up_is_not_made(store, opened) -> None:
+    crowd = queues(store, opened, 1)
+    link = Link(*offer(store))
+    broker = crowd[0]
+    with broker._batcher._guard:  # its batcher stands still, as a process does that was stopped
+        waits = threading.Event()
+        submit = broker._writer._broker._submit
+
+        def late(bundle: Any) -> Any:
+            answer = submit(bundle)
+            waits.set()
+            return answer
+
+        broker._writer._broker._submit = late
+        send_frame(link._socket, {"ask": 1, "operations": [[["take", "token", "me", 60000], False]]}, 5.0)
+        link.close()
+    assert waits.wait(60)
+    broker.put("second")
+    assert broker.stat().claimed == 0
+
+
+def logs(store: Store, opened: ExitStack, count: int, where: bool | str = WHERE) -> list[Wal]:
+    crowd = [opened.enter_context(Wal(store, "orders", broker=where)) for _ in range(count)]
+    crowd[0]._objects.create(LogManifest(uuid.uuid4().hex, 8, "slots"))
+    for one in crowd:
+        one.append(b"first")
+    return crowd
+
+
+def test_one_appends_for_all_and_each_record_is_there_once(store, opened, where) -> None:
+    crowd = logs(store, opened, 4, where)
+    before = crowd[0].end()
+    told: Counter[int] = Counter()
+
+    def append(number: int) -> None:
+        log = crowd[number % 4]
+        out = log.appender(f"p{number}")
+        for n in range(1, 11):
+            place = out.append(b"%d.%d" % (number, n), seq=n).position
+            told[place.offset] += 1
+            told[log.append(b"unnamed").position.offset] += 1
+
+    with ThreadPoolExecutor(16) as pool:
+        [*pool.map(append, range(16))]
+    end = crowd[3].end()
+    assert set(told.values()) == {1}
+    assert end.offset - before.offset == len(told) == 320
+    assert crowd[0].info().producers == {f"p{n}": 10 for n in range(16)}
+    assert end.slot - before.slot < 320
+    assert sum(one._writer._broker._link is not None for one in crowd) >= 3
+
+
+def test_when_the_broker_of_a_log_is_gone_another_is(store, opened) -> None:
+    crowd = logs(store, opened, 3)
+    out = crowd[1].appender("p")
+    assert out.append(b"1", seq=1).position.offset == 3
+    crowd[0].close()
+    assert [out.append(b"2", seq=2).position.offset, crowd[2].append(b"x").position.offset] == [4, 5]
+    assert out.append(b"2", seq=2).again
+    other = crowd[2].appender("p")
+    other.append(b"3", seq=3)
+    with pytest.raises(Fenced):
+        out.append(b"3", seq=3)
+    with crowd[1].lead() as leader:
+        leader.append(b"alone")
+        with pytest.raises(Fenced):
+            crowd[2].append(b"y")
+
+
+def test_bad_names_of_interfaces(store) -> None:
+    for wrong in (7, None, "", b"127.0.0.1"):
+        with pytest.raises(InvalidInput, match="broker="):
+            Queue(store, PATH, broker=wrong)
+    assert isinstance(OutcomeUnknown, type)

@@ -153,8 +153,9 @@ MOST_FILES = 16
 
 # Services know each other through `plans` alone, but for these.
 SERVICES = {
-    "clean": {"listing", "savepoint"},
-    "restore": {"archive_removal", "savepoint"},
+    "clean": {"savepoint"},
+    "plans": {"listing"},
+    "restore": {"archive_removal", "metadata_table", "savepoint"},
     "recover": {"restore", "rollback"},
     "rollback": {"listing"},
     "savepoint": {"archive_removal"},

@@ -16,7 +16,7 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
 from lockprovider import InvalidSettings, LockSettings
 from lockprovider.table.format.properties import BUCKET, BUCKET_ENGINE, BUCKETS, HASH_FIELD, INDEX, SIMPLE, TableConfig
-from lockprovider.table.format.writer_settings import FAILED_KEYS, MODE_KEY, NON_BLOCKING, OPTIMISTIC
+from lockprovider.table.format.writer_settings import FAILED_KEYS, METADATA_KEY, MODE_KEY, NON_BLOCKING, OPTIMISTIC
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.clustering_plan import ClusterEvery
 from lockprovider.table.timeline.compaction_plan import LOG_COMPACTION_KEYS, CompactEvery
@@ -131,7 +131,7 @@ class TableSettings:
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.
         read_from_metadata: whether reads of a table that has a metadata table take its word for which files there are,
             as JVM Hudi does, and list no folders. Worth having from some 50,000 files on.
-        write_metadata: whether writes to a copy-on-write table that has one, of the partition `files` alone, keep it.
+        write_metadata: whether writes keep its listing of files (`hoodie.metadata.enable`); None: if the table says so.
 
     Raises:
         InvalidSettings: EAGER together with several writers, or nothing to be kept by an archival.
@@ -152,7 +152,7 @@ class TableSettings:
     index: IndexSettings | None = None
     check_keys: bool = False
     read_from_metadata: bool = False
-    write_metadata: bool = False
+    write_metadata: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _mode(self.mode))
@@ -188,9 +188,7 @@ class TableSettings:
     @property
     def is_eager(self) -> bool:
         """Whether every pending write of others is taken for failed."""
-        return (
-            self.failed_writes is FailedWrites.EAGER or self.failed_writes is None
-        ) and self.mode is Mode.SINGLE_WRITER
+        return self.mode is Mode.SINGLE_WRITER and self.failed_writes in (None, FailedWrites.EAGER)
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, object]) -> TableSettings:
@@ -222,6 +220,7 @@ class TableSettings:
             compaction=_compaction(options),
             clustering=_clustering(options),
             index=_index(options),
+            write_metadata=_flag(options, METADATA_KEY) if METADATA_KEY in options else None,
         )
 
 
@@ -276,16 +275,17 @@ def _check_heartbeat(settings: HeartbeatSettings) -> None:
         raise InvalidSettings(f"misses={misses!r} must be a whole number, 1 or more ({_MISSES_KEY})")
 
 
-_KINDS: Mapping[str, type] = {
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
     "lock": LockSettings,
     "heartbeat": HeartbeatSettings,
     "archival": KeepActive,
-    **dict.fromkeys(("archive_automatically", "check_keys", "read_from_metadata", "write_metadata"), bool),
+    **dict.fromkeys(("archive_automatically", "check_keys", "read_from_metadata"), bool),
+    "write_metadata": (bool, type(None)),
 }
 
 
-def _article(kind: type) -> str:
-    return "True or False" if kind is bool else f"{kind.__name__}(...)"
+def _article(kind: type | tuple[type, ...]) -> str:
+    return f"{kind.__name__}(...)" if isinstance(kind, type) and kind is not bool else "True or False"
 
 
 def _first(options: Mapping[str, str], keys: tuple[str, ...]) -> str | None:

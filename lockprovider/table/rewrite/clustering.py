@@ -43,9 +43,9 @@ from lockprovider.table.format.plan.clustering import (
     decode_clustering_plan,
     encode_clustering_plan,
 )
-from lockprovider.table.format.properties import check_writable
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.clustering_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.conflict import ConcurrentOperation
 from lockprovider.table.timeline.timeline import Timeline
@@ -150,8 +150,8 @@ def run_clustering(table: TableContext, begin: str, run: executor.Runner = execu
             now = table.listed_timeline()
             executor.refuse_unless_mine(begin, Action.CLUSTERING, mine.heartbeat, now)
             _give_way(table, lease, begin, table.snapshot_of(now), planned)
-            data = executor.committed(table, now, CLUSTER, stats, sorted(planned.file_groups))
-            completion = plans.complete(table, lease, begin, Action.CLUSTERING, data)
+            said = executor.committed(table, now, CLUSTER, stats, sorted(planned.file_groups))
+            completion = plans.complete_write(table, lease, begin, Action.CLUSTERING, said)
     plans.remove_files(table, begin, ())
     table.tell("clustered", begin, file_groups=len(planned.slices), files=len(stats))
     return _result(begin, completion, planned, [stat.group for stat in stats])
@@ -176,8 +176,7 @@ def unschedule_clustering(table: TableContext, begin: str | None, hours: float |
 
 
 def _check(table: TableContext, rule: ClusteringRule | None = None) -> None:
-    config = table.config()
-    check_writable(config)
+    config = writable_config(table)
     if config.bucket_index is not None:
         raise UnsupportedTable(
             f"table {config.name!r} has buckets, and a key's bucket is its file group: there is nothing to join; "

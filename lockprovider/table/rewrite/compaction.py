@@ -33,9 +33,9 @@ from lockprovider.table.format.plan.compaction import (
     decode_compaction_plan,
     encode_compaction_plan,
 )
-from lockprovider.table.format.properties import check_writable
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import plans
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.compaction_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
@@ -112,8 +112,8 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
         with table.lock.acquire() as lease:
             now = table.listed_timeline()
             executor.refuse_unless_mine(begin, Action.COMPACTION, mine.heartbeat, now)
-            data = executor.committed(table, now, COMPACT, stats)
-            completion = plans.complete(table, lease, begin, Action.COMPACTION, data)
+            said = executor.committed(table, now, COMPACT, stats)
+            completion = plans.complete_write(table, lease, begin, Action.COMPACTION, said)
     plans.remove_files(table, begin, ())
     table.tell("compacted", begin, file_groups=len(mine.planned))
     return _result(begin, completion, mine.planned)
@@ -138,8 +138,7 @@ def unschedule_compaction(table: TableContext, begin: str | None, hours: float |
 
 
 def _check(table: TableContext) -> None:
-    config = table.config()
-    check_writable(config)
+    config = writable_config(table)
     if not config.is_merge_on_read:
         raise UnsupportedTable(f"table {config.name!r} is copy-on-write: it has no log files, and nothing to compact")
 

@@ -21,13 +21,13 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.data_files import data_file_at, parse_log_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, to_ms
 from lockprovider.table.format.layout import TIMELINE, FileGroup, heartbeat_path, join
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.format.plan.compaction import decode_compaction_plan
-from lockprovider.table.format.properties import check_writable
-from lockprovider.table.services import plans
+from lockprovider.table.services import listing, plans
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog, in_merge_order
 from lockprovider.table.transaction.proposal import stats_by_partition
@@ -179,19 +179,18 @@ def refuse_unless_mine(begin: str, action: Action, heartbeat: WriterHeartbeat, n
 
 def committed(
     table: TableContext, now: Timeline, operation: str, stats: Iterable[WriteStat], ended: Iterable[FileGroup] = ()
-) -> bytes:
-    """The content of the completed instant.
+) -> CommitMetadata:
+    """What the completed instant says.
 
     Raises:
         UnsupportedTable: the table cannot be written here any more.
     """
-    config = table.config()
-    check_writable(config)
+    config = writable_config(table)
     replaced: dict[str, tuple[str, ...]] = {}
     for partition, file_id in ended:
         replaced[partition] = (*replaced.get(partition, ()), file_id)
     schema_json = hudi_schema.to_avro(table.schema(now), config.name)
-    return encode_commit(CommitMetadata(stats_by_partition(stats), operation, schema_json, replaced=replaced))
+    return CommitMetadata(stats_by_partition(stats), operation, schema_json, replaced=replaced)
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
@@ -225,6 +224,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
 def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
     """The same, of a plan that nobody else runs."""
     lease.check()
+    listing.unlist(table, begin)
     table.store.delete(_path(begin, action, InstantState.INFLIGHT))
     plans.remove_files(table, begin, plans.files_by_begin(table).get(begin, ()))
     table.store.delete(_path(begin, action, InstantState.REQUESTED))

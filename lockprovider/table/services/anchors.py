@@ -21,7 +21,7 @@ from lockprovider.table.files.group_writer import GroupWriter, NewGroup, WritesH
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import FileGroup
-from lockprovider.table.format.metadata import CommitMetadata, WriteStat, encode_commit
+from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.services import plans
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.non_blocking import Bucket, anchor_id, bare_buckets
@@ -85,6 +85,6 @@ def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Buck
         for stat in write_anchors(writer, bare, ended_groups(now, table.metadata_of)):
             stats[stat.partition] = (*stats.get(stat.partition, ()), stat)
         said = CommitMetadata(stats, "BULK_INSERT", hudi_schema.to_avro(schema, config.name))
-        plans.complete(table, lease, begin, Action.DELTACOMMIT, encode_commit(said))
+        plans.complete_write(table, lease, begin, Action.DELTACOMMIT, said)
         table.store.delete_all(here.markers)
     table.tell("anchored", begin, file_groups=len(bare))

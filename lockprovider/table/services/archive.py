@@ -31,10 +31,11 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE
 from lockprovider.table.format.lsm import Archived
 from lockprovider.table.format.metadata import decode_rollback_plan
-from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import archive_files, archive_removal, recover
 from lockprovider.table.state import archive_index
+from lockprovider.table.state.metadata_table import last_compaction
 from lockprovider.table.state.parallel import at_once
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.archival import (
     Archivable,
     ArchivalFacts,
@@ -109,7 +110,7 @@ def would_archive(table: TableContext, keep: KeepActive | None = None) -> Archiv
 
 
 def _checked(table: TableContext, keep: KeepActive | None) -> KeepActive:
-    check_writable(table.config())
+    writable_config(table)
     keep = table.settings.archival if keep is None else keep
     if not isinstance(keep, KeepActive):
         raise InvalidSettings(f"keep={keep!r} must be KeepActive(least, most), e.g. KeepActive(20, 30)")
@@ -143,7 +144,8 @@ def _facts(table: TableContext) -> ArchivalFacts:
     now = table.listed_timeline()
     replaced = {done.begin: groups for done, groups in replaced_groups(now, table.metadata_of).items()}
     logs = _unsafe_logs(table.snapshot_of(now, files)) if table.config().is_merge_on_read else frozenset[str]()
-    return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now), logs)
+    listed = last_compaction(table.store) if table.config().named_metadata else None
+    return ArchivalFacts(now, paths, replaced, _victims(table, now), _earliest(table, now), logs, listed)
 
 
 def _unsafe_logs(seen: Snapshot) -> frozenset[str]:

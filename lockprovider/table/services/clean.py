@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import META, checked_path, heartbeat_path, join
 from lockprovider.table.format.metadata_table.files_records import removed_files
-from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
-from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import (
     CleanMetadata,
     CleanPlan,
@@ -29,15 +27,15 @@ from lockprovider.table.format.service_metadata import (
     encode_clean,
     encode_clean_plan,
 )
-from lockprovider.table.services import listing, plans
+from lockprovider.table.services import plans
 from lockprovider.table.services.savepoint import savepoints
 from lockprovider.table.settings import check_retention
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.retention import Policy, removable
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import replaced_groups
 
 if TYPE_CHECKING:
-    from lockprovider import Lease, Pending
     from lockprovider.table.state.context import TableContext
 
 
@@ -62,7 +60,7 @@ def clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResul
         NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
     """
     check_retention(table.settings.retention if policy is None else policy)
-    check_writable(table.config(), keeps_listing=table.settings.write_metadata)
+    writable_config(table)
     finished = finish_dead(table)
     with contextlib.ExitStack() as alive:
         scheduled = _schedule(table, table.settings.retention if policy is None else policy, alive)
@@ -149,18 +147,9 @@ def _carry_out(table: TableContext, begin: str, plan: CleanPlan) -> CleanResult 
         now = table.listed_timeline()
         if begin not in now.pending(Action.CLEAN):
             return None
-        first, later = _unlisted(table, lease, begin, plan, now)
+        listed = removed_files(plan.files) if table.config().named_metadata else ()
         data = encode_clean(CleanMetadata(begin, plan, time_taken_ms=took_ms))
-        completion = plans.complete(table, lease, begin, Action.CLEAN, data, later=later, first=first)
+        completion = plans.complete(table, lease, begin, Action.CLEAN, data, listed=listed)
     table.store.delete(heartbeat_path(begin))
     table.tell("cleaned", begin, files=len(plan.paths))
     return CleanResult(begin, completion, plan.policy, plan.files)
-
-
-def _unlisted(
-    table: TableContext, lease: Lease, begin: str, plan: CleanPlan, now: Timeline
-) -> tuple[Pending | None, str]:
-    records = removed_files(plan.files) if table.config().named_metadata else ()
-    if not records:
-        return None, ""
-    return listing.begin_listing(table, lease, ListingCommit.of(begin, records), now, again=True)

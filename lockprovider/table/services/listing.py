@@ -25,6 +25,7 @@ from lockprovider.table.format.data_files import hfile_at
 from lockprovider.table.format.instant import after
 from lockprovider.table.format.layout import METADATA_TABLE
 from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE, ListingCommit
+from lockprovider.table.state.metadata_table import own_timeline
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
 
 def begin_listing(
     table: TableContext, lease: Lease, commit: ListingCommit, now: Timeline, *, again: bool = False
-) -> tuple[Pending | None, str]:
+) -> tuple[Pending, str]:
     """All of this commit of the listing but its completion: that goes `first` with the table's own, at this time.
 
-    `now`: the table's timeline under this lease. `again`: it may be there, and the same, of one who died; None if it is
-    completed, too.
+    `now`: the table's timeline under this lease. `again`: what is there of one who died is taken back before.
 
     Raises:
         Aborted: it may not be there, and is: of a former try, or its writer was taken for dead.
@@ -47,13 +47,11 @@ def begin_listing(
     log, now_ms = lease.record.log, table.world.now_ms()
     own = None
     if again or log is None or table.memory.listing_seen != log.name:
-        own = _own_timeline(table)
+        own = own_timeline(table.store)
         table.memory.listing_seen = "" if log is None else log.name
     latest = "" if own is None else own.latest_time  # what came since in this log is older than `now`
     completion = now.next_time(now_ms, max(commit.begin, latest))
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)
-    if again and any(instant.is_completed for instant in former):
-        return None, completion
     if again and former:
         unlist(table, commit.begin)
     requested, inflight = commit.pending_paths
@@ -71,17 +69,15 @@ def _create(table: TableContext, path: str, data: bytes) -> None:
     table.store.put_if_absent(path, data, create_once=True).unwrap()
 
 
-def _own_timeline(table: TableContext) -> Timeline:
-    return Timeline.of(entry.path.removeprefix(OWN_TIMELINE) for entry in table.store.list(OWN_TIMELINE))
-
-
 def unlist(table: TableContext, begin: str) -> None:
-    """Remove what an instant that is pending in the table, or gone from it, has in the metadata table.
+    """Remove what an instant that is pending in the table, or gone from it, has in its metadata table, if it has one.
 
     Under the lock, before its pending states go from the table: from then on readers would take it for done. May be
     repeated; one that dies halfway leaves it pending, which JVM writers roll back at their start.
     """
-    states = [i for i in _own_timeline(table).instants if i.begin == begin and i.changes_rows]
+    if not table.config().named_metadata:
+        return
+    states = [i for i in own_timeline(table.store).instants if i.begin == begin and i.changes_rows]
     for instant in (i for i in states if i.is_completed):
         table.store.delete(OWN_TIMELINE + instant.file_name)
     root = f"{METADATA_TABLE}/"

@@ -16,6 +16,7 @@ from lockprovider.table.format.writer_settings import without_metadata_table
 from lockprovider.table.services import plans
 
 if TYPE_CHECKING:
+    from lockprovider import Lease
     from lockprovider.table.state.context import TableContext
 
 
@@ -31,10 +32,15 @@ def retire_metadata_table(table: TableContext) -> int:
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
     with table.lock.acquire() as lease:
-        entries = table.store.list(f"{METADATA_TABLE}/")
-        if entries or table.config().named_metadata:
+        if table.config().named_metadata or table.store.list(f"{METADATA_TABLE}/"):
             plans.check_no_write(table)
-        plans.change_properties(table, lease, without_metadata_table)
-        for entry in entries:
-            table.store.delete(entry.path)
+        return retire(table, lease)
+
+
+def retire(table: TableContext, lease: Lease) -> int:
+    """The same, under a lock that is held, by one that knows that no pending write can be completed."""
+    plans.change_properties(table, lease, without_metadata_table)
+    entries = table.store.list(f"{METADATA_TABLE}/")
+    for entry in entries:
+        table.store.delete(entry.path)
     return len(entries)

@@ -9,17 +9,21 @@ Source: Hudi `BaseHoodieTableServiceClient`, `HoodieHeartbeatClient`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
-from lockprovider import Lease, Pending
+from lockprovider import Lease
 from lockprovider.table.errors import Aborted, TableNotFound
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
 from lockprovider.table.format.layout import HEARTBEATS, LOCK, PROPERTIES, TIMELINE, markers_dir
+from lockprovider.table.format.metadata import CommitMetadata, encode_commit
+from lockprovider.table.format.metadata_table.files_records import FilesRecord, written_files
+from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
+from lockprovider.table.services import listing
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.timeline import Timeline
@@ -81,23 +85,26 @@ def read_requested(table: TableContext, begin: str, action: Action) -> tuple[byt
 
 
 def complete(
-    table: TableContext,
-    lease: Lease,
-    begin: str,
-    action: Action,
-    data: bytes,
-    *,
-    later: str = "",
-    first: Pending | None = None,
+    table: TableContext, lease: Lease, begin: str, action: Action, data: bytes, *, listed: Sequence[FilesRecord] = ()
 ) -> str:
-    """Publish the completed state, under the lock; the completion time, which exceeds `later`, too.
+    """Publish the completed state, under the lock; the completion time.
 
-    `first`: what the same decision puts there before it.
+    `listed`: what it changes of the listing of files, where a metadata table is kept; by the same decision.
     """
-    completion = table.listed_timeline().next_time(table.world.now_ms(), later)
+    now, first = table.listed_timeline(), None
+    completion = now.next_time(table.world.now_ms())
+    if listed:
+        commit = ListingCommit.of(begin, listed)
+        first, completion = listing.begin_listing(table, lease, commit, now, again=True)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
     lease.publish_staged(replace(table.lock.stage(f"{TIMELINE}/{name}", data), first=first))
     return completion
+
+
+def complete_write(table: TableContext, lease: Lease, begin: str, action: Action, said: CommitMetadata) -> str:
+    """The same of what writes files."""
+    listed = written_files(said) if table.config().named_metadata else ()
+    return complete(table, lease, begin, action, encode_commit(said), listed=listed)
 
 
 def change_properties(table: TableContext, lease: Lease, change: Callable[[TableConfig], TableConfig]) -> None:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas.given import check_text
 from lockprovider import Lease
-from lockprovider.table.errors import HistoryGone, UnsupportedTable
+from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, heartbeat_path, names_by_partition
-from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import (
     RestoreMetadata,
     RestorePlan,
@@ -29,8 +28,10 @@ from lockprovider.table.format.service_metadata import (
     encode_restore_plan,
 )
 from lockprovider.table.services import archive_removal, plans
+from lockprovider.table.services.metadata_table import retire
 from lockprovider.table.services.savepoint import commit_at, needed_by, savepoints
 from lockprovider.table.state import archive_index
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -53,10 +54,12 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
         HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
             savepoint or was archived.
         UnsupportedTable: the table cannot be written here.
+        Aborted: the table has a metadata table, which ends with this, and a write is pending, whose writer may be
+            building it; nothing was changed.
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     check_text(instant, "instant")
-    check_writable(table.config())
+    writable_config(table)
     with table.lock.acquire() as lease:
         archive_removal.finish_removal(table, lease)
         for begin in table.listed_timeline().pending(Action.RESTORE):
@@ -69,24 +72,17 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
             return RestoreResult("", target.begin, ())
         _check_savepoints(table, now, plan)
         needed_by(table, now, target)
+        if table.config().named_metadata:
+            plans.check_no_write(table)
         with plans.beating(table, now) as begin:
             plans.put_plan(table, begin, Action.RESTORE, encode_restore_plan(plan), lease)
             return _carry_out(table, lease, begin, plan)
 
 
 def finish_restore(table: TableContext, begin: str) -> None:
-    """Finish the restore of an executor that died.
-
-    Raises:
-        UnsupportedTable: the table has a metadata table, which would not be told.
-    """
+    """Finish the restore of an executor that died."""
     with table.lock.acquire() as lease:
         if begin in table.listed_timeline().pending(Action.RESTORE):
-            if table.config().named_metadata:
-                raise UnsupportedTable(
-                    f"restore {begin} is not finished, and the table has a metadata table that would not be told: "
-                    "finish it with JVM Hudi, or call Table.retire_metadata_table() before"
-                )
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
 
 
@@ -136,6 +132,8 @@ def _check_archive(table: TableContext, target: Instant) -> None:
 def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan) -> RestoreResult:
     started_s = table.world.monotonic_s()
     table.lock.wait_for_late()
+    if table.config().named_metadata:
+        retire(table, lease)  # it lists what is taken back
     files = plans.files_by_begin(table)
     now = table.listed_timeline()
     for victim, _ in plan.victims:

@@ -55,7 +55,7 @@ def roll_back(table: TableContext, begin: str, *, only_if_dead: bool = False, ow
         if not now.pending_files(begin):
             if own and begin > now.first_active:  # not archived, so rolled back while this writer wrote on
                 plans.remove_files(table, begin, files_of(table, begin))
-                _take_back_listing(table, begin)
+                listing.unlist(table, begin)
             return
         if only_if_dead and not dead_among(table, {begin}):
             return
@@ -116,7 +116,7 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
         else RollbackPlan(victim, _action(now, victim), _requests(table, files))
     )
     begin = planned or _plan_it(table, now, plan, lease if fenced else None)
-    _take_back_listing(table, victim)
+    listing.unlist(table, victim)  # while it is pending: what the metadata table alone has counts
     plans.remove_files(table, victim, files)
     # Inflight first: from here on its writer, should it wake up, sees that it must not commit.
     for name in reversed(now.pending_files(victim)):
@@ -127,12 +127,6 @@ def execute(table: TableContext, lease: Lease, now: Timeline, victim: str, *, fe
     table.store.delete(heartbeat_path(victim))
     _complete(table, lease, begin, plan, files)
     table.store.delete(heartbeat_path(begin))
-
-
-def _take_back_listing(table: TableContext, victim: str) -> None:
-    """While it is pending: what the metadata table alone has counts."""
-    if table.config().named_metadata:
-        listing.unlist(table, victim)
 
 
 def _action(now: Timeline, victim: str) -> str:

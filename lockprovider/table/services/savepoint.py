@@ -14,11 +14,11 @@ from fsspec_cas.given import check_text
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, names_by_partition
-from lockprovider.table.format.properties import check_writable
 from lockprovider.table.format.service_metadata import Savepoint, decode_clean_plan, decode_savepoint, encode_savepoint
 from lockprovider.table.services import archive_removal
 from lockprovider.table.services.plans import complete, read_requested
 from lockprovider.table.state.as_of import snapshot_at
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import AsOf
 
@@ -46,7 +46,7 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
     """
     if instant is not None:
         check_text(instant, "instant")
-    check_writable(table.config())
+    writable_config(table)
     with table.lock.acquire() as lease:
         archive_removal.finish_removal(table, lease)
         now = table.listed_timeline()

@@ -3,8 +3,8 @@
 Under the table lock, with one conditional write. A table that `Table.create` made has these settings already. Jobs that
 run have read the properties before: one that began without the lock goes on without it, until it is started again.
 
-With `TableSettings(write_metadata=True)` a metadata table stays, and its listing of files is kept here from now on; its
-statistics of columns and partitions are dropped, and Spark's writers told to make none.
+With `TableSettings(write_metadata=True)` a metadata table stays, and the properties say so: from then on writers here
+keep its listing of files. Its statistics of columns and partitions are dropped, and Spark's writers told to make none.
 
 Tables that JVM Hudi makes say `LOCAL` for the zone of their times: each writer's own. That is UTC if all of them ran in
 it, and the store's clock tells: it has written each completed file at about the time that its name says.
@@ -21,6 +21,7 @@ from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_K
 from lockprovider.table.format.properties import TableConfig, check_writable
 from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, shared, unshared, with_appearance
 from lockprovider.table.services import plans
+from lockprovider.table.state.writable import keeps_listing
 from lockprovider.table.timeline.drift import drifts_ms, of_other_zones
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -77,7 +78,7 @@ def set_appears(table: TableContext, wanted: str) -> None:
 
 
 def _keeps(table: TableContext, config: TableConfig) -> bool:
-    return table.settings.write_metadata and bool(config.named_metadata)
+    return bool(config.named_metadata) and keeps_listing(table, config)
 
 
 def _changes(table: TableContext, config: TableConfig) -> tuple[SettingChange, ...]:

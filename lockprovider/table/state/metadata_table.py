@@ -16,7 +16,8 @@ from functools import partial
 from fsspec_cas import Entry, ObjectNotFound, Store
 from lockprovider.table.errors import HistoryGone, UnsupportedTable
 from lockprovider.table.format.data_files import hfile_at
-from lockprovider.table.format.layout import METADATA_TABLE, TIMELINE
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import METADATA_TABLE
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
 from lockprovider.table.format.log_content import decode_deletes
 from lockprovider.table.format.metadata_table.files_records import (
@@ -27,6 +28,7 @@ from lockprovider.table.format.metadata_table.files_records import (
     merge_files,
 )
 from lockprovider.table.format.metadata_table.hfile import decode_hfile
+from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.metadata_listing import is_valid
 from lockprovider.table.timeline.timeline import Timeline
@@ -45,8 +47,7 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
             decided, or is not any more.
         Corrupt, UnsupportedTable: it cannot be understood; the message names the file.
     """
-    prefix = f"{METADATA_TABLE}/{TIMELINE}/"
-    own = Timeline.of(entry.path.removeprefix(prefix) for entry in store.list(prefix))
+    own = own_timeline(store)
     if missing := {*must_have} - {instant.begin for instant in own.instants if instant.is_completed}:
         raise HistoryGone(f"the metadata table has no commit {min(missing)} on its timeline; list the files")
     root = f"{METADATA_TABLE}/"
@@ -66,6 +67,17 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
         yield from _of_blocks([(block, path) for block, path in blocks if valid(block.instant)])
 
     return merge_files(record for one in slices for record in records(one))
+
+
+def own_timeline(store: Store) -> Timeline:
+    """The metadata table's, listed now."""
+    return Timeline.of(entry.path.removeprefix(OWN_TIMELINE) for entry in store.list(OWN_TIMELINE))
+
+
+def last_compaction(store: Store) -> str:
+    """When it was compacted last; empty if it never was."""
+    done = (i for i in own_timeline(store).instants if i.is_completed and i.action is Action.COMMIT)
+    return max((instant.begin for instant in done), default="")
 
 
 def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:

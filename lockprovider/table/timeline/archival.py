@@ -13,6 +13,7 @@ before
     logs           the first write whose log files are read by its completion time: of a file group without a base
                    file, or begun before the base file was that they are merged with
     orphans        the write before the first file of no instant: it would become visible
+    listing        the last compaction of a metadata table, which lists what began before by itself
 
 Kept are at least so many writes, and what the cleaner's retention still needs, with one more before it. Restores and
 savepoints stay for ever: readers see by them that something was taken back.
@@ -100,6 +101,7 @@ class ArchivalFacts:
         victims: the begin times that rollbacks take back which are not done.
         logs: the begin times of writes whose log files are read by their completion time, which readers that do not
             read the archive would not know: of groups without a base file, or begun before their base file was.
+        listed: when the metadata table was compacted last, if there is one; empty if it never was.
         earliest: the begin time of the oldest write that the cleaner's retention needs; empty if it has none.
     """
 
@@ -109,6 +111,7 @@ class ArchivalFacts:
     victims: frozenset[str] = frozenset()
     earliest: str = ""
     logs: frozenset[str] = frozenset()
+    listed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,9 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
     kept = [instant.begin for instant in now.instants if instant.action is Action.SAVEPOINT]
     if kept:
         yield min(kept), f"{min(kept)} has a savepoint: delete it when nobody is going to restore to it"
+    if facts.listed is not None:
+        said = f"was compacted at {facts.listed}" if facts.listed else "was never compacted"
+        yield facts.listed, f"the metadata table {said}: JVM Hudi's writers do that at their start, or retire it"
     for begin in now.unfinished[:1]:
         yield _before(now, begin), f"write {begin} is pending: wait for it, or roll it back"
     if facts.victims:

@@ -24,9 +24,10 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import markers_dir, parse_marker
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
-from lockprovider.table.format.properties import TableConfig, check_writable
+from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import anchors
 from lockprovider.table.settings import Mode
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.conflict import completed_since
 from lockprovider.table.timeline.non_blocking import bare_buckets, left_bare, missing, refuse_replacing
 from lockprovider.table.timeline.timeline import Timeline
@@ -51,7 +52,7 @@ class Transaction:
         self.table = table
         now = table.now() if pinned else None
         self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
-        check_writable(self.config, keeps_listing=table.settings.write_metadata)
+        writable_config(table, self.config)
         self._timeline: Timeline | None = None if now is None else now.timeline
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"

@@ -20,10 +20,10 @@ from lockprovider.table.errors import ARCHIVED, Aborted, WriteConflict
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.format.metadata import COMPACT, CommitMetadata
-from lockprovider.table.format.properties import check_writable
 from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs
+from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.conflict import ConcurrentOperation, archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, lost
@@ -68,7 +68,7 @@ def _check_alive(table: TableContext, proposal: Proposal, heartbeat: WriterHeart
     if rollback.is_planned(table, now, begin):
         raise Aborted(f"a rollback of instant {begin} is planned; begin again")
     if seen.config != proposal.config:
-        check_writable(seen.config, keeps_listing=table.settings.write_metadata)
+        writable_config(table, seen.config)
         raise Aborted("the table's properties were changed by another writer; open it again, and begin again")
 
 

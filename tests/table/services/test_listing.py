@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -17,12 +18,23 @@ from table.tables import SETTINGS
 from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, end_of, is_at_rest, let_time_pass
 
 from fsspec_cas import CasError, Store, Unavailable
-from lockprovider import HUDI_LOCK_PATH, Lease, LockError, Pending, PublishUnknown
+from lockprovider import HUDI_LOCK_PATH, InvalidSettings, Lease, LockError, Pending, PublishUnknown
 from lockprovider.publish import steps
-from lockprovider.table import Aborted, KeepCommits, Table, UnsupportedTable, WriteConflict
+from lockprovider.table import (
+    Aborted,
+    HistoryGone,
+    KeepActive,
+    KeepCommits,
+    KeepVersions,
+    Table,
+    TableSettings,
+    UnsupportedTable,
+    WriteConflict,
+)
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.instant import Action
+from lockprovider.table.format.service_metadata import RestorePlan, encode_restore_plan
 from lockprovider.table.services import listing
 from lockprovider.table.services.restore import finish_restore
 from lockprovider.table.transaction.transaction import Transaction
@@ -92,15 +104,116 @@ def test_the_listing_is_complete_before_the_commit_and_later_than_all_on_both_ti
 
 def test_without_the_setting_it_is_refused(folder: Path) -> None:
     table = Table.open(str(folder), settings=SETTINGS)
-    with pytest.raises(UnsupportedTable, match=r"TableSettings\(write_metadata=True\) keeps it"):
+    with pytest.raises(UnsupportedTable, match=r"TableSettings\(write_metadata=True\) keeps its listing"):
         table.append(rows((8, "b", "more", 1)))
 
 
-def test_services_that_would_not_tell_it_are_refused(folder: Path) -> None:
+def test_a_table_that_says_so_needs_no_setting(folder: Path) -> None:
+    assert {one.key: one.wanted for one in open_(folder).share()}["hoodie.metadata.enable"] == "true"
+    table = Table.open(str(folder), settings=SETTINGS)
+    table.append(rows((8, "b", "more", 1)))
+    assert table.share() == ()
+    all_is_listed(folder)
+    assert content(folder) == BEFORE | {(8, "b", "more", 1)}
+    not_kept = Table.open(str(folder), settings=TableSettings.from_hudi(HUDI | {"hoodie.metadata.enable": "false"}))
+    with pytest.raises(UnsupportedTable, match="would hide these commits"):
+        not_kept.append(rows((9, "b", "more", 1)))
+
+
+HUDI = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
+
+
+def test_it_is_kept_by_hudis_key(folder: Path) -> None:
+    settings = TableSettings.from_hudi(HUDI | {"hoodie.metadata.enable": "true"})
+    Table.open(str(folder), settings=settings).append(rows((8, "b", "more", 1)))
+    all_is_listed(folder)
+    with pytest.raises(InvalidSettings, match=r"hoodie\.metadata\.enable=yes must be true or false"):
+        TableSettings.from_hudi(HUDI | {"hoodie.metadata.enable": "yes"})
+
+
+def test_what_is_clustered_is_listed(folder: Path) -> None:
     table = open_(folder)
-    for call in (table.archive, table.cluster, lambda: table.restore("20261122030726638")):
-        with pytest.raises(UnsupportedTable, match="would hide these commits"):
-            call()
+    for turn in range(3):
+        table.append(rows((10 + turn, "a", "small", 1)))
+    before = content(folder)
+    (done,) = table.cluster()
+    assert len(done.file_groups) > len(done.new_file_groups) >= 1
+    all_is_listed(folder)
+    assert content(folder) == before
+    table.clean(KeepVersions(1))
+    all_is_listed(folder)
+    assert content(folder) == before
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("applied", [False, True], ids=["not sent", "answer lost"])
+def test_whatever_the_last_request_of_a_clustering_was_the_listing_is_whole(tmp_path: Path, applied: bool) -> None:
+    made = with_files_alone(NAME, tmp_path / "made")
+    open_(made).append(rows((10, "a", "small", 1)))
+    before = content(made)
+    for step in range(1, 100):
+        folder = tmp_path / str(step)
+        shutil.copytree(made, folder)
+        backend = DiesAtStep(step, applied=applied)
+        table = Table(Store(backend, str(folder)), str(folder), settings=KEEPS)
+        try:
+            table.cluster()
+            break
+        except (Died, CasError, LockError):
+            assert backend.dead
+        end_of(table)
+        assert content(folder) == before
+        let_time_pass(folder)
+        other = open_(folder)
+        with contextlib.suppress(HistoryGone):  # of one that was decided, and is there by now
+            if step % 2:
+                other.cluster()
+            else:
+                other.unschedule_clustering(hours=1e-9)
+        if not step % 2:
+            other.append(rows(NEXT))
+        after = before | (set() if step % 2 else {NEXT})
+        assert content(folder) == after, backend.asked[-3:]
+        all_is_listed(folder)
+    else:
+        pytest.fail("the clustering never ended")
+
+
+def test_a_commit_with_a_savepoint_is_restored_and_the_listing_ends(folder: Path) -> None:
+    table = open_(folder)
+    kept = table.savepoint()
+    table.upsert(rows((1, "a", "mine", 5)))
+    pending = Transaction(table)
+    engine.write(pending, upserts=rows((1, "a", "late", 9)))
+    with pytest.raises(Aborted, match=f"write {pending.begin} is pending"):
+        table.restore(kept)
+    pending.rollback()
+    all_is_listed(folder)
+    table.restore(kept)
+    assert content(folder) == BEFORE
+    assert table.config().named_metadata == ()
+    assert not (folder / ROOT / "files").exists() or not list((folder / ROOT / "files").iterdir())
+    table.append(rows(NEXT))
+    assert content(folder) == BEFORE | {NEXT}
+
+
+def test_a_restore_that_was_left_ends_the_listing(folder: Path) -> None:
+    table = open_(folder)
+    target = table.timeline().writes[-1].begin
+    done = table.upsert(rows((1, "a", "mine", 5)))
+    plan = encode_restore_plan(RestorePlan(target, ((done.instant, "commit"),)))
+    (folder / ".hoodie" / "timeline" / "20991122040000000.restore.requested").write_bytes(plan)
+    finish_restore(table, "20991122040000000")
+    assert content(folder) == BEFORE
+    assert table.config().named_metadata == ()
+
+
+def test_what_the_metadata_table_was_not_compacted_with_is_not_archived(folder: Path) -> None:
+    table = Table.open(str(folder), settings=replace(KEEPS, retention=KeepCommits(1)))
+    for turn in range(3):
+        table.append(rows((10 + turn, "a", "small", 1)))
+    held = table.archive(KeepActive(1, 2))
+    assert (held.instants, "the metadata table was never compacted" in held.held) == ((), True)
 
 
 def test_what_is_cleaned_is_listed_no_more(folder: Path) -> None:
@@ -269,14 +382,6 @@ def test_a_rollback_that_leaves_the_listing_alone_is_caught(tmp_path: Path, monk
     monkeypatch.setattr(listing, "unlist", lambda *_: None)
     with pytest.raises(AssertionError):
         test_whatever_the_last_request_was_the_listing_is_whole(tmp_path, applied=True)
-
-
-def test_a_restore_that_was_left_is_not_finished_without_the_listing(folder: Path) -> None:
-    """Of a JVM executor, as no other begins one here."""
-    (folder / ".hoodie" / "timeline" / "20261122040000000.restore.requested").write_bytes(b"")
-    with pytest.raises(UnsupportedTable, match="finish it with JVM Hudi"):
-        finish_restore(open_(folder), "20261122040000000")
-    assert content(folder) == BEFORE
 
 
 @pytest.mark.parametrize("fenced", [True, False], ids=["ours", "the wrong twin"])

@@ -52,6 +52,13 @@ def test_what_the_retention_needs_stays_with_one_more() -> None:
     assert archived(COMMITS, ArchivalFacts(Timeline(), earliest=at(90))) == begins(10, 20, 30, 40, 50, 60, 70)
 
 
+def test_what_began_after_the_last_compaction_of_a_metadata_table_stays() -> None:
+    for listed, taken in (("", []), (at(30), begins(10, 20)), (at(95), begins(10, 20, 30, 40, 50, 60, 70))):
+        found = archival_plan(ArchivalFacts(Timeline.of(COMMITS), listed=listed), KEEP, at_most=ALL)
+        assert [one.done.begin for one in found.actions] == taken
+        assert ("compacted" in found.held) == (len(taken) < 7)
+
+
 def test_all_states_go_and_no_clean_or_rollback_that_began_after_the_last_write_or_is_not_done() -> None:
     more = [*commit(15, "clean"), *commit(66, "rollback"), *commit(71, "clean"), f"{at(17)}.clean.requested"]
     found = archival_plan(ArchivalFacts(Timeline.of([*COMMITS, *more])), KEEP, at_most=ALL)

@@ -95,7 +95,7 @@ def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: 
     if not named:
         return ""
     if not keeps or has_logs:
-        cure = "" if has_logs or others else ", TableSettings(write_metadata=True) keeps it"
+        cure = "" if has_logs else ", Table.share() with TableSettings(write_metadata=True) keeps its listing of files"
         return f"{said} would hide these commits from JVM readers; Table.retire_metadata_table() removes it{cure}"
     if tuple(inflight):
         return f"{said} is being built; wait until it is, then begin again"

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from patience import until
 from table.asked_for import at_rest
+from table.metadata_written import with_files_alone
 from table.overwriting import overwrite, timeline_names
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
@@ -392,6 +393,15 @@ def test_a_metadata_table_is_retired_when_asked(folder: Path, run: Any) -> None:
     assert "retire-metadata" in run("doctor", folder).out
     assert run("retire-metadata", folder, "--json").said == {"removed": 1}
     assert run("doctor", folder).code == 0
+
+
+def test_a_metadata_table_stays_when_asked(tmp_path: Path, run: Any) -> None:
+    folder = with_files_alone("mdt_v9_default", tmp_path / "theirs")
+    assert "retire" in run("share", folder).err
+    assert "hoodie.metadata.enable" in run("share", folder, "--hoodie", "hoodie.metadata.enable=true").out
+    assert run("share", folder).out == "JVM writers in Spark find all settings already\n"
+    assert run("clean", folder).code == 0
+    assert run("retire-metadata", folder).code == 0
 
 
 def test_a_table_is_shared_when_asked(folder: Path, run: Any) -> None:

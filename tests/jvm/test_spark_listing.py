@@ -14,7 +14,7 @@ from jvm.test_spark_races import KEEPING, race
 from jvm.test_spark_without_settings import MADE, NOTHING
 from lockprovider import Lease, Pending
 from lockprovider.demo.proof import reader_options
-from lockprovider.table import KeepCommits, Table
+from lockprovider.table import KeepActive, KeepCommits, Table
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import METADATA_TABLE
@@ -94,6 +94,37 @@ def test_they_go_on_after_our_cleans(hudi: HudiSpark, table: Table) -> None:
     assert same(hudi, table) == {(1, "a", 13), (2, "b", 20)}
     hudi.write(table.url, DDL, [(1, "a", 100)], SOON)
     assert same(hudi, table) == {(1, "a", 100), (2, "b", 20)}
+
+
+def test_they_go_on_after_our_clustering_archival_and_restore_without_a_setting_of_ours(
+    hudi: HudiSpark, table: Table
+) -> None:
+    """What `share` wrote tells our writers, too."""
+    ours = Table.open(
+        table.url, storage_options=table.storage_options, settings=replace(SETTINGS, retention=KeepCommits(1))
+    )
+    for number in range(3):
+        ours.append(rows((10 + number, "a", number)))
+    all_rows = {(1, "a", 1), (2, "b", 2), (10, "a", 0), (11, "a", 1), (12, "a", 2)}
+    assert ours.cluster()
+    assert same(hudi, ours) == all_rows
+    assert "never compacted" in ours.archive(KeepActive(1, 2)).held
+    for turn in range(4):
+        hudi.write(table.url, DDL, [(2, "b", turn)], SOON)
+    kept = ours.savepoint()
+    all_rows = all_rows - {(2, "b", 2)} | {(2, "b", 3)}
+    assert same(hudi, ours) == all_rows
+    ours.delete_savepoint(kept)
+    assert ours.archive(KeepActive(1, 2)).instants, "there was no compaction"
+    assert same(hudi, ours) == all_rows
+    hudi.write(table.url, DDL, [(2, "b", 4)], SOON)
+    assert same(hudi, ours) == all_rows - {(2, "b", 3)} | {(2, "b", 4)}
+    before = ours.timeline().writes[-1].begin
+    upsert(ours, (2, "b", 5))
+    ours.restore(before)
+    assert ours.config().named_metadata == ()
+    hudi.write(table.url, DDL, [(1, "a", 7)], NOTHING)
+    assert content(ours) == theirs(hudi, ours) == all_rows - {(2, "b", 3), (1, "a", 1)} | {(2, "b", 4), (1, "a", 7)}
 
 
 class Died(BaseException):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from table.mor_tables import Row, content, rows
 
+from jvm.spark import HudiError
 from jvm.test_spark_non_blocking import BLIND, DDL, SPEC, THEIRS, another, by_hudi_rs, theirs
 from jvm.test_spark_races import KEEPING
 from lockprovider.table import Aborted, HistoryGone, Table
@@ -77,7 +78,13 @@ def they(all_: Beside, number: int) -> None:
             return
         given = all_.drawn(random, "theirs")
         options = THEIRS | KEEPING_ALL | (INLINE if turn % 3 == 0 else {})
-        all_.hudi.write(all_.table.url, DDL, [tuple(one) for one in given], options)
+        try:
+            all_.hudi.write(all_.table.url, DDL, [tuple(one) for one in given], options)
+        except HudiError as error:
+            if "Requested compaction instant" not in str(error):
+                raise
+            # Ours was faster. Their commit is made before they compact: the rows at the end tell whether it was.
+            all_.happened["their compactions that gave way"] += 1
         all_.acknowledge(given)
         all_.happened["their commits"] += 1
         if turn % 2 == 0:

@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from soak.living import living
 from table.mor_tables import Row, content, rows
 
 from jvm.spark import HudiError
@@ -124,19 +125,6 @@ def read(all_: Beside, number: int) -> None:
 
 
 KEEPING_ALL = {key: value for key, value in KEEPING.items() if "retained" in key or "keep" in key}
-
-
-def living(all_: Beside, work: Callable[[Beside, int], None], number: int) -> threading.Thread:
-    def run() -> None:
-        try:
-            work(all_, number)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test says so
-            all_.failures.append(f"{work.__name__} {number}: {type(error).__name__}: {error}")
-            all_.over.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
 
 
 def compacted_by(table: Table) -> Counter[str]:

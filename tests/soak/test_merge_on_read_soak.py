@@ -35,10 +35,9 @@ from lockprovider.table import (
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction.handle import inside
+from soak.living import living
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from servers.seaweedfs import SeaweedFS
 
 pytestmark = pytest.mark.soak
@@ -151,19 +150,6 @@ def add(busy: Busy, number: int) -> None:
         table.append(rows(*given), retries=RETRIES)
         busy.acknowledge(given)
         busy.happened["added"] += 1
-
-
-def living(busy: Busy, work: Callable[[Busy, int], None], number: int) -> threading.Thread:
-    def run() -> None:
-        try:
-            work(busy, number)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test says so
-            busy.failures.append(f"{work.__name__} {number}: {type(error).__name__}: {error}")
-            busy.over.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
 
 
 def by_hudi_rs(busy: Busy) -> list[Row]:

@@ -280,7 +280,7 @@ class AsyncStore:
 
         >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
         >>> lossy = Faulty(store.backend, {"put": [LoseAnswer()], "head": [LoseRequest()] * 99})
-        >>> unknown = await type(store)(lossy, store.root).put_if_absent("b", b"1", timeout=0.05)
+        >>> unknown = await type(store)(lossy, store.root).put_if_absent("b", b"1", timeout=0.5)
         >>> outcome = await store.resolve(unknown)
         >>> isinstance(outcome, Won)
         True

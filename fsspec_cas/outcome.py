@@ -130,7 +130,7 @@ class Unknown(_ThreeWay):
     >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
     >>> store = Store.from_url("memory://docs/store")
     >>> lossy = Faulty(store.backend, {"put": [LoseAnswer()], "head": [LoseRequest()] * 99})
-    >>> unknown = Store(lossy, store.root).put_if_absent("leader", b"me", timeout=0.05)
+    >>> unknown = Store(lossy, store.root).put_if_absent("leader", b"me", timeout=0.5)
     >>> isinstance(unknown, Unknown), isinstance(store.resolve(unknown), Won)
     (True, True)
     """

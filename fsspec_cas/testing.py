@@ -315,7 +315,8 @@ class Faulty:
         """Let everything that is still on its way arrive now.
 
         >>> late = Faulty(backend, {"put": [DeliverLate(calls=99)]})
-        >>> unknown = Store(late, "/docs").put_if_absent("b", b"1", timeout=0.001)
+        >>> sent_again = Store(late, "/docs").put_if_absent("b", b"1").unwrap()
+        >>> Store(backend, "/docs").delete("b")
         >>> await late.deliver_late()
         >>> Store(backend, "/docs").read("b").data
         b'1'

@@ -166,6 +166,7 @@ CALLED: list[Case] = [
     ("archive: order", lambda p: to(p).archive(KeepActive(5, 5)), InvalidSettings, ["=5"]),
     ("archive: number", lambda p: to(p).archive(5), InvalidSettings, ["keep=5", "KeepActive"]),
     ("read: columns 5", lambda p: to(p).to_pandas(columns=5), InvalidInput, ["columns=5", "names of columns"]),
+    ("read: a name", lambda p: to(p).to_arrow(columns="id"), InvalidInput, ["columns='id'", "names of columns"]),
     ("count: as_of", lambda p: to(p).count(as_of=5), InvalidInput, ["5"]),
     ("overwrite: partitions", lambda p: to(p).overwrite(ROWS, "ulm"), InvalidRecords, ["['ulm']"]),
     ("delete: nothing", lambda p: to(p).delete(""), InvalidInput, ["''", "the end"]),

@@ -317,9 +317,8 @@ class Faulty:
         >>> late = Faulty(backend, {"put": [DeliverLate(calls=99)]})
         >>> sent_again = Store(late, "/docs").put_if_absent("b", b"1").unwrap()
         >>> Store(backend, "/docs").delete("b")
-        >>> await late.deliver_late()
-        >>> Store(backend, "/docs").read("b").data
-        b'1'
+        >>> await late.deliver_late(), Store(backend, "/docs").read("b").data
+        (None, b'1')
         """
         late, self._late = self._late, []
         for one in late:

@@ -8,7 +8,6 @@ has to see of each key the greatest that was acknowledged before it began to rea
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import Counter
 from itertools import count
@@ -16,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from soak.living import living
+from soak.living import Soak, living
 from table.mor_tables import Row, content, rows
 
 from jvm.spark import HudiError
@@ -38,30 +37,12 @@ WRITERS, KEYS, AT_ONCE = 3, 40, 8
 INLINE = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
 
 
-class Beside:
+class Beside(Soak):
     """One table, and what its writers were told."""
 
     def __init__(self, table: Table, hudi: HudiSpark, seed: int) -> None:
-        self.table, self.hudi, self.seed = table, hudi, seed
-        self.over = threading.Event()
-        self.values = count(1)
-        self.known = threading.Lock()
-        self.acknowledged: dict[int, Row] = {}
-        self.happened: Counter[str] = Counter()
-        self.failures: list[str] = []
-
-    def drawn(self, random: Random, who: str) -> list[Row]:
-        return [(key, "ab"[key % 2], who, next(self.values)) for key in random.sample(range(KEYS), AT_ONCE)]
-
-    def acknowledge(self, given: list[Row]) -> None:
-        with self.known:
-            for one in given:
-                if one[0] not in self.acknowledged or self.acknowledged[one[0]][3] < one[3]:
-                    self.acknowledged[one[0]] = one
-
-    def expected(self) -> list[Row]:
-        with self.known:
-            return sorted(self.acknowledged.values())
+        super().__init__(seed, KEYS, AT_ONCE)
+        self.table, self.hudi = table, hudi
 
     def look(self, reader: str, read: Callable[[], list[Row]]) -> None:
         least = self.expected()
@@ -142,7 +123,7 @@ def test_writers_of_both_and_compactions_of_both_for_minutes(
 ) -> None:
     table = Table.create(seaweedfs.new_prefix(), SPEC, settings=BLIND, storage_options=seaweedfs.storage_options)
     all_ = Beside(table, hudi, request.config.getoption("--seed") or int(time.time()))
-    first = [(key, "ab"[key % 2], "first", next(all_.values)) for key in range(KEYS)]
+    first = all_.first()
     table.upsert(rows(*first))
     all_.acknowledge(first)
     their_first = all_.drawn(Random(all_.seed), "theirs")  # the first one of a JVM takes a minute and more

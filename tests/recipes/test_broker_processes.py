@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,33 +15,19 @@ from patience import until
 from lockprovider.queue import Queue
 from lockprovider.recipes.broker.handing import offers_of
 from lockprovider.wal import Wal
+from recipes.speaking import Speaking
 
-TESTS = Path(__file__).resolve().parent.parent
 
-
-class Child:
+class Child(Speaking):
     """One process, and what it has said."""
 
     def __init__(self, url: str, options: dict[str, Any], name: str, many: int) -> None:
-        words = json.dumps([url, options, name, many])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "recipes.broker_child", words], cwd=TESTS, stdout=subprocess.PIPE, text=True
-        )
+        super().__init__("recipes.broker_child", url, options, name, many)
         self.name = name
-        self.said: list[dict[str, Any]] = []
-        self._reading = threading.Thread(target=self._read)
-        self._reading.start()
 
-    def _read(self) -> None:
-        self.said += (json.loads(line) for line in self.process.stdout if line.endswith("\n"))
-
-    def is_over(self) -> bool:
-        return self.process.poll() is not None
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reading.join()
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in [*self.lines]]
 
 
 class Crowd:

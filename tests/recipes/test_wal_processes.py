@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +15,8 @@ from patience import until
 from servers.stores import STORES
 
 from lockprovider.wal import LogBatch, Position, Wal
+from recipes.speaking import Speaking
 
-TESTS = Path(__file__).resolve().parent.parent
 SLOTS = 8
 Place = tuple[str, dict[str, Any]]
 Start = Callable[[str], "Producer"]
@@ -35,33 +30,16 @@ def place(request, tmp_path) -> Place:
     return f"{server.new_prefix()}/folder/orders", server.storage_options
 
 
-class Producer:
+class Producer(Speaking):
     """One process, and what it has said."""
 
     def __init__(self, place: Place, name: str, many: int) -> None:
-        words = json.dumps([*place, name, many])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "recipes.wal_child", words], cwd=TESTS, stdout=subprocess.PIPE, text=True
-        )
+        super().__init__("recipes.wal_child", *place, name, many)
         self.name = name
-        self.said: list[str] = []
-        self._reading = threading.Thread(target=self._read)
-        self._reading.start()
-
-    def _read(self) -> None:
-        self.said += (line.strip() for line in self.process.stdout)
 
     @property
     def told(self) -> list[str]:
-        return [word for word in self.said if word.startswith(self.name)]
-
-    def is_over(self) -> bool:
-        return self.process.poll() is not None
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reading.join()
+        return [word for word in self.lines if word.startswith(self.name)]
 
 
 class Reading:
@@ -149,7 +127,7 @@ def test_producers_that_are_killed_and_frozen_for_minutes(place, start, seed, re
         running[name] = start(name, 10**9)
         everybody.append(running[name])
         if place[0].startswith("file:"):  # there, who is frozen in the middle of a write holds everybody up
-            reading.until(lambda now=running[name]: now.said or now.is_over())
+            reading.until(lambda now=running[name]: now.lines or now.is_over())
             wake(frozen)
         if chance.random() < 0.5:
             reading.until(lambda now=running[name]: now.told or now.is_over())  # as a rule, it has the name
@@ -160,7 +138,7 @@ def test_producers_that_are_killed_and_frozen_for_minutes(place, start, seed, re
     for one in everybody:
         one.close()
     records = reading.audit([word for one in everybody for word in one.told])
-    happened["fenced"] = sum("fenced" in one.said for one in everybody)
+    happened["fenced"] = sum("fenced" in one.lines for one in everybody)
     happened |= Counter(records=len(records), slots=reading.log.end().slot)
     said = f"\nlog on {place[0].partition(':')[0]}, {seconds:.0f} s: {dict(happened)}"
     with capsys.disabled():

@@ -1,19 +1,48 @@
-"""A thread of a soak, whose failure ends the soak and is told by it."""
+"""What a soak of one table shares among its threads, and a thread of it, whose failure ends the soak."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections import Counter
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from table.mor_tables import Row
 
 
-class Soak(Protocol):
-    """What all threads of one soak share."""
+class Soak:
+    """Writers of `keys` keys, `at_once` at a time, and what they were told."""
 
-    @property
-    def over(self) -> threading.Event: ...
-    @property
-    def failures(self) -> list[str]: ...
+    def __init__(self, seed: int, keys: int, at_once: int) -> None:
+        self.seed, self.keys, self.at_once = seed, keys, at_once
+        self.over = threading.Event()
+        self.values = count(1)
+        self.known = threading.Lock()
+        self.acknowledged: dict[int, Row] = {}
+        self.happened: Counter[str] = Counter()
+        self.failures: list[str] = []
+
+    def first(self) -> list[Row]:
+        """A row of each key."""
+        return [(key, "ab"[key % 2], "first", next(self.values)) for key in range(self.keys)]
+
+    def drawn(self, random: Random, who: str) -> list[Row]:
+        """New versions of some rows; a key stays in its partition."""
+        return [(key, "ab"[key % 2], who, next(self.values)) for key in random.sample(range(self.keys), self.at_once)]
+
+    def acknowledge(self, given: list[Row]) -> None:
+        with self.known:
+            for one in given:
+                if one[0] not in self.acknowledged or self.acknowledged[one[0]][3] < one[3]:
+                    self.acknowledged[one[0]] = one
+
+    def expected(self) -> list[Row]:
+        with self.known:
+            return sorted(self.acknowledged.values())
 
 
 S = TypeVar("S", bound=Soak)

@@ -8,9 +8,7 @@ known at every moment: of each key the greatest value that was acknowledged, or 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections import Counter
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -35,7 +33,7 @@ from lockprovider.table import (
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.transaction.handle import inside
-from soak.living import living
+from soak.living import Soak, living
 
 if TYPE_CHECKING:
     from servers.seaweedfs import SeaweedFS
@@ -53,41 +51,21 @@ SPEC = TableSpec("t", COLUMNS, ("id",), ("part",), ordering="ts", table_type="me
 KINDS = {"ordinary": (SPEC, ORDINARY), "non-blocking": (replace(SPEC, buckets=4), BLIND)}
 
 
-class Busy:
+class Busy(Soak):
     """One table, and what its writers were told."""
 
     def __init__(self, server: SeaweedFS, kind: str, seed: int) -> None:
-        spec, self.settings = KINDS[kind]
-        self.server, self.seed, self.spec = server, seed, spec
-        self.url = server.new_prefix()
-        Table.create(self.url, spec, settings=self.settings, storage_options=server.storage_options)
-        self.over = threading.Event()
-        self.values = count(1)
-        self.known = threading.Lock()
-        self.acknowledged: dict[int, Row] = {}
+        super().__init__(seed, KEYS, AT_ONCE)
+        self.spec, self.settings = KINDS[kind]
+        self.server, self.url = server, server.new_prefix()
+        Table.create(self.url, self.spec, settings=self.settings, storage_options=server.storage_options)
         self.dead_values: set[int] = set()
-        self.happened: Counter[str] = Counter()
-        self.failures: list[str] = []
-        first: list[Row] = [(key, "ab"[key % 2], "first", next(self.values)) for key in range(KEYS)]
+        first = self.first()
         self.opened().append(rows(*first))  # where there are no buckets, two that make one key would not be told
         self.acknowledge(first)
 
     def opened(self) -> Table:
         return Table.open(self.url, settings=self.settings, storage_options=self.server.storage_options)
-
-    def drawn(self, random: Random, who: str) -> list[Row]:
-        """New versions of some rows; a key stays in its partition."""
-        return [(key, "ab"[key % 2], who, next(self.values)) for key in random.sample(range(KEYS), AT_ONCE)]
-
-    def acknowledge(self, given: list[Row]) -> None:
-        with self.known:
-            for one in given:
-                if one[0] not in self.acknowledged or self.acknowledged[one[0]][3] < one[3]:
-                    self.acknowledged[one[0]] = one
-
-    def expected(self) -> list[Row]:
-        with self.known:
-            return sorted(self.acknowledged.values())
 
 
 def write(busy: Busy, number: int) -> None:

@@ -1,0 +1,35 @@
+"""A process of these tests that says on its standard output what it has done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+class Speaking:
+    """One process, and the lines that it has said so far."""
+
+    def __init__(self, module: str, *arguments: Any) -> None:
+        command = [sys.executable, "-m", module, json.dumps(arguments)]
+        self.process = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines += (line.strip() for line in self.process.stdout if line.endswith("\n"))
+
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reading.join()

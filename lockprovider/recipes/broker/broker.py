@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -30,6 +30,8 @@ from lockprovider.recipes.broker.service import Service
 from lockprovider.recipes.errors import CoordinationError
 
 T = TypeVar("T")
+_LOG = logging.getLogger("lockprovider")
+_ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - refused: nobody could be told where that is
 _AVOIDED_S = 5.0  # one who did not answer
 _SIGN_S = 0.5  # between two signs of life to who waits
 _SEND_S = 5.0
@@ -65,7 +67,7 @@ def check_broker(given: bool | str) -> str | None:  # noqa: FBT001 - it is what 
         return None
     if given is True:
         return "" if hasattr(socket, "AF_UNIX") else "127.0.0.1"
-    if not isinstance(given, str) or not given:
+    if not isinstance(given, str) or not given or given in _ANYWHERE:
         raise InvalidInput(f"broker={given!r} must be True (on this host), or an address of it, e.g. '127.0.0.1'")
     return given
 
@@ -101,7 +103,7 @@ class Broker(Generic[T]):
         self._service, self._link = None, None
         self._guard = threading.Lock()
         self._avoided: dict[str, float] = {}
-        self._closed = False
+        self._closed = self._is_mute = False
         self._mine: Offer | None = None
 
     def offers(self, there: object) -> object:
@@ -184,11 +186,15 @@ class Broker(Generic[T]):
 
     def _listening(self) -> Offer | None:
         with self._guard:
-            if self._mine is None and not self._closed:
+            if self._mine is None and not self._closed and not self._is_mute:
                 key = self._world.new_id()
-                with contextlib.suppress(OSError):  # then it writes for itself alone
+                try:
                     self._service = Service(self._host or None, key, self._serve)
                     self._mine = (self._service.address, key)
+                except OSError as error:
+                    self._is_mute = True
+                    place = self._host or "a Unix socket"
+                    _LOG.warning("no broker at %s: %s; this process writes for itself alone", place, error)
             return None if self._closed else self._mine
 
     def _serve(self, peer: socket.socket) -> None:

@@ -65,6 +65,21 @@ def is_broker(queue: Queue, store: Store) -> bool:
     return queue._writer._broker._mine == offer(store)
 
 
+def test_who_cannot_listen_says_so_once_and_writes_for_itself(store, opened, caplog) -> None:
+    made(store).close()
+    one = opened.enter_context(Queue(store, PATH, broker="192.0.2.1"))  # nobody's address
+    for body in ("first", "second"):
+        one.put(body)
+    assert one.stat().ready == 2
+    assert [each.getMessage().partition(": ")[0] for each in caplog.records] == ["no broker at 192.0.2.1"]
+
+
+@pytest.mark.parametrize("anywhere", ["0.0.0.0", "::"])  # noqa: S104 - is refused
+def test_an_address_that_is_everywhere_is_none_to_tell_others(store, anywhere) -> None:
+    with pytest.raises(InvalidInput, match=r"must be True \(on this host\), or an address of it"):
+        Queue(store, PATH, broker=anywhere)
+
+
 def test_one_writes_for_all_and_each_message_is_worked_on_once(store, opened, where) -> None:
     crowd = queues(store, opened, 4, where)
     assert is_broker(crowd[0], store)

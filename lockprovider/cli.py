@@ -23,6 +23,7 @@ from lockprovider.recipes.errors import (
     NotElected,
     Overloaded,
     QueueFull,
+    Sealed,
     SequenceGap,
     StateConflict,
     StateLocked,
@@ -115,7 +116,7 @@ def _code(error: Exception) -> int | None:
             return UNKNOWN
         case LeaseLost() | NotAcquired() | Fenced() | StateLocked() | StateConflict() | NoRevision():
             return REFUSED
-        case TermLost() | NotElected() | ClaimLost() | SequenceGap() | Trimmed():
+        case TermLost() | NotElected() | ClaimLost() | SequenceGap() | Sealed() | Trimmed():
             return REFUSED
         case Overloaded() | QueueFull() | LogFull():
             return UNAVAILABLE

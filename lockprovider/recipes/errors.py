@@ -12,6 +12,7 @@ CoordinationError
 ├── NoQueue              there is no queue: create it (a LookupError)
 ├── QueueFull            messages with a key, or dead letters, fill the queue's object: take or redrive some first
 ├── NoLog                there is no log: create it (a LookupError)
+├── Sealed               the log takes no more, nothing was appended: go on in its `successor`, if it names one
 ├── LogFull              every slot is kept for a reader (`reader`), or until a trim; nothing was appended
 ├── Trimmed              what was to be read is not kept any more: go on at slot `first`, and know that some is missing
 ├── TooLarge             one message or record is larger than is taken; keep it elsewhere and put its name
@@ -110,6 +111,17 @@ class QueueFull(CoordinationError):
 
 class NoLog(CoordinationError, LookupError):
     """There is no log at the path."""
+
+
+class Sealed(CoordinationError):
+    """The log was sealed and takes no more; `successor` is the log that goes on, empty if none was named."""
+
+    def __init__(self, message: str = "", successor: str = "") -> None:
+        super().__init__(message, successor)
+        self.successor = successor
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class LogFull(CoordinationError):

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from lockprovider.recipes.errors import Fenced, SequenceGap
+from lockprovider.recipes.errors import Fenced, Sealed, SequenceGap
 from lockprovider.recipes.wal import appending
-from lockprovider.recipes.wal.appending import Append, Appended, Appending, Lead, LogOperation, Need
+from lockprovider.recipes.wal.appending import Append, Appended, Appending, Lead, LogOperation, Need, Seal
 from lockprovider.recipes.wal.manifest import LogManifest
+from lockprovider.recipes.wal.reports import Position
 from lockprovider.recipes.wal.slot import Head
 from model.search import BrokenPromise, explore
 
@@ -87,6 +88,19 @@ def place_of(world: World, slot: int) -> int:
     return slot % world.slots
 
 
+def may_be_written(turn: Appending, since: int, last: Head, doing: str) -> None:
+    """By what is promised of epochs, leaders and the seal."""
+    assert turn.drafted is not None
+    if last.sealed is not None:
+        raise BrokenPromise(doing, "it is written behind the seal")
+    for one, is_in in zip(turn.operations, turn.drafted.carried, strict=True):
+        if is_in and isinstance(one, Append | Seal):
+            if (one.epoch or since) < last.epoch:
+                raise BrokenPromise(doing, f"{one} of epoch {one.epoch or since} after {last.epoch} led")
+            if last.led and not one.epoch:
+                raise BrokenPromise(doing, f"{one} while {last.epoch} leads")
+
+
 def land(world: World, expected: Head | None, turn: Appending, since: int, doing: str, wrong: Wrong) -> World | None:
     """The write arrives; None: its condition is false."""
     drafted, batch = turn.drafted, turn.batch
@@ -110,11 +124,7 @@ def land(world: World, expected: Head | None, turn: Appending, since: int, doing
     if no := [record for record in drafted.records if (batch, record) in world.refused]:
         raise BrokenPromise(doing, f"{no} was refused, and now is there")
     last = world.log[-1].head if world.log else NONE
-    for one, is_in in zip(turn.operations, drafted.carried, strict=True):
-        if is_in and isinstance(one, Append) and (one.epoch or since) < last.epoch:
-            raise BrokenPromise(doing, f"epoch {one.epoch or since} appends after {last.epoch} led")
-        if is_in and isinstance(one, Append) and last.led and not one.epoch:
-            raise BrokenPromise(doing, f"it appends while {last.epoch} leads")
+    may_be_written(turn, since, last, doing)
     by = tuple((name, one.client) for name, one in head.producers.items() if one.slot == head.slot)
     for name, client in by:
         had = [who for one in world.log for producer, who in one.by if producer == name]
@@ -227,13 +237,17 @@ def steps(wrong: Wrong = Wrong()) -> Callable[[World], Iterator[tuple[str, World
                 case Append(data=data), Appended():
                     if data not in there:
                         raise BrokenPromise(f"{label}; told that {data!r} is there", "it is nowhere")
-                case Append(data=data), SequenceGap() | Fenced():
+                case Append(data=data), SequenceGap() | Fenced() | Sealed():
                     if data in there and there[data].head.batch == turn.batch:
                         raise BrokenPromise(f"{label}; told {result}", f"{data!r} is there")
                     refused.add((turn.batch, data))
                 case Lead(), int() as epoch:
                     client = replace(client, epoch=epoch)
-                case Lead(), Fenced():
+                case Seal(), Position() as end:
+                    last = world.log[-1].head
+                    if last.sealed is None or end != Position(last.slot, last.end):
+                        raise BrokenPromise(f"{label}; told that it ends at {end}", f"the last slot is {last}")
+                case (Lead() | Seal(), Fenced() | Sealed()):
                     pass
                 case _:
                     raise BrokenPromise(f"{label}; told {result!r}", "nobody could tell, though little has happened")
@@ -245,6 +259,8 @@ def steps(wrong: Wrong = Wrong()) -> Callable[[World], Iterator[tuple[str, World
 
 
 def mine(client: Client, operation: LogOperation) -> LogOperation:
+    if isinstance(operation, Seal):
+        return replace(operation, epoch=client.epoch)
     if not isinstance(operation, Append):
         return operation
     name = operation.producer or f"{appending.UNNAMED}{client.me}"
@@ -302,6 +318,22 @@ WORLDS: dict[str, World] = {
     "one leads, one does not": wraps(
         Client("x", ((Lead(),), (record("a", 1, "x"),))), client("y", "b", "c"), slots=2, lost=1, delays=1
     ),
+    "one seals, one appends": wraps(
+        Client("x", ((record("a", 1, "x"),), (Seal(successor="next"),))),
+        client("y", "b", "c"),
+        slots=2,
+        lost=1,
+        delays=1,
+    ),
+    "two that seal, in a ring of one": wraps(
+        Client("x", ((Seal(successor="next"),),), dies=1),
+        Client("y", ((record("b", 1, "y"),), (Seal(successor="other"),))),
+        lost=1,
+        delays=1,
+    ),
+    "a leader that is followed seals": wraps(
+        Client("x", ((Lead(),), (Seal(),))), Client("y", ((Lead(),), (record("b", 1, "y"),))), slots=2, lost=1, delays=1
+    ),
 }
 
 
@@ -334,8 +366,12 @@ def all_of_a_batch_was_sent(
     return DRAFT(last, operations, batch, sent=(any(sent),) * len(operations), **more)
 
 
-def nobody_is_over(head: Head, append: Append, since: int) -> None:
+def nobody_is_over(head: Head, leads: int, since: int) -> None:
     return
+
+
+def seals_at_once(head: Head, epoch: int, since: int, successor: str | None) -> Head:
+    return replace(head, led=False, sealed=successor or "")
 
 
 TWINS: dict[str, tuple[str, Wrong, dict[str, Any]]] = {
@@ -362,6 +398,9 @@ TWINS: dict[str, tuple[str, Wrong, dict[str, Any]]] = {
         Wrong(),
         {"draft": all_of_a_batch_was_sent},
     ),
+    "the seal is looked for before the write": ("one seals, one appends", Wrong(), {"_must_be_open": lambda _: None}),
+    "another seals a sealed log": ("two that seal, in a ring of one", Wrong(), {"_sealed": seals_at_once}),
+    "a seal without its epoch": ("a leader that is followed seals", Wrong(), {"_sealed": seals_at_once}),
     "the epoch is not compared in the write": ("two that lead", Wrong(), {"_must_not_be_over": nobody_is_over}),
 }
 

@@ -20,7 +20,8 @@ _EXAMPLES = """examples:
   lockprovider wal read s3://bucket/orders --reader to-hudi
   lockprovider wal tail s3://bucket/orders --json | jq .record
   lockprovider wal info s3://bucket/orders
-  lockprovider wal trim s3://bucket/orders --before 17:1200"""
+  lockprovider wal trim s3://bucket/orders --before 17:1200
+  lockprovider wal seal s3://bucket/orders --successor s3://bucket/orders-2027"""
 _WHAT = "the log's folder: s3://bucket/orders"
 
 
@@ -60,6 +61,9 @@ def add(commands: Commands) -> None:
             parser.add_argument("--timeout", type=float, metavar="S", help="end when nothing came for so long")
     trim = _command(wal, "trim", _trim, "Let what is old be written over; not past the slowest reader.")
     trim.add_argument("--before", metavar="SLOT:OFFSET", help="default: up to the slowest reader")
+    seal = _command(wal, "seal", _seal, "End the log: it takes no more, and who follows it learns that.")
+    seal.add_argument("--successor", metavar="URL", help="the log that goes on; told to all who append or read")
+    seal.add_argument("--fence", type=int, metavar="EPOCH", help="seal under this epoch; an older one is refused")
     _command(wal, "info", _info, "Say how long the log is, who leads, appends and reads.")
     drop = _command(wal, "drop", _drop, "Wait for a reader no more.")
     drop.add_argument("reader", metavar="NAME", help="the reader")
@@ -133,6 +137,8 @@ def _show(arguments: Any, batches: Iterator[LogBatch], reader: LogReader | None)
             except UnicodeDecodeError:
                 said = {"base64": base64.b64encode(record).decode()}
             say(arguments, {"position": position, **said}, record.decode(errors="replace"))
+        if batch.sealed and arguments.json:
+            say(arguments, {"sealed": str(batch.end), "successor": batch.successor or None}, "")
         if reader is not None:
             reader.commit(batch.end)
     return DONE
@@ -145,11 +151,18 @@ def _trim(arguments: Any) -> int:
     return DONE
 
 
+def _seal(arguments: Any) -> int:
+    end = _opened(arguments).seal(arguments.successor, fence=arguments.fence)
+    say(arguments, {"outcome": "sealed", "end": str(end)}, f"sealed; the end: {end}")
+    return DONE
+
+
 def _info(arguments: Any) -> int:
     info = _opened(arguments).info()
     readers = {name: str(position) for name, position in info.readers.items()}
     fields: dict[str, Any] = {"slots": info.slots, "retain": info.retain, "floor": info.floor, "end": str(info.end)}
     fields |= {"epoch": info.epoch, "led": info.led, "producers": dict(info.producers), "readers": readers}
+    fields |= {"sealed": info.sealed, "successor": info.successor or None}
     say(arguments, fields, "\n".join(f"{name:<10} {value}" for name, value in fields.items()))
     return DONE
 

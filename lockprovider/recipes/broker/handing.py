@@ -26,6 +26,7 @@ from lockprovider.recipes.errors import (
     LogFull,
     Overloaded,
     QueueFull,
+    Sealed,
     SequenceGap,
     TooLarge,
 )
@@ -34,7 +35,7 @@ T = TypeVar("T")
 Offer = tuple[str, str]  # an address, and the key that both sides know
 
 PLACES = 8  # hosts of which the broker is named
-_FINAL = (Fenced, SequenceGap, ClaimLost, TooLarge)
+_FINAL = (Fenced, Sealed, SequenceGap, ClaimLost, TooLarge)
 _PASSED: dict[str, type[CoordinationError]] = {one.__name__: one for one in (*_FINAL, QueueFull, LogFull, Overloaded)}
 
 

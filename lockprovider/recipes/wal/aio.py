@@ -191,6 +191,15 @@ class AsyncWal:
         """
         return AsyncAppender(await asyncio.to_thread(self._log.lead, fence=fence, producer=producer))
 
+    async def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
+        """See `Wal.seal`.
+
+        >>> old = await lockprovider.wal.AsyncWal.create("memory://docs/orders-2025")
+        >>> str(await old.seal("memory://docs/orders"))
+        '0:0'
+        """
+        return await asyncio.to_thread(self._log.seal, successor, fence=fence)
+
     async def read(self, start: Start = "oldest") -> AsyncIterator[LogBatch]:
         """See `Wal.read`.
 

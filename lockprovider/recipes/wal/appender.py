@@ -72,6 +72,7 @@ class Appender:
             SequenceGap: a higher number is there, and this one was not appended before; or one before it came to
                 nothing, and has to be appended again first.
             Fenced: another has taken the name, or leads.
+            Sealed: the log takes no more.
             LogFull, TooLarge, Overloaded: it has no room.
             OutcomeUnknown: nobody can tell; with a producer's number, append it again.
             NoLog, StoreError: it was not appended.

@@ -16,6 +16,9 @@ a repeat may have. Any other that is out of order is refused: taken for a repeat
 
 Epochs. Whoever leads raises the log's; nothing of an older one follows. Who does not lead is of the epoch that it found
 at its first write, and appends while nobody leads.
+
+The seal is a slot of its own, the last one: whoever would append has to read it, as any slot before its own. What was
+appended before it may be repeated; anything else is refused, by all, for good.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from lockprovider.recipes.errors import Fenced, Overloaded, SequenceGap
+from lockprovider.recipes.errors import Fenced, Overloaded, Sealed, SequenceGap
 from lockprovider.recipes.wal.reports import Appended, Position
 from lockprovider.recipes.wal.slot import NOT_YET, Head, Producer
 
@@ -68,12 +71,23 @@ class Resign:
 
 
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """Nothing is appended any more; alone in its slot. The result is where.
+
+    `epoch`: under which it is sealed, as `Lead` has it; 0: as one who does not lead. None as `successor`: not named.
+    """
+
+    epoch: int = 0
+    successor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NoMore:
     """What another process had handed over, and is not to be carried out here."""
 
 
-LogOperation = Append | Lead | Resign | NoMore
-Result = Appended | int | Exception | None
+LogOperation = Append | Lead | Resign | Seal | NoMore
+Result = Appended | Position | int | Exception | None
 
 
 class Forgotten(Exception):
@@ -110,25 +124,28 @@ def draft(
     carried: list[bool] = []
     for n, operation in enumerate(operations):
         done: Result = None
-        before, written = (head.epoch, head.led), False
+        before, written = (head.epoch, head.led, head.sealed), False
         try:
             match operation:
                 case Append():
                     done = _repeated(table, operation, sent=bool(sent) and sent[n])
                     if done is None:
-                        _must_not_be_over(head, operation, since)
+                        _must_not_be_over(head, operation.epoch, since if operation.since is None else operation.since)
                         done = _append(head, table, operation, len(records))
                         records.append(operation.data)
                         written = True
                 case Lead(epoch):
                     head = replace(head, epoch=_leads(head, epoch), led=True)
                     done = head.epoch
+                case Seal(epoch, successor):
+                    head = _sealed(head, epoch, since, successor)
+                    done = Position(head.slot - (last.sealed is not None), head.first)
                 case Resign(epoch):
                     head = replace(head, led=head.led and head.epoch != epoch)
         except Exception as error:  # noqa: BLE001 - it is raised where it was called
             done = error
         results.append(done)
-        carried.append(written or (head.epoch, head.led) != before)
+        carried.append(written or (head.epoch, head.led, head.sealed) != before)
     return Drafted(replace(head, count=len(records)), tuple(records), tuple(results), tuple(carried))
 
 
@@ -191,18 +208,38 @@ def _make_room(table: dict[str, Producer], producer: str) -> None:
         raise Overloaded(f"{NAMED_MOST} named producers have appended here, and each is remembered: use fewer names")
 
 
-def _must_not_be_over(head: Head, append: Append, since: int) -> None:
-    epoch = append.epoch or (since if append.since is None else append.since)
-    if epoch < head.epoch:
-        raise _over(epoch, head.epoch)
-    if head.led and not append.epoch:
+def _must_not_be_over(head: Head, leads: int, since: int) -> None:
+    """`leads`: the epoch under which it does, or 0; `since`: that of who does not."""
+    if 0 < leads < head.epoch:
+        raise _over(leads, head.epoch)
+    _must_be_open(head)
+    if not leads and since < head.epoch:
+        raise _over(since, head.epoch)
+    if head.led and not leads:
         raise Fenced(f"epoch {head.epoch} leads, and nobody else appends: lead() takes over", head.epoch)
+
+
+def _must_be_open(head: Head) -> None:
+    if head.sealed is not None:
+        on = f"go on in {head.sealed}" if head.sealed else "no log was named that goes on"
+        raise Sealed(f"the log is sealed and takes no more: {on}", head.sealed)
 
 
 def _leads(head: Head, epoch: int) -> int:
     if 0 < epoch < head.epoch:
         raise _over(epoch, head.epoch)
+    _must_be_open(head)
     return epoch or head.epoch + 1
+
+
+def _sealed(head: Head, epoch: int, since: int, successor: str | None) -> Head:
+    """The same, sealed; one that names no other successor is a repeat."""
+    if 0 < epoch < head.epoch:
+        raise _over(epoch, head.epoch)
+    if head.sealed is not None and successor in (None, head.sealed):
+        return head
+    _must_not_be_over(head, epoch, since)
+    return replace(head, epoch=max(head.epoch, epoch), led=False, sealed=successor or "")
 
 
 def _over(epoch: int, newest: int) -> Fenced:

@@ -216,5 +216,5 @@ class LogObjects:
 
 
 def behind(head: Head) -> Position:
-    """Where the next record goes."""
-    return Position(head.slot + 1, head.end)
+    """Where the next record goes; where the seal is, if there is none."""
+    return Position(head.slot + (head.sealed is None), head.end)

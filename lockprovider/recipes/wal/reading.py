@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from lockprovider.recipes.wal.objects import Found, LogObjects
+from lockprovider.recipes.wal.objects import Found, LogObjects, behind
 from lockprovider.recipes.wal.reports import LogBatch, Position
 
 _AT_ONCE = 8
@@ -13,7 +13,7 @@ _FIRST_POLL_S = 0.05
 
 
 def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
-    """What is there from a position to the end, slot by slot; slots without records are passed over.
+    """What is there from a position to the end, slot by slot; slots without records are passed over, but for the seal.
 
     Raises:
         Trimmed: it is not kept any more, or others have written over it before it was read.
@@ -21,13 +21,16 @@ def read_from(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
     """
     if start.slot < objects.manifest(fresh=True).floor:
         raise objects.trimmed(start.slot)
-    return (batch for batch in _slots(objects, start) if batch.records)
+    return (batch for batch in _slots(objects, start) if batch.records or batch.sealed)
 
 
 def follow_from(
     objects: LogObjects, start: Position, *, idle_s: float, timeout_s: float | None = None
 ) -> Iterator[LogBatch]:
-    """The same, and then what comes; ends if nothing came for `timeout_s`. An idle look moves no body."""
+    """The same, and then what comes; ends at the seal, or if nothing came for `timeout_s`.
+
+    An idle look moves no body.
+    """
     if start.slot < objects.manifest(fresh=True).floor:
         raise objects.trimmed(start.slot)
     return _followed(objects, start, idle_s, timeout_s)
@@ -41,8 +44,10 @@ def _followed(objects: LogObjects, position: Position, idle_s: float, timeout_s:
         if place is not None and place.slot.head.slot >= position.slot:
             for batch in _slots(objects, position):
                 position = batch.end
-                if batch.records:
+                if batch.records or batch.sealed:
                     yield batch
+                if batch.sealed:
+                    return
             came_s, poll_s, known = world.monotonic_s(), _FIRST_POLL_S, None
         else:
             known = place
@@ -61,7 +66,9 @@ def _slots(objects: LogObjects, start: Position) -> Iterator[LogBatch]:
             for place in [objects.look(slot)] if at_once == 1 else [*pool.map(objects.look, wanted)]:
                 if place is None or place.slot.head.slot < slot:
                     return
-                yield _batch(objects, place, slot, start.offset)
+                yield (batch := _batch(objects, place, slot, start.offset))
+                if batch.sealed:
+                    return
                 slot += 1
             at_once = min(at_once * 2, _AT_ONCE)
 
@@ -72,4 +79,5 @@ def _batch(objects: LogObjects, place: Found, slot: int, offset: int) -> LogBatc
         raise objects.trimmed(slot)
     records = place.slot.records()[max(0, offset - head.first) :]
     start = Position(slot, head.end - len(records))
-    return LogBatch(start, Position(slot + 1, head.end), records, head.epoch, head.at_ms)
+    sealed = head.sealed is not None
+    return LogBatch(start, behind(head), records, head.epoch, head.at_ms, sealed, head.sealed or "")

@@ -55,6 +55,9 @@ class Appended:
 class LogBatch:
     """The records of one slot, from `start` on; `end` is where to go on. `at_ms`: written when, by its writer.
 
+    `sealed`: this is the end of the log, and nothing comes any more; without records. `successor`: the log that goes
+    on, as `Wal.seal` was told it.
+
     >>> log = lockprovider.wal.create("memory://docs/orders")
     >>> done = log.append(b"first")
     >>> batch = next(log.read())
@@ -67,6 +70,8 @@ class LogBatch:
     records: list[bytes] = field(repr=False)
     epoch: int = 0
     at_ms: int = 0
+    sealed: bool = False
+    successor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class LogInfo:
         epoch, led: the newest that has led, and whether it still does.
         producers: the last number of each that has a name.
         readers: where each goes on.
+        sealed: it takes no more; `successor` is the log that goes on, if one was named.
 
     >>> info = lockprovider.wal.create("memory://docs/orders").info()
     >>> info.slots, info.retain, str(info.end)
@@ -94,3 +100,5 @@ class LogInfo:
     led: bool
     producers: Mapping[str, int]
     readers: Mapping[str, Position]
+    sealed: bool = False
+    successor: str = ""

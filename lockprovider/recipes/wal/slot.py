@@ -8,7 +8,9 @@ A line of JSON, the records, each behind its length (4 bytes, big-endian), and a
 `first` is the offset of its first record; offsets have no holes. Every slot carries the whole table of producers, so
 whoever knows the last slot knows what the log has of each. `batch` is the identity of the write, by which a lost answer
 is settled; it also makes the bytes of each write differ. "broker", where there is one, says who writes for others:
-{host: [address, key]}. A format that is not known is refused, and never written over.
+{host: [address, key]}. "sealed", in the last slot of a log that takes no more, names the log that goes on, or is empty;
+such a slot has no records and another format, which versions that know no seal refuse. A format that is not known is
+refused, and never written over.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 
 from lockprovider.recipes.errors import MalformedObject
 
-_FORMAT = 1
+_FORMAT, _SEALED_FORMAT = 1, 2
 _LENGTH = 4
 NOT_YET = -1  # the slot before the first
 
@@ -57,6 +59,7 @@ class Head:
         batch: the identity of its write.
         at_ms: when, by the writer's clock (epoch ms); for people.
         broker: who writes for others, as `recipes.broker` has it.
+        sealed: the log that goes on, empty if none was named; None: this one does.
     """
 
     log: str
@@ -69,6 +72,7 @@ class Head:
     at_ms: int = 0
     producers: Mapping[str, Producer] = field(default_factory=dict, hash=False)
     broker: object = field(default=None, hash=False)
+    sealed: str | None = None
 
     @property
     def end(self) -> int:
@@ -95,9 +99,11 @@ class Slot:
 
 def encode_slot(head: Head, records: Iterable[bytes]) -> bytes:
     """The slot as it is stored."""
-    said = {"format": _FORMAT, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
+    format_ = _FORMAT if head.sealed is None else _SEALED_FORMAT
+    said = {"format": format_, "log": head.log, "slot": head.slot, "first": head.first, "count": head.count}
     said |= {"epoch": head.epoch, "led": head.led, "batch": head.batch, "at": head.at_ms}
     said |= {} if head.broker is None else {"broker": head.broker}
+    said |= {} if head.sealed is None else {"sealed": head.sealed}
     table = {name: [p.epoch, p.seq, p.slot, p.offset, p.client, p.base] for name, p in head.producers.items()}
     parts = [_dump({**said, "producers": table}).encode(), b"\n"]
     for record in records:
@@ -117,8 +123,8 @@ def decode_slot(data: bytes, path: str) -> Slot:
         raise MalformedObject(f"{path!r} is no slot of a log, or is torn, and is left as it is: look at its bytes")
     try:
         found = json.loads(line)
-        if found["format"] != _FORMAT:
-            known = f"this version knows {_FORMAT}: use a newer one"
+        if found["format"] not in (_FORMAT, _SEALED_FORMAT):
+            known = f"this version knows {_FORMAT} and {_SEALED_FORMAT}: use a newer one"
             raise MalformedObject(f"{path!r} has format {found['format']!r}, {known}")
         head = Head(
             log=str(found["log"]),
@@ -131,6 +137,7 @@ def decode_slot(data: bytes, path: str) -> Slot:
             at_ms=int(found["at"]),
             producers={str(name): _producer(stored) for name, stored in found["producers"].items()},
             broker=found.get("broker"),
+            sealed=str(found["sealed"]) if found["format"] == _SEALED_FORMAT else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, MalformedObject):

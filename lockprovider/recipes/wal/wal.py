@@ -6,8 +6,8 @@
 
 Promised. There is one order, without holes. An append that returns is in the log exactly once, at the position told,
 until the floor passes it; by (producer, seq) also where answers were lost, late or doubled, and the producer died and
-began again. After `lead()` nothing of an earlier epoch follows. A reader misses nothing, or gets `Trimmed`. No clock
-decides anything, nothing is listed, and nothing is ever removed.
+began again. After `lead()` nothing of an earlier epoch follows, after `seal()` nothing. A reader
+misses nothing, or gets `Trimmed`. No clock decides anything, nothing is listed, and nothing is ever removed.
 
 Not promised: an order among callers that append at once. That an append without a producer's number, whose outcome
 nobody knows, is there once if it is repeated.
@@ -31,7 +31,7 @@ from lockprovider.recipes.errors import CoordinationError
 from lockprovider.recipes.place import open_at, repr_at
 from lockprovider.recipes.values import check_name
 from lockprovider.recipes.wal.appender import Appender, Leader
-from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation
+from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation, Seal
 from lockprovider.recipes.wal.manifest import RETAIN, SLOTS, LogManifest
 from lockprovider.recipes.wal.objects import LogObjects, behind
 from lockprovider.recipes.wal.readers import LogReader, positions, trim
@@ -198,16 +198,38 @@ class Wal:
         >>> log.info().epoch, log.info().led
         (1, False)
         """
-        epoch = 0 if fence is None else whole(getattr(fence, "epoch", fence), "fence", least=1)
+        epoch = _epoch_of(fence)
         if producer is not None:
             self.appender(producer)  # for its checks
         led: int = self._batcher.do(Lead(epoch))
         return Leader(self._batcher, self._objects, self._writer, producer, client=self.world.new_id(), epoch=led)
 
+    def seal(self, successor: str | None = None, *, fence: Any = None) -> Position:
+        """End the log: it takes no more, from anybody, for good; what is there is kept, and readers learn the end.
+
+        `successor` is told to all who append or read later: the URL of the log that goes on, say. `fence` is that of
+        `lead`: while somebody leads only its epoch or a newer one seals. May be repeated. Where the log ends.
+
+        Raises:
+            Sealed: it was sealed before, with another successor.
+            Fenced: `fence` is over, or somebody leads.
+            LogFull: there is no slot for it.
+            NoLog, StoreError, OutcomeUnknown: it was not done, or nobody can tell; do it again.
+
+        >>> old = lockprovider.wal.create("memory://docs/orders-2025")
+        >>> str(old.seal("memory://docs/orders"))
+        '0:0'
+        >>> [(batch.sealed, batch.successor) for batch in old.follow()]  # it ends
+        [(True, 'memory://docs/orders')]
+        """
+        named = None if successor is None else check_name(successor, "successor")
+        end: Position = self._batcher.do(Seal(_epoch_of(fence), named))
+        return end
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, start: Start = "oldest") -> Iterator[LogBatch]:
-        """What is there from a position to the end, slot by slot.
+        """What is there from a position to the end, slot by slot; the end of a sealed log is a batch without records.
 
         Raises:
             Trimmed: it is not kept any more, or others have written over it before it was read.
@@ -221,7 +243,7 @@ class Wal:
     def follow(
         self, start: Start = "oldest", *, idle_s: float = 1.0, timeout: float | None = None
     ) -> Iterator[LogBatch]:
-        """The same, and then what comes, looked for each 50 ms to `idle_s`; ends if nothing came for `timeout` s.
+        """The same, and then what comes, looked for each 50 ms to `idle_s`; ends at the seal, or after `timeout` s.
 
         An idle look is a conditional GET.
 
@@ -326,9 +348,9 @@ class Wal:
         last = self._objects.last().head
         named = {name: one.seq for name, one in last.producers.items() if not name.startswith(UNNAMED)}
         there = positions(self._objects, manifest)
-        return LogInfo(
-            manifest.slots, manifest.retain, manifest.floor, behind(last), last.epoch, last.led, named, there
-        )
+        kept = (manifest.slots, manifest.retain, manifest.floor)
+        sealed = last.sealed is not None
+        return LogInfo(*kept, behind(last), last.epoch, last.led, named, there, sealed, last.sealed or "")
 
     def close(self, timeout: float | None = None) -> None:
         """Take nothing more, and return once what waits is written, or after so many seconds.
@@ -358,6 +380,10 @@ class Wal:
             if self._own is None:
                 self._own = self._appender(None)
             return self._own
+
+
+def _epoch_of(fence: Any) -> int:
+    return 0 if fence is None else whole(getattr(fence, "epoch", fence), "fence", least=1)
 
 
 _ALL: weakref.WeakSet[Wal] = weakref.WeakSet()

@@ -18,6 +18,7 @@ from lockprovider.recipes.wal.appending import (
     Appending,
     LogOperation,
     Need,
+    Seal,
 )
 from lockprovider.recipes.wal.handover import Handover, LogGiven, operations_of
 from lockprovider.recipes.wal.objects import LogObjects
@@ -181,13 +182,14 @@ def _numbered(operation: LogGiven) -> NumberOf | None:
 
 
 def _slots_of(operations: Sequence[LogGiven]) -> Iterator[list[LogGiven]]:
-    """As many to a slot as it takes."""
+    """As many to a slot as it takes; a seal has one of its own."""
     batch: list[LogGiven] = []
     size = 0
     for each in operations:
         one = own(each)
         more = len(one.data) if isinstance(one, Append) else 0
-        if batch and size + more > SLOT_BYTES:
+        alone = isinstance(one, Seal) or (bool(batch) and isinstance(own(batch[-1]), Seal))
+        if batch and (alone or size + more > SLOT_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(each)

@@ -178,6 +178,8 @@ LOGS: list[Case] = [
     (lambda m: m.log.appender("p").append_many([b"x"], first=-1), InvalidInput, ["first=-1"]),
     (lambda m: m.log.lead(fence="x"), InvalidInput, ["fence='x'"]),
     (lambda m: m.log.lead(producer=5), InvalidInput, ["producer=5"]),
+    (lambda m: m.log.seal(5), InvalidInput, ["successor=5"]),
+    (lambda m: m.log.seal(fence=-1), InvalidInput, ["fence=-1"]),
     (lambda m: m.log.read("x"), InvalidInput, ["start='x'", "oldest"]),
     (lambda m: m.log.read(True), InvalidInput, ["start=True"]),
     (lambda m: m.log.read(-1), InvalidInput, ["start=-1"]),

@@ -48,6 +48,7 @@ from lockprovider.wal import (
     NoLog,
     Overloaded,
     Position,
+    Sealed,
     SequenceGap,
     TooLarge,
     Trimmed,
@@ -692,7 +693,7 @@ def test_a_forked_child_is_a_client_of_its_own(tmp_path) -> None:
 
 
 def test_errors_can_be_pickled() -> None:
-    for error in (LogFull("no", "r"), Trimmed("no", 7), NoLog("no")):
+    for error in (LogFull("no", "r"), Sealed("no", "next"), Trimmed("no", 7), NoLog("no")):
         kept = pickle.loads(pickle.dumps(error))
         assert (str(kept), vars(kept)) == ("no", vars(error))
 
@@ -726,3 +727,118 @@ async def test_tasks_append_read_and_lead(store) -> None:
     made_log = await AsyncWal.create(url, slots=None)
     await made_log.append_many([b"a", b"b"])
     assert (await AsyncWal.open(url).info()).end.offset == 2
+
+
+# -- the seal ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 2, 64, None])
+def test_a_sealed_log_takes_no_more_and_readers_learn_that_it_is_the_end(store, slots) -> None:
+    log = made(store, slots)
+    numbered(log, "p", 1, 2)
+    other = Wal(Store(store.backend, store.root), PATH)
+    assert (end := log.seal("s3://bucket/next")) == log.end() == log.info().end == Position(2, 2)
+    for refused in (lambda: other.append(b"no"), other.lead, lambda: numbered(other, "q", 1)):
+        with pytest.raises(Sealed, match=r"sealed .* go on in s3://bucket/next") as caught:
+            refused()
+        assert caught.value.successor == "s3://bucket/next"
+    assert [one.again for one in numbered(other, "p", 2)] == [True]
+    *read, last = log.follow()  # ends by itself
+    assert (last.sealed, last.successor, last.records, last.end) == (True, "s3://bucket/next", [], end)
+    assert [batch.records for batch in read] == [[b"1"], [b"2"]][3 - min(slots or 3, 3) :]
+    assert [batch.sealed for batch in log.read(last.end)] == [True], "who has read it all finds the end again"
+    assert (log.info().sealed, log.info().successor) == (True, "s3://bucket/next")
+    assert log.seal() == other.seal("s3://bucket/next") == end
+    with pytest.raises(Sealed):
+        other.seal("s3://bucket/another")
+    assert log.trim(before=log.end()) == 2
+    assert [batch.sealed for batch in log.read()] == [True]
+
+
+def test_a_named_reader_commits_the_end_of_a_sealed_log(store) -> None:
+    log = made(store, 2, retain="readers")
+    reader = log.reader("r")
+    log.append(b"a")
+    log.seal()
+    for batch in reader.follow():
+        reader.commit(batch.end)
+    assert reader.position == log.end()
+    assert [(batch.sealed, batch.successor) for batch in log.reader("r").read()] == [(True, "")]
+
+
+def test_who_waits_for_records_is_told_of_the_seal(store) -> None:
+    log = made(store)
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.extend(one.sealed for one in log.follow("end", idle_s=0.05)))
+    waiting.start()
+    log.seal()
+    waiting.join(30)
+    assert found == [True]
+
+
+def test_only_a_leader_or_a_newer_one_seals_while_somebody_leads(store) -> None:
+    log = made(store)
+    other = Wal(Store(store.backend, store.root), PATH)
+    first, second = log.lead(), other.lead(fence=7)
+    for refused in (log.seal, lambda: log.seal(fence=first), lambda: log.seal(fence=6)):
+        with pytest.raises(Fenced) as caught:
+            refused()
+        assert caught.value.epoch >= 1
+    assert not log.info().sealed
+    second.append(b"a")
+    other.seal(fence=second)
+    with pytest.raises(Sealed):
+        second.append(b"b")
+    with pytest.raises(Fenced):
+        first.append(b"b")
+    second.resign()  # as its `with` does
+    assert (log.info().sealed, log.info().led, log.info().epoch) == (True, False, 7)
+
+
+def test_a_seal_has_a_slot_of_its_own_also_among_appends_of_one_batch(store) -> None:
+    log = made(store)
+    log.append(b"a")
+    later = [log.append_later(b"b"), log._batcher.submit(appending.Seal()), log.append_later(b"c")]
+    end = later[1].result()
+    assert log.end() == end
+    assert later[0].result().position.offset == 1
+    with pytest.raises(Sealed):
+        later[2].result()
+    assert records(log) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("faults", [*product(FAULTS, repeat=2)])
+def test_a_seal_whose_answer_is_lost_is_settled(store, faults) -> None:
+    made(store, 2)
+    log, _ = again(store, {"put": [Pass(), *faults]}, timeout=60)
+    log.append(b"a")
+    assert log.seal("next") == Position(1, 1)
+    other = Wal(store, PATH)
+    assert records(other) == [b"a"]
+    with pytest.raises(Sealed):
+        other.append(b"b")
+    assert log.seal("next") == other.end() == Position(1, 1)
+
+
+def test_a_full_log_has_no_slot_for_a_seal_and_older_versions_refuse_a_sealed_one(store) -> None:
+    log = made(store, 1, retain="readers")
+    reader = log.reader("r")
+    log.append(b"a")
+    with pytest.raises(LogFull):
+        log.seal()
+    for batch in reader.read():
+        reader.commit(batch.end)
+    log.seal()
+    head = json.loads(store.read(f"{PATH}/slots/00000000").data.partition(b"\n")[0])
+    assert (head["format"], head["sealed"]) == (2, "")
+
+
+async def test_tasks_seal(store) -> None:
+    made(store)
+    async with AsyncWal(store, PATH) as log:
+        await log.append(b"a")
+        end = await log.seal("next", fence=3)
+        assert [batch.sealed async for batch in log.follow()] == [False, True]
+        with pytest.raises(Sealed, match="next"):
+            await log.append(b"b")
+        assert end == await log.end()

@@ -18,6 +18,10 @@ from lockprovider.table import KeepActive, KeepCommits, Table
 from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.layout import METADATA_TABLE
+from lockprovider.table.services import compact_listing
+from lockprovider.table.services.compact_listing import MOST_LOGS
+from lockprovider.table.state.metadata_table import own_timeline
+from lockprovider.table.timeline.metadata_listing import compacted_at
 from lockprovider.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -80,6 +84,43 @@ def test_they_read_what_we_write_and_write_on_without_a_setting(hudi: HudiSpark,
     assert [e for e in table.store.list(f"{METADATA_TABLE}/files/") if e.path.endswith(".hfile")][1:], "none compacted"
 
 
+def test_they_go_on_after_our_compaction_of_it_and_after_one_that_died(
+    hudi: HudiSpark, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for turn in range(MOST_LOGS + 1):
+        upsert(table, (1, "a", turn), (3 + turn % 2, "c", turn))
+    compacted = compacted_at(own_timeline(table.store))
+    assert compacted
+    found = {(1, "a", 10), (2, "b", 2), (3, "c", 10), (4, "c", 9)}
+    assert same(hudi, table) == found
+    hudi.write(table.url, DDL, [(2, "b", 20)], NOTHING)
+    found = found - {(2, "b", 2)} | {(2, "b", 20)}
+    assert same(hudi, table) == found
+    publish = Lease.publish
+
+    def dies(lease: Lease, path: str, data: bytes) -> None:
+        if path.endswith(".commit"):
+            raise Died
+        publish(lease, path, data)
+
+    monkeypatch.setattr(Lease, "publish", dies)
+    with table.lock.acquire() as lease, pytest.raises(Died):
+        compact_listing.compact(table, lease, own_timeline(table.store))
+    monkeypatch.undo()
+    assert same(hudi, table) == found
+    for turn in range(4):
+        hudi.write(table.url, DDL, [(1, "a", 100 + turn)], SOON)
+    assert compacted_at(own_timeline(table.store)) > compacted
+    found = found - {(1, "a", 10)} | {(1, "a", 103)}
+    assert same(hudi, table) == found
+    upsert(table, (5, "b", 5))
+    assert same(hudi, table) == found | {(5, "b", 5)}
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
 def test_they_go_on_after_our_cleans(hudi: HudiSpark, table: Table) -> None:
     for turn in range(3):
         upsert(table, (1, "a", turn))
@@ -125,10 +166,6 @@ def test_they_go_on_after_our_clustering_archival_and_restore_without_a_setting_
     assert ours.config().named_metadata == ()
     hudi.write(table.url, DDL, [(1, "a", 7)], NOTHING)
     assert content(ours) == theirs(hudi, ours) == all_rows - {(2, "b", 3), (1, "a", 1)} | {(2, "b", 4), (1, "a", 7)}
-
-
-class Died(BaseException):
-    """The process is gone."""
 
 
 @pytest.mark.parametrize("done", [0, 1], ids=["pending there", "completed there, pending here"])

@@ -1,5 +1,7 @@
 """Compaction and clustering by themselves: what a writer whose settings say so does after its commits.
 
+The metadata table that a writer keeps is compacted whatever its settings say.
+
 Counted is what has completed since the last plan, whoever made it. The commit stands whatever comes of them: one that
 fails is told to the watcher and, as a warning, to the log. A plan that could not be run now is run after a later
 commit, or by anybody, and the doctor names it until then.
@@ -19,6 +21,7 @@ from lockprovider.table.errors import TableError, UnsupportedTable
 from lockprovider.table.format.instant import Action
 from lockprovider.table.rewrite.clustering import cluster_table
 from lockprovider.table.rewrite.compaction import compact_table
+from lockprovider.table.services import compact_listing
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 def run_due(table: TableContext) -> None:
     """Run what is due. A table with nothing to compact, or that cannot be clustered, is left alone."""
     compaction, clustering = table.settings.compaction, table.settings.clustering
+    with _told(table, "compaction of the metadata table"):
+        compact_listing.compact_if_due(table)
     if compaction is not None:
         with _told(table, "compaction"):
             if _commits_since(table.listed_timeline(), Action.COMPACTION) >= compaction.commits:

@@ -7,8 +7,8 @@
 A reader passes over what is pending in either. A writer that dies before the decision leaves what a JVM writer leaves;
 the rollback of its instant, ours or theirs, takes that back, too.
 
-Promised: what is completed in the table by a writer that uses this is listed. NOT promised: a compaction, which JVM
-writers make at their start; without one a reader reads a log file for each commit.
+Promised: what is completed in the table by a writer that uses this is listed. NOT promised: a compaction; see
+`compact_listing`.
 
 Source: Hudi `HoodieBackedTableMetadataWriter`, `BaseHoodieWriteClient.commitStats`.
 """
@@ -27,6 +27,7 @@ from lockprovider.table.format.layout import METADATA_TABLE
 from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE, ListingCommit
 from lockprovider.table.state.metadata_table import own_timeline
 from lockprovider.table.state.parallel import at_once
+from lockprovider.table.timeline.metadata_listing import uncompacted
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def begin_listing(
     if again or log is None or table.memory.listing_seen != log.name:
         own = own_timeline(table.store)
         table.memory.listing_seen = "" if log is None else log.name
+        table.memory.listing_logs = uncompacted(own)
+    table.memory.listing_logs += 1
     latest = "" if own is None else own.latest_time  # what came since in this log is older than `now`
     completion = now.next_time(now_ms, max(commit.begin, latest))
     former = () if own is None else tuple(instant for instant in own.instants if instant.begin == commit.begin)

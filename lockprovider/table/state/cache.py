@@ -53,6 +53,7 @@ class Memory:
         self.is_there = ""  # a decided publish that was seen there, and all before it
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
         self.listing_seen = ""  # the log in which the metadata table's timeline was listed: since then it is ours alone
+        self.listing_logs = 0  # its commits since it was compacted, of others those that were seen then
         self._seen: KnownView | None = None
         self._raw: dict[str, bytes] = {}
         self._metadata: dict[str, CommitMetadata] = {}

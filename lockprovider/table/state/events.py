@@ -21,6 +21,7 @@ EventKind = Literal[
     "compaction_scheduled",  # which log files are to be merged is on the timeline
     "compaction_unscheduled",  # it is not any more
     "compacted",  # they are merged
+    "listing_compacted",  # the log files of the metadata table are merged
     "clustering_scheduled",  # which small files are to be joined is on the timeline
     "clustering_unscheduled",  # it is not any more
     "clustered",  # they are joined

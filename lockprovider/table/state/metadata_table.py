@@ -10,13 +10,12 @@ Source: Hudi `HoodieBackedTableMetadata`, `HoodieMergedLogRecordReader`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from fsspec_cas import Entry, ObjectNotFound, Store
 from lockprovider.table.errors import HistoryGone, UnsupportedTable
 from lockprovider.table.format.data_files import hfile_at
-from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import METADATA_TABLE
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, decode_blocks, effective
 from lockprovider.table.format.log_content import decode_deletes
@@ -30,7 +29,7 @@ from lockprovider.table.format.metadata_table.files_records import (
 from lockprovider.table.format.metadata_table.hfile import decode_hfile
 from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE
 from lockprovider.table.state.parallel import at_once
-from lockprovider.table.timeline.metadata_listing import is_valid
+from lockprovider.table.timeline.metadata_listing import compacted_at, is_valid
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, snapshot_of
 
@@ -50,14 +49,29 @@ def listed_files(store: Store, timeline: Timeline, must_have: Iterable[str] = ()
     own = own_timeline(store)
     if missing := {*must_have} - {instant.begin for instant in own.instants if instant.is_completed}:
         raise HistoryGone(f"the metadata table has no commit {min(missing)} on its timeline; list the files")
+    slices = own_slices(store, own)
+    if not slices:
+        root = f"{METADATA_TABLE}/"
+        raise HistoryGone(f"there is no listing of the files below {root}: the metadata table was removed; look again")
+    return merged_listing(store, slices, is_valid(timeline, own))
+
+
+def own_slices(store: Store, own: Timeline) -> tuple[FileSlice, ...]:
+    """The file slices of its partition `files` now, as of `own`; their paths are relative to the metadata table."""
     root = f"{METADATA_TABLE}/"
     found = (Entry(e.path.removeprefix(root), e.size, e.modified_ms) for e in store.list(f"{root}{LISTING}/"))
-    slices = snapshot_of(own, found, file_at=hfile_at).slices
-    if not slices:
-        raise HistoryGone(f"there is no listing of the files below {root}: the metadata table was removed; look again")
+    return snapshot_of(own, found, file_at=hfile_at).slices
+
+
+def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[str], bool]) -> FileListing:
+    """What these come to, by their blocks of `valid` instants.
+
+    Raises:
+        HistoryGone, Corrupt, UnsupportedTable: as `listed_files` does.
+    """
+    slices, root = tuple(slices), f"{METADATA_TABLE}/"
     paths = [path for one in slices for path in one.paths]
     contents = dict(zip(paths, at_once(store, [partial(_read, store, root + path) for path in paths]), strict=True))
-    valid = is_valid(timeline, own)
 
     def records(one: FileSlice) -> Iterator[FilesRecord]:
         if one.path:
@@ -76,8 +90,7 @@ def own_timeline(store: Store) -> Timeline:
 
 def last_compaction(store: Store) -> str:
     """When it was compacted last; empty if it never was."""
-    done = (i for i in own_timeline(store).instants if i.is_completed and i.action is Action.COMMIT)
-    return max((instant.begin for instant in done), default="")
+    return compacted_at(own_timeline(store))
 
 
 def _of_blocks(blocks: Iterable[tuple[LogBlock, str]]) -> Iterator[FilesRecord]:

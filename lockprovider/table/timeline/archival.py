@@ -158,7 +158,7 @@ def _barriers(facts: ArchivalFacts) -> Iterable[tuple[str, str]]:
         yield min(kept), f"{min(kept)} has a savepoint: delete it when nobody is going to restore to it"
     if facts.listed is not None:
         said = f"was compacted at {facts.listed}" if facts.listed else "was never compacted"
-        yield facts.listed, f"the metadata table {said}: JVM Hudi's writers do that at their start, or retire it"
+        yield facts.listed, f"the metadata table {said}: writers do that every ten commits; or retire it"
     for begin in now.unfinished[:1]:
         yield _before(now, begin), f"write {begin} is pending: wait for it, or roll it back"
     if facts.victims:

@@ -29,6 +29,18 @@ def is_valid(timeline: Timeline, own: Timeline) -> Callable[[str], bool]:
     return lambda begin: begin in valid or begin.startswith(_FIRST)
 
 
+def compacted_at(own: Timeline) -> str:
+    """When the metadata table was compacted last; empty if it never was."""
+    return max((i.begin for i in own.writes if i.action is Action.COMMIT), default="")
+
+
+def uncompacted(own: Timeline) -> int:
+    """How many commits the metadata table has had since then: each is a log file that its readers read."""
+    last = compacted_at(own)
+    since = (i for i in own.writes if (i.completion or "") > last and i.action is Action.DELTACOMMIT)
+    return sum(not i.begin.startswith(_FIRST) for i in since)
+
+
 @dataclass(frozen=True, slots=True)
 class ListingDifferences:
     """Paths of base and log files.

@@ -130,6 +130,26 @@ def test_what_is_written_has_the_blocks_of_the_jvm_but_for_how_well_they_are_com
     assert abs(len(ours) - len(FILES[path])) < 50
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if path.endswith(".hfile") and "/files/" in path])
+def test_a_base_file_has_the_blocks_of_the_jvm(path: str) -> None:
+    theirs = decode_hfile(FILES[path], path)
+    made_ms = struct.unpack(">q", theirs.info["hfile.CREATE_TIME_TS"])[0]
+    (_, bloom), *_ = (block for block in blocks_of(FILES[path]) if block[0] == b"METABLKc")
+    ours = encode_hfile(dict(theirs.entries), theirs.info["schema"].decode(), made_ms, bloom.decode())
+    assert decode_hfile(ours, path) == theirs
+    (*most, index, meta, info), (*most_of_theirs, their_index, their_meta, their_info) = map(
+        blocks_of, (ours, FILES[path])
+    )
+    assert (*most, info) == (*most_of_theirs, their_info)
+    assert index[1][:8] + index[1][12:] == their_index[1][:8] + their_index[1][12:], "but for the size of the block"
+    assert meta[1][12:] == their_meta[1][12:], "but for where the filter is, and its size"
+    assert struct.unpack_from(">qi", meta[1]) == (len_of(ours, 1), len_of(ours, 2) - len_of(ours, 1))
+    assert trailer_of(ours)[2] == len_of(ours, 2)
+    assert {k: v for k, v in trailer_of(ours).items() if k > 2} == {
+        k: v for k, v in trailer_of(FILES[path]).items() if k > 2
+    }
+
+
 def len_of(data: bytes, blocks: int) -> int:
     """The bytes of the first blocks."""
     at = 0

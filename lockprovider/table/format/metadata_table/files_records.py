@@ -125,6 +125,16 @@ def removed_files(names: Mapping[str, Iterable[str]]) -> tuple[FilesRecord, ...]
     return tuple(FilesRecord(_key(partition), files) for partition, files in gone.items() if files)
 
 
+def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
+    """The records that come to this listing alone: those of a base file."""
+    everything = {_key(partition): ListedFile(0, is_deleted=False) for partition in sorted(listing.partitions)}
+    partitions = (
+        FilesRecord(_key(partition), {name: ListedFile(size, is_deleted=False) for name, size in files.items()})
+        for partition, files in listing.files.items()
+    )
+    return (FilesRecord(ALL_PARTITIONS, everything), *partitions)
+
+
 def encode_files(records: Iterable[FilesRecord]) -> dict[bytes, bytes]:
     """The entries of an HFile with these records, of `metadata_schema()`; each key once."""
     parsed = _parsed(metadata_schema())

@@ -3,6 +3,7 @@
     block     magic (8) | int32 size on disk | int32 size | int64 offset of the block before | byte kind of checksum
               | int32 16384 | int32 33 + size on disk without checksums | payload | checksums
     DATABLK*  entries: int32 key length + 12 | int32 value length | int16 key length | key | 10 bytes | value | 00
+    METABLKc  a Bloom filter of the keys, in base files
     FILEINF2  "PBUF" | varint length | 1: {1: name, 2: value}, ...
     trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | 00 00 00 03
 
@@ -11,7 +12,7 @@ order, so that no index is needed.
 
 Promised: the entries in their order, all of them; and what is written has the data, the file info and the indexes that
 JVM Hudi's writer gives the same entries, compressed by another GZIP. NOT promised: to look for one key without the
-others; to write base files (they have a Bloom filter), or more than one block of data.
+others; to write more than one block of data.
 
 Source: Hudi `hudi-io` `HFileReaderImpl`, `HFileWriterImpl`, `HFileTrailer`; HBase `HFileBlock`, `FixedFileTrailer`.
 """
@@ -25,10 +26,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lockprovider.table.errors import Corrupt, UnsupportedTable
+from lockprovider.table.format.bloom import TYPE_CODE
 
 _TRAILER_BYTES = 4096
 _VERSION = b"\x00\x00\x00\x03"
-_TRAILER, _DATA, _INDEX, _INFO = b'TRABLK"$', b"DATABLK*", b"IDXROOT2", b"FILEINF2"
+_TRAILER, _DATA, _META, _INDEX, _INFO = b'TRABLK"$', b"DATABLK*", b"METABLKc", b"IDXROOT2", b"FILEINF2"
+_BLOOM = b"bloomFilter"
 _HEAD = struct.Struct(">8siiqBii")
 _ENTRY = struct.Struct(">iih")
 _AROUND_KEY = 12  # of the length of a key: its own length, no column family, a time, a kind
@@ -202,8 +205,10 @@ def _number(value: int) -> bytes:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int) -> bytes:
+def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int, bloom: str = "") -> bytes:
     """An HFile of these entries, whose values are of this schema; equal arguments give equal bytes.
+
+    `bloom`: as a base file, with this Bloom filter of its keys (see `bloom`).
 
     Raises:
         ValueError: there are no entries, or a key is longer than 32,767 bytes.
@@ -212,14 +217,21 @@ def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int)
     if not keys or max(map(len, keys)) >= 1 << 15:
         raise ValueError(f"an HFile of {len(keys)} entries, or with a key of more than 32,767 bytes")
     data = b"".join(_entry(key, entries[key]) for key in keys)
-    index_at = len(data_block := _packed(_DATA, data))
-    index = struct.pack(">qi", 0, index_at) + _hadoop_number(len(keys[0]) + 2) + _with_length(keys[0])
-    before_info = b"".join((data_block, _packed(_INDEX, index), _packed(_INDEX, b"")))
+    meta_at = len(data_block := _packed(_DATA, data))
+    index = struct.pack(">qi", 0, meta_at) + _hadoop_number(len(keys[0]) + 2) + _with_length(keys[0])
+    meta_block, meta_index = _packed(_META, bloom.encode()) if bloom else b"", b""
+    if bloom:
+        meta_index = struct.pack(">qi", meta_at, len(meta_block)) + _hadoop_number(len(_BLOOM)) + _BLOOM
+    index_at = meta_at + len(meta_block)
+    before_info = b"".join((data_block, meta_block, _packed(_INDEX, index), _packed(_INDEX, meta_index)))
     info = {
         "schema": schema_json.encode(),
+        **({"bloomFilterTypeCode": TYPE_CODE.encode()} if bloom else {}),
         "hfile.LASTKEY": _with_length(keys[-1]),
         "hfile.AVG_VALUE_LEN": struct.pack(">i", sum(map(len, entries.values())) // len(keys)),
+        **({"minRecordKey": keys[0]} if bloom else {}),
         "hfile.AVG_KEY_LEN": struct.pack(">i", sum(map(len, keys)) // len(keys)),
+        **({"maxRecordKey": keys[-1]} if bloom else {}),
         _WITH_TIMES: struct.pack(">i", 1),
         "MAX_MEMSTORE_TS_KEY": struct.pack(">q", 0),
         "hfile.CREATE_TIME_TS": struct.pack(">q", made_ms),
@@ -230,7 +242,7 @@ def encode_hfile(entries: Mapping[bytes, bytes], schema_json: str, made_ms: int)
         _Trailer.INDEX_AT: index_at,
         _Trailer.DATA_BYTES: len(data),
         _Trailer.DATA_BLOCKS: 1,
-        _Trailer.META_BLOCKS: 0,
+        _Trailer.META_BLOCKS: int(bool(bloom)),
         _Trailer.ENTRIES: len(keys),
         _Trailer.LEVELS: 1,
         _Trailer.FIRST_DATA: 0,

@@ -1,0 +1,115 @@
+"""The metadata table's listing, compacted: without that its readers read one log file more with each commit.
+
+JVM writers do it at their start, ours after a commit, when there were ten since the last. All of it is under the table
+lock, which keeps all others from the metadata table:
+
+    take back   what one who died has left of a compaction: nothing is read of it before it is completed
+    plan        `.compaction.requested`, a fenced publish: no log file is completed before its time from here on
+    write       `.inflight`, and the base file with all that the latest slice lists
+    complete    `.commit`, a fenced publish, by which readers begin with the base file
+    remove      the files of slices before the last few; readers that are still at one list the folders
+
+A commit that is completed there and pending in the table counts for no reader yet. While there is one nothing is
+compacted, for its log file would be passed over for good.
+
+NOT promised: to archive the metadata table's timeline, which a JVM writer does at its start: it grows by three small
+files with each commit.
+
+Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `compactIfNecessary`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lockprovider.table.format.data_files import BaseFile, LogFile, hfile_at
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.layout import METADATA_TABLE, heartbeat_path
+from lockprovider.table.format.metadata_table.files_records import LISTING
+from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE
+from lockprovider.table.format.metadata_table.listing_compaction import ListingCompaction
+from lockprovider.table.services import plans
+from lockprovider.table.state.metadata_table import merged_listing, own_slices, own_timeline
+from lockprovider.table.timeline.compaction_plan import compaction_plan
+from lockprovider.table.timeline.metadata_listing import is_valid, uncompacted
+from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import Snapshot
+
+if TYPE_CHECKING:
+    from lockprovider import Lease
+    from lockprovider.table.state.context import TableContext
+
+MOST_LOGS = 10  # as `hoodie.metadata.compact.max.delta.commits` is by default
+_KEPT_SLICES = 3
+
+
+def compact_if_due(table: TableContext) -> None:
+    """Compact, if this process has seen as many commits there as make it worth while.
+
+    Raises:
+        HistoryGone, Corrupt, UnsupportedTable: the metadata table cannot be read.
+        NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
+    """
+    if table.memory.listing_logs < MOST_LOGS:
+        return
+    with table.lock.acquire() as lease:
+        own = own_timeline(table.store)
+        table.memory.listing_logs = uncompacted(own)  # others may have done it
+        if table.memory.listing_logs >= MOST_LOGS and table.config().named_metadata == (LISTING,):
+            compact(table, lease, own)
+
+
+def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
+    """The same now, under the lock, with `own` as it is now: its begin time; None if it cannot be now."""
+    now = table.listed_timeline()
+    for begin in own.pending(Action.COMPACTION):
+        own = _taken_back(table, begin, own)
+    slices = own_slices(table.store, own)
+    valid = is_valid(now, own)
+    if len(slices) != 1 or not all(valid(log.file.begin) for log in slices[0].logs):
+        return None
+    both = Timeline((*now.instants, *own.instants))
+    begin = plans.claim_time(table, both)
+    try:
+        for planned in compaction_plan(Snapshot(own, slices), begin, ()):
+            done = ListingCompaction.of(begin, planned, merged_listing(table.store, slices, valid))
+            lease.publish(done.requested_path, done.plan)
+            for path, data in ((done.inflight_path, b""), (done.base_path, done.base)):
+                table.store.put_if_absent(path, data, create_once=True).unwrap()
+            lease.publish(done.completed_path(both.next_time(table.world.now_ms(), begin)), done.completed)
+    finally:
+        table.store.delete(heartbeat_path(begin))
+    table.memory.listing_logs = 0
+    table.tell("listing_compacted", begin, log_files=len(slices[0].logs))
+    _remove_old(table, own)
+    return begin
+
+
+def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
+    """Of one who died; the timeline without it. The plan goes last, as others find the rest by it."""
+    for path, found in _files(table):
+        if isinstance(found, BaseFile) and found.begin == begin:
+            table.store.delete(path)
+    states = [i for i in own.instants if i.begin == begin and i.action is Action.COMPACTION]
+    for instant in sorted(states, key=lambda i: i.file_name):  # inflight first
+        table.store.delete(OWN_TIMELINE + instant.file_name)
+    return own.without(states)
+
+
+def _remove_old(table: TableContext, own: Timeline) -> None:
+    """A log file that was completed late goes with the slice that it belongs to."""
+    files = list(_files(table))
+    first = sorted(found.begin for _, found in files if isinstance(found, BaseFile))[-_KEPT_SLICES:][0]
+    for path, found in files:
+        since = found.begin if isinstance(found, BaseFile) else own.completions.get(found.begin, first)
+        if since < first:
+            table.store.delete(path)
+
+
+def _files(table: TableContext) -> Iterator[tuple[str, BaseFile | LogFile]]:
+    root = f"{METADATA_TABLE}/"
+    for entry in table.store.list(f"{root}{LISTING}/"):
+        at = hfile_at(entry.path.removeprefix(root))
+        if at is not None:
+            yield entry.path, at[1]

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore, check_backend
-from fsspec_cas.backends import Backend, backend_for, place_of, split_url
+from fsspec_cas.backends import Backend, backend_for, is_remote, place_of, split_url
 from fsspec_cas.bridge.background import done, submit
 from fsspec_cas.bridge.drive import Inline, OnLoop
 from fsspec_cas.bridge.twin import sync
@@ -137,13 +137,22 @@ class Store:
         >>> reading.result().data
         b'1'
         """
-        if self.backend.blocking:
+        if not self.is_remote:
             return done(call)
         pool = ThreadPoolExecutor(1, "in_background")
         try:
             return submit(pool, call)
         finally:
             pool.shutdown(wait=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether requests wait for a network, so that it is worth while to have several under way.
+
+        >>> store.is_remote
+        False
+        """
+        return is_remote(self.backend)
 
     @property
     def backend(self) -> Backend:

@@ -232,6 +232,7 @@ def test_what_stands_below_knows_nothing_of_the_packages_above() -> None:
 # What one package knows of the inside of another below it, and why; all else goes by the other's public names.
 INNER = {
     "fsspec_cas.command": "commands of both packages end, complain and take storage options alike",
+    "fsspec_cas.backends": "large files of a table are read through the filesystem that its store is opened on",
     "fsspec_cas.bridge.background": "threads that cannot be started any more at the end of the interpreter",
     "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
     "fsspec_cas.outcome": "a write of a state that is settled later is told as one of the store's",

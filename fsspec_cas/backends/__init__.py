@@ -10,6 +10,7 @@ import hashlib
 import os
 import weakref
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from fsspec_cas.backends.options import check_options
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
-from fsspec_cas.errors import InvalidUrl, NotSupported
+from fsspec_cas.errors import InvalidInput, InvalidUrl, NotSupported
 from fsspec_cas.naming import check_url
 from fsspec_cas.version import Condition, Version
 
@@ -33,6 +34,7 @@ __all__ = [
     "Uploads",
     "attributes_of",
     "backend_for",
+    "is_remote",
     "off_thread",
     "place_of",
     "split_url",
@@ -54,6 +56,8 @@ _BACKENDS = {
     "abfss": ("azure", "AzureBackend", "azure"),
 }
 # Names that Hadoop users know -> what fsspec calls the same store.
+_THREADS = 64  # that wait for a network; asyncio's own are as few as the machine has cores
+_OBSTORE = "obstore"
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 
 
@@ -74,15 +78,27 @@ def split_url(
         plain = f"{_HADOOP_NAMES.get(protocol, protocol)}://{rest}"
     from fsspec.core import url_to_fs  # noqa: PLC0415 - a third of our import, wanted only here
 
+    options = {**(storage_options or {}), **(more or {})}
+    client = options.pop("client", None)
     try:
-        fs, path = url_to_fs(plain, **{**(storage_options or {}), **(more or {})})
+        fs, path = url_to_fs(plain, **options) if client is None else _through(client, plain, options)
     except ImportError as error:
-        raise _missing_extra(protocol) from error
+        raise _missing_extra(protocol if client is None else client) from error
     except (ValueError, TypeError) as error:
         raise InvalidUrl(f"{url!r} cannot be opened: {error}") from error
     if not path.strip("/"):
         raise InvalidUrl(f"{url!r} names no bucket or folder: write e.g. s3://bucket/folder")
     return fs, path.rstrip("/")
+
+
+def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """The same with another client library than fsspec's own for this protocol."""
+    if client != _OBSTORE:
+        raise InvalidInput(f"client={client!r} is none: give client='obstore', or leave it out")
+    if not url.startswith("s3://"):
+        raise NotSupported(f"obstore serves s3:// here, and {url!r} is none: leave client='obstore' out")
+    kind = import_module("fsspec_cas.backends.obstore").S3OverObstore
+    return kind(**options), kind._strip_protocol(url)  # noqa: SLF001 - fsspec's own calls it so
 
 
 def backend_for(fs: Any) -> Backend:
@@ -95,6 +111,9 @@ def backend_for(fs: Any) -> Backend:
     own: Backend | None = vars(fs).get("cas_backend")  # the filesystem `cas` has one already
     if own is not None:
         return own
+    if any(kind.__module__ == "obstore.fsspec" for kind in type(fs).__mro__):
+        served: Backend = import_module("fsspec_cas.backends.obstore").ObstoreBackend(fs)
+        return served
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
     for protocol in protocols:
         if protocol in _BACKENDS:
@@ -112,8 +131,9 @@ def _unserved(protocol: str, what: str) -> NotSupported:
 
 
 def _missing_extra(protocol: str) -> NotSupported:
-    extra = _BACKENDS[_HADOOP_NAMES.get(protocol, protocol)][2]
-    return NotSupported(f"{protocol}:// needs another package: pip install 'fsspec-cas[{extra}]'")
+    extra = _OBSTORE if protocol == _OBSTORE else _BACKENDS[_HADOOP_NAMES.get(protocol, protocol)][2]
+    what = "client='obstore'" if protocol == _OBSTORE else f"{protocol}://"
+    return NotSupported(f"{what} needs another package: pip install 'fsspec-cas[{extra}]'")
 
 
 def place_of(backend: Backend) -> object:
@@ -127,6 +147,11 @@ def place_of(backend: Backend) -> object:
     return type(fs), hashlib.blake2b(options.encode(), digest_size=16).hexdigest()  # they may hold a key and a secret
 
 
+def is_remote(backend: Backend) -> bool:
+    """Whether its requests wait for a network, so that it is worth while to have several under way."""
+    return bool(getattr(backend, "remote", not backend.blocking))
+
+
 def off_thread(backend: Backend) -> Backend:
     """For async callers: run a blocking backend's calls in threads, so that the event loop never waits for a disk."""
     return _OffThread(backend) if backend.blocking else backend
@@ -138,6 +163,7 @@ class _OffThread:
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self._inline = Inline(Machine())
+        self._threads = ThreadPoolExecutor(_THREADS, "fsspec_cas") if is_remote(inner) else None
 
     @property
     def name(self) -> str:
@@ -190,7 +216,7 @@ class _OffThread:
         await self._inner.close()
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.to_thread(self._inline.run, coroutine)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._inline.run, coroutine)
 
 
 class _UploadsOffThread:

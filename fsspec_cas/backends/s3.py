@@ -29,23 +29,29 @@ from fsspec_cas.answer import (
     Applied,
     Denied,
     ListAnswer,
-    Missing,
     NoAnswer,
     NotNow,
     ReadAnswer,
     Seen,
-    Unchanged,
     WriteAnswer,
 )
 from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
+from fsspec_cas.backends.s3_answers import (
+    THROTTLE_STATUS,
+    answer_of,
+    create_refusal,
+    page_of,
+    read_refusal,
+    version_of,
+    write_refusal,
+)
 from fsspec_cas.backends.s3_client import S3_RULES, Connection, Settings, connect, key_of
-from fsspec_cas.backends.s3_listing import page_of, version_of
 from fsspec_cas.backends.s3_uploads import S3Uploads
 from fsspec_cas.backends.wire import PerLoop, Trip, epoch_ms, http_date_ms, no_refusal, retry_after_s, within
 from fsspec_cas.capability import Capabilities
-from fsspec_cas.errors import AccessDenied, BucketNotFound, CasError, InvalidInput, NotSupported, StoreError
+from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, NotSupported, StoreError
 from fsspec_cas.version import Absent, Condition, Version
 
 A = TypeVar("A")
@@ -69,11 +75,6 @@ _CONNECT_ERRORS = (
 # Of a service that gives credentials, or of the one that is asked: a timeout, a connection, a body that stops half way.
 _PASSING = (asyncio.TimeoutError, *_UNREACHED, HTTPClientError, aiohttp.ClientError)
 _FAILURES = (asyncio.TimeoutError, ClientError, BotoCoreError, aiohttp.ClientError, OSError)
-_DENIED_STATUS = (401, 403)
-_DENIED_CODES = ("AccessDenied", "ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired")
-# 409 means "somebody is writing this key just now": not applied, and not the same as 412.
-_CONFLICT_CODES = ("ConditionalRequestConflict", "OperationAborted", "ConcurrentModification")
-_THROTTLE_STATUS = 429
 
 
 class S3Backend:
@@ -129,7 +130,7 @@ class S3Backend:
             return Applied(version_of(answer.get("ETag")))
 
         def refusal(status: int, code: str) -> Denied | None:
-            false = (_create_refusal if creating else _write_refusal)(status, code)
+            false = (create_refusal if creating else write_refusal)(status, code)
             return Denied(dialect) if false else None
 
         return await self._ask(path, send, refusal, timeout_s)
@@ -142,7 +143,7 @@ class S3Backend:
                 path, await client.head_object(**key_of(path), **self._settings.known_to(client, "HeadObject")), None
             )
 
-        return await self._ask(path, send, _read_refusal, timeout_s)
+        return await self._ask(path, send, read_refusal, timeout_s)
 
     async def get(self, path: str, unless: Version | None, *, timeout_s: float) -> ReadAnswer:
         """GetObject, with If-None-Match for a reader that has a version already."""
@@ -155,7 +156,7 @@ class S3Backend:
             async with answer["Body"] as body:
                 return _seen(path, answer, await body.read())
 
-        return await self._ask(path, send, _read_refusal, timeout_s)
+        return await self._ask(path, send, read_refusal, timeout_s)
 
     async def delete(self, path: str, condition: Version | None, *, timeout_s: float) -> WriteAnswer:
         """DeleteObject, with If-Match where there is a condition."""
@@ -165,7 +166,7 @@ class S3Backend:
             await client.delete_object(**key_of(path), **if_header, **self._settings.known_to(client, "DeleteObject"))
             return Applied(None)
 
-        return await self._ask(path, send, _write_refusal, timeout_s)
+        return await self._ask(path, send, write_refusal, timeout_s)
 
     async def delete_batch(self, paths: Sequence[str], *, timeout_s: float) -> WriteAnswer:
         """DeleteObjects; all of one bucket.
@@ -257,7 +258,8 @@ class S3Backend:
             if isinstance(error, asyncio.TimeoutError):
                 return NoAnswer(f"no answer within {timeout_s:.3g} s")
             if isinstance(error, ClientError):
-                return _translate(error, path, refusal)
+                later_s = retry_after_s(_headers(error.response).get("retry-after"))
+                return answer_of(*_status(error), path, refusal, later_s)
             if isinstance(error, _UNREACHED):
                 return _without_connection(error)
             if isinstance(error, _FAILURES):
@@ -270,7 +272,7 @@ def _unsent(error: Exception, path: str) -> NotNow:
     if isinstance(error, ParamValidationError):
         raise InvalidInput(f"S3 does not accept {path!r}: {error}", path=path) from error
     status, code = _status(error) if isinstance(error, ClientError) else (0, "")
-    if isinstance(error, _PASSING) or status >= 500 or status == _THROTTLE_STATUS or "Throttl" in code:
+    if isinstance(error, _PASSING) or status >= 500 or status == THROTTLE_STATUS or "Throttl" in code:
         return NotNow(f"no credentials, and nothing was sent: {type(error).__name__}: {error}")
     what = f"no usable S3 credentials for {path!r}, nothing was sent: {error}"
     raise AccessDenied(f"{what}; check key, profile, role and token", path=path) from error
@@ -305,47 +307,6 @@ def _seen(path: str, answer: dict[str, Any], data: bytes | None) -> Seen:
         answer.get("ContentType"),
         {name: value for name, value in answer.get("Metadata", {}).items() if name != WRITE_ID_KEY},
     )
-
-
-def _write_refusal(status: int, code: str) -> Denied | None:
-    # 404 NoSuchKey: AWS's answer to If-Match on a missing key. 304: old MinIO's answer to a failed condition.
-    false = status in (304, 412) or (status == 404 and code != "NoSuchBucket")
-    return Denied() if false else None
-
-
-def _create_refusal(status: int, code: str) -> Denied | None:
-    del code
-    return Denied() if status in (304, 412) else None  # 404 speaks of the bucket
-
-
-def _read_refusal(status: int, code: str) -> Missing | Unchanged | None:
-    if status == 304:
-        return Unchanged()
-    return Missing() if status == 404 and code != "NoSuchBucket" else None
-
-
-def _translate(error: ClientError, path: str, refusal: Callable[[int, str], A | None]) -> A | NotNow | NoAnswer:
-    status, code = _status(error)
-    why = f"{status} {code}"
-    later_s = retry_after_s(_headers(error.response).get("retry-after"))
-    answer = refusal(status, code)
-    if answer is not None:
-        return answer
-    if status == 409 and code in _CONFLICT_CODES:
-        return NotNow(why)
-    if status == _THROTTLE_STATUS:
-        return NotNow(why, later_s)
-    if status == 501 or code == "NotImplemented":
-        raise NotSupported(f"the store at {path!r} does not implement conditional requests ({why})", path=path)
-    if status in _DENIED_STATUS or code in _DENIED_CODES:
-        raise AccessDenied(f"S3 refused access to {path!r}: {why}; check key, secret and policy", path=path)
-    if status == 404:
-        bucket = path.partition("/")[0]
-        also = "" if code == "NoSuchBucket" else f", or what answers ({why}) is no S3 store: check the endpoint"
-        raise BucketNotFound(f"there is no bucket {bucket!r}{also}; create it first", path=path)
-    if 300 <= status < 500 and code not in ("RequestTimeout", "SlowDown"):
-        raise StoreError(f"S3 refused the request for {path!r}: {why}", path=path)
-    return NoAnswer(why, later_s)  # every 5xx, and errors inside a 200
 
 
 def _headers(answer: Mapping[str, Any]) -> Mapping[str, str]:

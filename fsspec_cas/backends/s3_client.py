@@ -26,7 +26,7 @@ from s3fs import S3FileSystem
 from fsspec_cas.attributes import Attributes
 from fsspec_cas.backends.attributes import AttributeRules
 from fsspec_cas.backends.base import WRITE_ID_KEY
-from fsspec_cas.backends.s3_listing import EVENT, read_listing
+from fsspec_cas.backends.s3_answers import EVENT, read_listing
 from fsspec_cas.backends.wire import Trip, sends_once
 from fsspec_cas.errors import InvalidInput
 

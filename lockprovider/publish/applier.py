@@ -63,7 +63,7 @@ class Applier:
 
         For each: some tables let them appear in any order.
         """
-        looks = all(pending.sole for pending in unapplied) and not self._store.backend.blocking
+        looks = all(pending.sole for pending in unapplied) and self._store.is_remote
         self._ahead = tuple(
             (pending, self._store.in_background(partial(steps.is_there, self._store, pending.path)))
             for pending in (unapplied if looks else ())

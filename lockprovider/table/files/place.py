@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as arrow_fs
 
 from fsspec_cas import Store
+from fsspec_cas.backends import split_url
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files import base_file
 
@@ -65,10 +66,8 @@ class TablePlace:
             return Source(f"{store.root}/{path}", arrow_fs.LocalFileSystem())
         if store.kind == "memory" or size is None or size <= WHOLE_BYTES:
             return Source(pa.BufferReader(store.read(path).data), None)
-        from fsspec.core import url_to_fs  # noqa: PLC0415 - only for large files, and only here
-
-        fs, root = url_to_fs(self.url, **(self.storage_options or {}))
-        return Source(f"{root.rstrip('/')}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
+        fs, root = split_url(self.url, self.storage_options)
+        return Source(f"{root}/{path}", arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(fs)))
 
     def read(self, path: str, columns: list[str] | None = None) -> pa.Table:
         """The rows of one base file, meta columns included (or just `columns`).

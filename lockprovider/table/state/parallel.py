@@ -17,7 +17,7 @@ _MOST = 8  # requests at a time
 
 def at_once(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     """The answers of all calls; where a request does not wait for a network they are made one after the other."""
-    return list(in_order(calls, 1 if store.backend.blocking else min(_MOST, max(1, len(calls)))))
+    return list(in_order(calls, min(_MOST, max(1, len(calls))) if store.is_remote else 1))
 
 
 def in_order(jobs: Iterable[Callable[[], T]], limit: int) -> Iterator[T]:

@@ -14,8 +14,8 @@ from botocore.parsers import create_parser
 from botocore.session import Session
 
 from fsspec_cas import Store
-from fsspec_cas.backends import s3, s3_listing
-from fsspec_cas.backends.s3_listing import page_of, read_listing
+from fsspec_cas.backends import s3, s3_answers
+from fsspec_cas.backends.s3_answers import page_of, read_listing
 
 SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 ENTRY = "<Contents><Key>{}</Key><LastModified>{}</LastModified><ETag>&quot;e&quot;</ETag><Size>{}</Size></Contents>"
@@ -95,7 +95,7 @@ def test_a_real_listing_is_read_here(seaweedfs: Any, monkeypatch: pytest.MonkeyP
     ours: list[bool] = []
 
     def seen(bucket: str, answer: dict[str, Any]) -> Any:
-        ours.append(s3_listing._PAGE in answer)
+        ours.append(s3_answers._PAGE in answer)
         return page_of(bucket, answer)
 
     monkeypatch.setattr(s3, "page_of", seen)

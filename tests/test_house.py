@@ -236,6 +236,7 @@ INNER = {
     "fsspec_cas.bridge.background": "threads that cannot be started any more at the end of the interpreter",
     "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
     "fsspec_cas.outcome": "a write of a state that is settled later is told as one of the store's",
+    "lockprovider.recipes.errors": "a writer whose epoch is over is refused by tables as by the recipes",
     "lockprovider.wal": "Spark reads a log as a stream",
     "fsspec_cas.send.retry": "a transaction that lost waits as a request does",
 }

@@ -64,6 +64,7 @@ from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction import define, retry
+from lockprovider.table.transaction.fence import with_fence
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -322,6 +323,7 @@ class Table(TableContext):
         retries: int | None = None,
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
+        fence: Any = None,
     ) -> CommitResult:
         """Add rows: a pandas or polars DataFrame, a pyarrow Table, or a RecordBatchReader, which is never held whole.
 
@@ -329,8 +331,8 @@ class Table(TableContext):
 
         A column that is missing becomes null. NOT checked, but with `check_keys` (None: as the settings say): that the
         keys are new to the table; if they may not be, `upsert`. Two appends never conflict otherwise. `extra` goes into
-        the commit's metadata. In a table with a bucket index a row whose key is there is replaced, appends of one
-        bucket do conflict, and a reader is held whole.
+        the commit's metadata; `fence`, as of all writes: see `transact`. In a table with a bucket index a row whose
+        key is there is replaced, appends of one bucket do conflict, and a reader is held whole.
 
         Raises:
             InvalidRecords: a key is null, comes twice in `rows` or (if checked) is in the table, a column is not the
@@ -341,6 +343,7 @@ class Table(TableContext):
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
         """
+        extra = with_fence(extra, fence)
         return arrow.append(self, rows, retries=retries, extra=extra, check_keys=check_keys)
 
     def upsert(
@@ -351,6 +354,7 @@ class Table(TableContext):
         retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
+        fence: Any = None,
     ) -> CommitResult:
         """Insert rows, or replace them where their key is in the same partition; and delete the keys in `deletes`.
 
@@ -366,10 +370,16 @@ class Table(TableContext):
         >>> done.updated, done.inserted
         (1, 1)
         """
+        extra = with_fence(extra, fence)
         return arrow.upsert(self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys)
 
     def delete(
-        self, keys: Rows | Where, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
+        self,
+        keys: Rows | Where,
+        *,
+        retries: int = WHOLE_RETRIES,
+        extra: Mapping[str, str] | None = None,
+        fence: Any = None,
     ) -> CommitResult:
         """Delete rows by their key and partition columns; other columns do not matter, nor do keys that are not there.
 
@@ -386,6 +396,7 @@ class Table(TableContext):
         >>> table.delete("city = 'ulm' and fare > 3").deleted, table.delete(rows.select(["id", "city"])).deleted
         (1, 1)
         """
+        extra = with_fence(extra, fence)
         if isinstance(keys, (str, pc.Expression)):
             return replace.delete_all(self, keys, retries=retries, extra=extra)
         return arrow.delete(self, keys, retries=retries, extra=extra)
@@ -397,6 +408,7 @@ class Table(TableContext):
         *,
         retries: int = WHOLE_RETRIES,
         extra: Mapping[str, str] | None = None,
+        fence: Any = None,
     ) -> CommitResult:
         """Put rows in place of all there are, in the whole table or in these partitions (paths, as folders are named).
 
@@ -410,7 +422,7 @@ class Table(TableContext):
         >>> sorted(table.to_arrow().column("id").to_pylist())
         [2, 9]
         """
-        return replace.overwrite(self, rows, partitions, retries=retries, extra=extra)
+        return replace.overwrite(self, rows, partitions, retries=retries, extra=with_fence(extra, fence))
 
     def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
         """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
@@ -430,13 +442,14 @@ class Table(TableContext):
             raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
         return define.add_columns(self, columns, retries=retries)
 
-    def transaction(self, *, pinned: bool = True) -> TableTransaction:
+    def transaction(self, *, pinned: bool = True, fence: Any = None) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
 
         A clean end commits, an exception rolls back; without `with` do so yourself: `commit()` or `rollback()`. A
         conflict comes out of it as `WriteConflict`; to try again give `transact` a function instead.
 
-        Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then.
+        Not `pinned`: for one that has read nothing before it starts to write; its snapshot is of then. `fence`: see
+        `transact`.
 
         >>> with table.transaction() as txn:
         ...     txn.upsert(txn.to_pandas(filter="fare is null").assign(fare=0.0))
@@ -444,7 +457,10 @@ class Table(TableContext):
         >>> table.to_arrow().to_pylist()
         [{'id': 2, 'city': 'bonn', 'fare': 0.0}]
         """
-        return TableTransaction(Transaction(self, pinned=pinned))
+        said = with_fence({}, fence)
+        txn = Transaction(self, pinned=pinned)
+        txn.extra.update(said or {})
+        return TableTransaction(txn)
 
     def transact(
         self,
@@ -454,6 +470,7 @@ class Table(TableContext):
         extra: Mapping[str, str] | None = None,
         check_keys: bool | None = None,
         pinned: bool = True,
+        fence: Any = None,
     ) -> CommitResult:
         """Run `fn` in a transaction and commit it; after a conflict again, from a fresh snapshot.
 
@@ -461,17 +478,35 @@ class Table(TableContext):
         extra metadata. `check_keys` is in place of the settings' (see `transaction.key_check`): a key that another has
         inserted meanwhile is a conflict, too. `pinned`: see `transaction`.
 
+        `fence` is a term, a lease, a job, or its epoch: a writer that another has followed is refused, as soon as that
+        one has committed with its own. All of a table's are compared, but for those with names: `("compactor", term)`
+        is with those of that name. It is compared in the write that decides the commit, whoever makes it, with all
+        commits before, archived ones too; the first one of a name reads them. Commits without one, as all of the JVM's
+        are, are not refused. Not promised: anything of epochs whose commits were taken back by a restore.
+
         Raises:
             WriteConflict: others were faster at each try.
             Aborted: others took this writer for dead.
+            Fenced: a commit of a newer epoch was made.
 
         >>> def raise_fares(txn):
         ...     txn.upsert(txn.to_pandas().assign(fare=lambda old: old["fare"] + 1))
         >>> table.transact(raise_fares, retries=3).updated
         2
+        >>> done = table.transact(raise_fares, fence=("fares", 8))
+        >>> table.transact(raise_fares, fence=("fares", 7))
+        Traceback (most recent call last):
+        ...
+        lockprovider.recipes.errors.Fenced: epoch 7 of 'fares' is over: 8 has written since; ...
         """
         return retry.transact(
-            self, fn, retries=retries, extra=extra, check_keys=check_keys, pinned=pinned, face=TableTransaction
+            self,
+            fn,
+            retries=retries,
+            extra=with_fence(extra, fence),
+            check_keys=check_keys,
+            pinned=pinned,
+            face=TableTransaction,
         )
 
     def run_inline_services(self) -> None:

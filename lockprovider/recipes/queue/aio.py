@@ -132,14 +132,19 @@ class AsyncQueue:
         return await asyncio.to_thread(self._queue.put, body, **how)
 
     async def put_many(
-        self, bodies: Iterable[Any], *, producer: str | None = None, key: Callable[[Any], str] | None = None
+        self,
+        bodies: Iterable[Any],
+        *,
+        producer: str | None = None,
+        key: Callable[[Any], str] | None = None,
+        fence: Any = None,
     ) -> list[Receipt]:
         """See `Queue.put_many`.
 
         >>> [one.again for one in await queue.put_many(["mon", "tue"], producer="backfill-7")]
         [True, True]
         """
-        return await asyncio.to_thread(self._queue.put_many, bodies, producer=producer, key=key)
+        return await asyncio.to_thread(self._queue.put_many, bodies, producer=producer, key=key, fence=fence)
 
     async def last_seq(self, producer: str) -> int:
         """See `Queue.last_seq`.

@@ -187,7 +187,12 @@ class Queue:
         return self._receipt(self._putting(given, producer, seq, dedupe, fence))
 
     def put_many(
-        self, bodies: Iterable[Any], *, producer: str | None = None, key: Callable[[Any], str] | None = None
+        self,
+        bodies: Iterable[Any],
+        *,
+        producer: str | None = None,
+        key: Callable[[Any], str] | None = None,
+        fence: Any = None,
     ) -> list[Receipt]:
         """Put messages in their order, a thousand to a write. With a `producer` they are numbered from 1.
 
@@ -206,7 +211,7 @@ class Queue:
             function(key, "key", "of a message, that returns its key")
         for number, body in enumerate(several(bodies, "bodies", "messages"), 1):
             given = new_message(self.world, body, "" if key is None else key(body))
-            waiting.append(self._putting(given, producer, None if producer is None else number, None, None))
+            waiting.append(self._putting(given, producer, None if producer is None else number, None, fence))
             if len(waiting) >= _CHUNK:
                 receipts.append(self._receipt(waiting.popleft()))
         return [*receipts, *map(self._receipt, waiting)]

@@ -20,6 +20,12 @@ def batches_by_stream(extra: Mapping[str, str]) -> dict[str, int]:
     return {str(stream): int(batch) for stream, batch in said if _is_number(batch)}
 
 
+def noted(extra: Mapping[str, str], stream: str, batch: int) -> dict[str, str]:
+    """What a commit of this batch says; with what its extra metadata says of other streams already."""
+    said = {name: str(number) for name, number in batches_by_stream(extra).items()}
+    return {SINK_KEY: json.dumps({**said, stream: str(batch)})}
+
+
 def _is_number(batch: object) -> bool:
     try:
         return int(str(batch)) >= 0

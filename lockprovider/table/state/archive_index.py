@@ -108,10 +108,11 @@ def reach(archive: Archive) -> Digest:
     return _digest(archive, streams=False)
 
 
-def with_batch(archive: Archive, stream: str, batch: int) -> Instant | None:
-    """The archived commit that this batch, or a later one of its stream, is in; None if there is none."""
+def last_archived_batch(archive: Archive, stream: str) -> tuple[int, Instant] | None:
+    """The last archived batch of a stream, and the commit that it is in; None if there is none."""
     found = (_digest(archive, streams=True).streams or {}).get(stream)
-    return parse_instant(found[1]) if found is not None and found[0] >= batch else None
+    instant = None if found is None else parse_instant(found[1])
+    return None if found is None or instant is None else (found[0], instant)
 
 
 def tells_of_all(archive: Archive, mine: Timeline, now: Timeline) -> bool:

@@ -34,6 +34,7 @@ from lockprovider import (
     Pending,
     PublishUnknown,
 )
+from lockprovider.recipes.errors import Fenced
 from lockprovider.table.errors import Aborted, AlreadyCommitted, WriteConflict
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import TIMELINE
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 _TRIES = 8  # how often a commit may lose its lease, or find that the log has ended, before it gives up
 _LOGS = 4  # how often that
+_REFUSED = (WriteConflict, Aborted, AlreadyCommitted, Fenced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Committing:
         """The completion time, and the seconds waited for the decision.
 
         Raises:
-            WriteConflict, Aborted, AlreadyCommitted: as `validate` does; nothing of it will be visible.
+            WriteConflict, Aborted, AlreadyCommitted, Fenced: as `validate` does; nothing of it will be visible.
             PublishUnknown: it may have been decided.
             NotAcquired, CasError: the lock or the store.
         """
@@ -91,7 +93,7 @@ class Committing:
         self._mine.in_doubt = True
         try:
             return self._in_some_try(staged), self._waited_s
-        except (WriteConflict, Aborted, AlreadyCommitted):
+        except _REFUSED:
             self._mine.in_doubt = False
             with contextlib.suppress(CasError, LockError):
                 lock.unstage(staged)
@@ -177,7 +179,7 @@ class Committing:
         """Where it may be posted still; so what refuses it must not leave it to be decided after that."""
         try:
             return self._under(self._acquire(), staged)
-        except (WriteConflict, Aborted, AlreadyCommitted):
+        except _REFUSED:
             return self._under(self._acquire(keeps_log=False), staged)  # with the log all intents end
 
     def _acquire(self, *, keeps_log: bool = True) -> Lease:

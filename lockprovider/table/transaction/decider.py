@@ -32,6 +32,7 @@ from lockprovider.table.timeline.conflict import (
 )
 from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap, short_digest
 from lockprovider.table.transaction.exactly_once import BatchId
+from lockprovider.table.transaction.fence import refuse_passed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +145,7 @@ class Wanted:
 
         Raises:
             JudgeAnew: that cannot be said without asking the table.
-            WriteConflict, AlreadyCommitted: it may not.
+            WriteConflict, AlreadyCommitted, Fenced: it may not.
         """
         if not others:
             return
@@ -154,6 +155,7 @@ class Wanted:
         if len(known) < len(others):
             raise JudgeAnew
         self._refuse_batch(known)
+        refuse_passed(self.metadata.extra, (metadata.extra for _, metadata in known))
         refuse_columns(self.begin, self.columns, reversed(known))
         mine = ConcurrentOperation.of(Instant(self.begin, self.action, InstantState.INFLIGHT), self.metadata)
         done = [ConcurrentOperation.of(instant, metadata) for instant, metadata in known]

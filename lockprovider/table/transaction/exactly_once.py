@@ -9,13 +9,13 @@ Source: Hudi `HoodieStreamingSink`, `CommitUtils.getValidCheckpointForCurrentWri
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
+from lockprovider.table.format.streams import batches_by_stream, noted
 from lockprovider.table.state import archive_index
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -33,9 +33,9 @@ class BatchId:
     def __str__(self) -> str:
         return f"batch {self.batch} of stream {self.stream}"
 
-    def note(self) -> dict[str, str]:
-        """What the commit says in its extra metadata."""
-        return {SINK_KEY: json.dumps({self.stream: str(self.batch)})}
+    def note(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """What the commit says in its extra metadata, which may say other things of that kind already."""
+        return noted(extra, self.stream, self.batch)
 
     def found_in(self, done: Instant) -> AlreadyCommitted:
         """The error of a second try."""
@@ -43,13 +43,19 @@ class BatchId:
 
 
 def committed_in(table: TableContext, timeline: Timeline, batch_id: BatchId) -> Instant | None:
-    """The commit that this batch, or a later one of its stream, is in; None if there is none.
+    """The commit that this batch, or a later one of its stream, is in; None if there is none."""
+    last = last_batch(table, timeline, batch_id.stream)
+    return last[1] if last is not None and last[0] >= batch_id.batch else None
+
+
+def last_batch(table: TableContext, timeline: Timeline, stream: str) -> tuple[int, Instant] | None:
+    """The last batch of a stream, and the commit that it is in; None if there is none.
 
     Reads back to the stream's latest commit; for a stream that has none all commits on the timeline, and what the
     archive's files say of their streams.
     """
     for instant in reversed(timeline.writes):
-        last = batches_by_stream(table.metadata_of(instant).extra).get(batch_id.stream)
+        last = batches_by_stream(table.metadata_of(instant).extra).get(stream)
         if last is not None:
-            return instant if last >= batch_id.batch else None
-    return archive_index.with_batch(table.archived, batch_id.stream, batch_id.batch)
+            return last, instant
+    return archive_index.last_archived_batch(table.archived, stream)

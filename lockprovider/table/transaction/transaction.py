@@ -131,7 +131,7 @@ class Transaction:
             AlreadyCommitted: it is in the table; `commit` looks again, under the lock.
         """
         self._batch_id = batch_id
-        self.extra.update(batch_id.note())
+        self.extra.update(batch_id.note(self.extra))
         done = committed_in(self.table, self.timeline, batch_id)
         # What is decided, and not there yet, may not come to be: then the commit finds out, under the lock.
         if done is not None and (done.file_name not in self.timeline.names or self.table.has(done)):
@@ -282,6 +282,7 @@ class Transaction:
             WriteConflict: a commit that completed since the snapshot touched the same file groups.
             Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
             AlreadyCommitted: this batch was committed before, see `exactly_once`.
+            Fenced: a commit of a newer epoch was made, see `fence`.
             InvalidRecords: nothing was written.
         """
         if self._stats is None:

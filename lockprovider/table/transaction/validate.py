@@ -29,6 +29,7 @@ from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, lost
 from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap
 from lockprovider.table.transaction.exactly_once import committed_in
+from lockprovider.table.transaction.fence import refuse_passed_in
 from lockprovider.table.transaction.in_flight import pending_writes, planned_services
 from lockprovider.table.transaction.key_check import refuse_shared
 
@@ -52,10 +53,12 @@ def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat
         Aborted: it was rolled back, its heartbeat expired, or the table changed.
         UnsupportedTable: it changed so that it cannot be written here any more.
         AlreadyCommitted: its batch is in the table.
+        Fenced: a commit of a newer epoch is.
         WriteConflict: another one was faster.
     """
     _check_alive(table, proposal, heartbeat, seen)
     _check_batch(table, proposal, seen.timeline)
+    refuse_passed_in(table, seen.timeline, proposal.metadata.extra)
     _check_conflicts(table, proposal, seen.timeline)
 
 

@@ -1,0 +1,104 @@
+"""Fences: a writer whose turn is over commits nothing any more.
+
+A commit says under which epoch it was made, beside the batches of streams, so "has a newer one written" and "it is
+there" are one atomic step: whoever decides the commit compares its epoch with those of all commits before it. It is in
+the table, not in the lock record: a JVM lock client, which drops what it does not know there, takes nothing of it
+away, and an epoch is found after its commit was archived, too. What a restore or a rollback takes back is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fsspec_cas import InvalidInput
+from fsspec_cas.given import whole
+from lockprovider.recipes.errors import Fenced
+from lockprovider.table.format.streams import batches_by_stream, noted
+from lockprovider.table.transaction.exactly_once import last_batch
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+    from lockprovider.table.timeline.timeline import Timeline
+
+_STREAM = "lockprovider.fence/"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The epoch under which a writer commits; epochs of different names are not compared."""
+
+    epoch: int
+    name: str = ""
+
+    @classmethod
+    def of(cls, given: Any) -> Fence:
+        """A lease, a term, a job, or the epoch itself; or a pair of a name and one of these.
+
+        Raises:
+            InvalidInput: it is none.
+        """
+        name, of = given if isinstance(given, tuple) and len(given) == 2 else ("", given)  # noqa: PLR2004 - a pair
+        if not isinstance(name, str):
+            raise InvalidInput(f"fence={given!r} must be a term, or a name and a term: fence=('compactor', term)")
+        return cls(whole(getattr(of, "epoch", of), "fence", least=1), name)
+
+    @property
+    def stream(self) -> str:
+        """What a commit says it as: a stream whose batches are the epochs."""
+        return f"{_STREAM}{self.name}"
+
+    def must_be_newest(self, newest: int) -> None:
+        """Return if no commit of a newer epoch was made.
+
+        Raises:
+            Fenced: one was.
+        """
+        if self.epoch < newest:
+            what = f"of {self.name!r} " if self.name else ""
+            raise Fenced(
+                f"epoch {self.epoch} {what}is over: {newest} has written since; stop what goes on under it", newest
+            )
+
+
+def with_fence(extra: Mapping[str, str] | None, fence: Any) -> Mapping[str, str] | None:
+    """A commit's extra metadata that says this fence, too; None is none.
+
+    Raises:
+        InvalidInput: the fence has no epoch.
+    """
+    if fence is None or not isinstance(extra, Mapping | None):
+        return extra
+    found = Fence.of(fence)
+    return {**(extra or {}), **noted(extra or {}, found.stream, found.epoch)}
+
+
+def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
+    """Those that a commit with this extra metadata says."""
+    found = batches_by_stream(extra).items()
+    return tuple(Fence(epoch, name.removeprefix(_STREAM)) for name, epoch in found if name.startswith(_STREAM))
+
+
+def refuse_passed(extra: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> None:
+    """Return if a commit with this extra metadata may follow those with these.
+
+    Raises:
+        Fenced: one of them is of a newer epoch.
+    """
+    if fences := fences_in(extra):
+        for other in others:
+            said = batches_by_stream(other)
+            for fence in fences:
+                fence.must_be_newest(said.get(fence.stream, 0))
+
+
+def refuse_passed_in(table: TableContext, now: Timeline, extra: Mapping[str, str]) -> None:
+    """The same, of all commits of a table.
+
+    Raises:
+        Fenced: one of them is of a newer epoch.
+    """
+    for fence in fences_in(extra):
+        last = last_batch(table, now, fence.stream)
+        fence.must_be_newest(0 if last is None else last[0])

@@ -117,6 +117,51 @@ def test_they_go_on_after_our_compaction_of_it_and_after_one_that_died(
     assert same(hudi, table) == found | {(5, "b", 5)}
 
 
+def test_a_merge_on_read_table_is_kept_too(
+    hudi: HudiSpark, seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, has_logs = seaweedfs.new_prefix(), {"hoodie.datasource.write.table.type": "MERGE_ON_READ"}
+    hudi.write(url, DDL, [(1, "a", 1), (2, "b", 2)], MADE | has_logs)
+    table = Table.open(url, storage_options=seaweedfs.storage_options, settings=KEEPS)
+    table.share()
+    upsert(table, (1, "a", 10), (3, "c", 3))
+    table.delete(rows((2, "b", 0)).drop(["value"]))
+    assert same(hudi, table) == {(1, "a", 10), (3, "c", 3)}
+    hudi.write(url, DDL, [(1, "a", 11), (4, "b", 4)], NOTHING)
+    assert same(hudi, table) == {(1, "a", 11), (3, "c", 3), (4, "b", 4)}
+    assert table.compact()
+    upsert(table, (3, "c", 30))
+    assert same(hudi, table) == {(1, "a", 11), (3, "c", 30), (4, "b", 4)}
+    dead = Table.open(url, storage_options=table.storage_options, settings=KEEPS)
+
+    def dies(lease: Lease, pending: Pending, data: bytes) -> None:
+        del lease, data
+        assert pending.first is not None
+        dead.store.put_if_absent(pending.first.path, pending.first.data or b"").unwrap()
+        raise Died
+
+    monkeypatch.setattr(Lease, "publish_new", dies)
+    txn = Transaction(dead)
+    engine.write(txn, upserts=rows((1, "a", 666), (7, "c", 666)))
+    with pytest.raises(Died):
+        txn.commit()
+    monkeypatch.undo()
+    txn.leave()
+    for turn in range(4):
+        hudi.write(url, DDL, [(4, "b", turn)], SOON)
+    assert same(hudi, table) == {(1, "a", 11), (3, "c", 30), (4, "b", 3)}
+    table.sweep()
+    upsert(table, (3, "c", 31))
+    assert table.compact()
+    table.clean(KeepCommits(1))
+    assert same(hudi, table) == {(1, "a", 11), (3, "c", 31), (4, "b", 3)}
+    for turn in range(MOST_LOGS + 1):
+        upsert(table, (8, "a", turn))
+    assert table.cluster()
+    hudi.write(url, DDL, [(8, "a", 80)], SOON)
+    assert same(hudi, table) == {(1, "a", 11), (3, "c", 31), (4, "b", 3), (8, "a", 80)}
+
+
 class Died(BaseException):
     """The process is gone."""
 

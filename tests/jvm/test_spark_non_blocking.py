@@ -15,10 +15,11 @@ from jvm.shared_table import OPTIONS, SETTINGS
 from jvm.test_spark_writes import Writing
 from lockprovider.demo.proof import reader_options
 from lockprovider.table import Aborted, Mode, Table, TableSpec
+from lockprovider.table.doctor.diagnose import diagnose
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.bucket import fixed_file_id
-from lockprovider.table.format.writer_settings import MODE_KEY
-from lockprovider.table.services import anchors
+from lockprovider.table.format.writer_settings import METADATA_KEY, MODE_KEY, STATISTICS_KEY
+from lockprovider.table.services import anchors, plans
 from lockprovider.table.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -85,6 +86,31 @@ def test_writers_of_both_beside_each_other_with_a_compaction_between(hudi: HudiS
     first.commit()
     expected = [(1, "a", "ours", 5), (2, "a", "theirs", 2), (3, "a", "ours", 50), (4, "b", "theirs", 3)]
     assert agreed(hudi, table) == expected
+
+
+def test_both_keep_the_metadata_table_that_they_make(hudi: HudiSpark, table: Table) -> None:
+    kept = {METADATA_KEY: "true", STATISTICS_KEY: "false"}
+    with table.lock.acquire() as lease:
+        plans.change_properties(table, lease, lambda config: replace(config, raw={**config.raw, **kept}))
+    told = {key: value for key, value in THEIRS.items() if key != METADATA_KEY}
+    hudi.write(table.url, DDL, [(1, "a", "theirs", 1), (2, "a", "theirs", 1)], told)
+    assert table.config().named_metadata == ("files",)
+    first = begun(table, (1, "a", "ours", 5), (2, "a", "ours", 1), (3, "a", "ours", 50))
+    hudi.write(table.url, DDL, [(1, "a", "theirs", 4), (2, "a", "theirs", 2), (4, "b", "theirs", 1)], told)
+    another(table).upsert(rows((9, "c", "ours", 1)))
+    planned = table.schedule_compaction()
+    assert planned is not None
+    hudi.write(table.url, DDL, [(3, "a", "theirs", 49), (4, "b", "theirs", 3)], told)
+    table.run_compaction(planned)
+    first.commit()
+    expected: list[Row] = [(1, "a", "ours", 5), (2, "a", "theirs", 2), (3, "a", "ours", 50), (4, "b", "theirs", 3)]
+    expected.append((9, "c", "ours", 1))
+    assert agreed(hudi, table) == expected
+    by_listing = hudi.read(table.url, COLUMNS.names, **{METADATA_KEY: "true"})
+    assert sorted(tuple(row) for row in by_listing) == expected
+    assert content(another(table, read_from_metadata=True)) == expected
+    said = {rule: findings for rule, _, findings in diagnose(another(table))}
+    assert said["metadata"] == ()
 
 
 def test_they_write_into_our_groups_without_a_setting_of_the_mode(hudi: HudiSpark, table: Table) -> None:

@@ -347,7 +347,7 @@ def _writing_faults(config: TableConfig, *, keeps_listing: bool = False) -> Iter
     odd = unknown_merge(config) if config.is_merge_on_read else own_rule(config.raw)
     yield bool(odd), f"{odd} merges rows in a way unknown here; write it with the engine that made it"
     named, inflight = config.metadata_partitions, config.metadata_inflight
-    hidden = listing_fault(named, inflight, keeps=keeps_listing, has_logs=config.is_merge_on_read)
+    hidden = listing_fault(named, inflight, keeps=keeps_listing)
     yield bool(hidden), hidden
     yield (
         config.timezone not in {"", "UTC"},

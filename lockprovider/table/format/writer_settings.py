@@ -77,11 +77,11 @@ def without_blocking(config: TableConfig) -> TableConfig:
 
 
 def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
-    if keeps_listing:
-        return {**SHARED, METADATA_KEY: "true", STATISTICS_KEY: "false"}
     says_so = config.raw.get(MODE_KEY, "").strip().lower() == NON_BLOCKING
     is_possible = config.is_merge_on_read and config.bucket_index is not None
-    return {**SHARED, MODE_KEY: NON_BLOCKING} if says_so and is_possible else SHARED
+    mode = {MODE_KEY: NON_BLOCKING} if says_so and is_possible else {}
+    listing = {METADATA_KEY: "true", STATISTICS_KEY: "false"} if keeps_listing else {}
+    return {**SHARED, **mode, **listing}
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:

@@ -108,25 +108,24 @@ def test_the_table_root_is_a_dot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "inflight", "keeps", "has_logs", "said"),
+    ("named", "inflight", "keeps", "said"),
     [
-        ((), (), False, False, ""),
-        ((), (), True, True, ""),
-        (("files",), (), True, False, ""),
-        (("files",), (), False, False, r"would hide .*retire_metadata_table.*write_metadata=True"),
-        (("files",), (), True, True, "would hide"),
-        (("files",), ("column_stats",), True, False, "is being built; wait"),
-        ((), ("files",), True, False, "is being built"),
-        (STATS, (), True, False, r"share\(\) drops column_stats"),
-        (("files", "record_index"), (), True, False, "DROP INDEX record_index"),
-        (("files", "secondary_index_x"), (), True, False, "DROP INDEX secondary_index_x"),
-        ((*STATS, "record_index"), (), True, False, r"share\(\) drops column_stats.*DROP INDEX record_index"),
+        ((), (), False, ""),
+        ((), (), True, ""),
+        (("files",), (), True, ""),
+        (("files",), (), False, r"would hide .*retire_metadata_table.*write_metadata=True"),
+        (("files",), ("column_stats",), True, "is being built; wait"),
+        ((), ("files",), True, "is being built"),
+        (STATS, (), True, r"share\(\) drops column_stats"),
+        (("files", "record_index"), (), True, "DROP INDEX record_index"),
+        (("files", "secondary_index_x"), (), True, "DROP INDEX secondary_index_x"),
+        ((*STATS, "record_index"), (), True, r"share\(\) drops column_stats.*DROP INDEX record_index"),
     ],
 )
 def test_what_cannot_be_kept_is_named_with_the_next_step(
-    named: tuple[str, ...], inflight: tuple[str, ...], keeps: bool, has_logs: bool, said: str
+    named: tuple[str, ...], inflight: tuple[str, ...], keeps: bool, said: str
 ) -> None:
-    found = listing_fault(named, inflight, keeps=keeps, has_logs=has_logs)
+    found = listing_fault(named, inflight, keeps=keeps)
     if said:
         assert ",".join((*named, *inflight)) in found
         assert re.search(said, found)

@@ -84,18 +84,18 @@ def _log_name(begin: str) -> str:
     return LogFile(_GROUP, begin, 1, _WRITER).name
 
 
-def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool, has_logs: bool) -> str:
+def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> str:
     """Why a table with these partitions of a metadata table cannot be written; empty if it can.
 
-    `keeps`: its writer keeps the listing of files. `has_logs`: it is a merge-on-read table.
+    `keeps`: its writer keeps the listing of files.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
     said = f"{PARTITIONS_KEY}={','.join(named)}"
     others = [name for name in named if name != LISTING]
     if not named:
         return ""
-    if not keeps or has_logs:
-        cure = "" if has_logs else ", Table.share() with TableSettings(write_metadata=True) keeps its listing of files"
+    if not keeps:
+        cure = ", Table.share() with TableSettings(write_metadata=True) keeps its listing of files"
         return f"{said} would hide these commits from JVM readers; Table.retire_metadata_table() removes it{cure}"
     if tuple(inflight):
         return f"{said} is being built; wait until it is, then begin again"

@@ -2,6 +2,7 @@
 
     python -m benchmarks.queues          # two minutes; --threads, --producers, --seconds, --put-ms, --get-ms, --json
     python -m benchmarks.queues --waiting 100000 1000000    # only that: queues in which so many wait
+    python -m benchmarks.queues --peers     # only the queue and the log, and after each redis streams or slatedb
 
 Threads of one process put a message, claim one and acknowledge it, again and again; update one document; and append
 200 bytes to a log, without a producer's name and each as a producer of its own. The server is `shaped_s3`, whose
@@ -15,25 +16,32 @@ Not to be fooled: many threads are one interpreter. Processes contend for the ob
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from statistics import median, quantiles
 
 import lockprovider
 from benchmarks.coordination import asked
+from benchmarks.lock_peers import NotHere
+from benchmarks.queue_peers import Row, StreamCycles, figures, redis_streams, slatedb_puts
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import running
 from fsspec_cas import Store
 
-Row = dict[str, float]
 
-
-def repeated(site: Site, count: int, seconds: float, call: Callable[[int], object]) -> Row:
-    """Threads that call it again and again, each with its number."""
+def repeated(
+    site: Site,
+    count: int,
+    seconds: float,
+    call: Callable[[int], object],
+    requests: Callable[[], int] | None = None,
+) -> Row:
+    """Threads that call it again and again, each with its number; `requests`: how many those of a peer were."""
     took_ms: list[float] = []
     guard = threading.Lock()
     asked(site, "DELETE")
@@ -49,13 +57,8 @@ def repeated(site: Site, count: int, seconds: float, call: Callable[[int], objec
     with ThreadPoolExecutor(count) as pool:
         for done in [pool.submit(run, number) for number in range(count)]:
             done.result()
-    per_s = len(took_ms) / (time.monotonic() - began_s)
-    return {
-        "per s": per_s,
-        "median ms": median(took_ms),
-        "p99 ms": quantiles(took_ms, n=100, method="inclusive")[98] if len(took_ms) > 1 else took_ms[0],
-        "requests each": sum(asked(site).values()) / len(took_ms),
-    }
+    seconds = time.monotonic() - began_s
+    return figures(took_ms, seconds, sum(asked(site).values()) if requests is None else requests())
 
 
 def cycles(site: Site, count: int, seconds: float) -> Row:
@@ -164,11 +167,50 @@ def terms(site: Site, seconds: float) -> dict[str, Row]:
     return rows
 
 
+def beside_peers(site: Site, given: argparse.Namespace) -> Iterator[tuple[str, Row]]:
+    """The queue and the log, each followed by its peers; what is not to be had is told of, and left out."""
+    with contextlib.ExitStack() as open_until_the_end:
+        streams = None
+        try:
+            streams = open_until_the_end.enter_context(redis_streams(given.put_ms))
+        except NotHere as error:
+            print(f"redis is left out: {error}", file=sys.stderr)
+        for count in given.threads:
+            yield f"queue: put, claim and ack, {count} threads", cycles(site, count, given.seconds)
+            if streams is not None:
+                cycle = StreamCycles(streams, count)
+                row = repeated(site, count, given.seconds, cycle, cycle.requests)
+                assert {*cycle.worked.values()} == {1}, "a message was worked on twice"
+                yield f"redis streams: the same, {count} threads", row
+    for count in given.producers:
+        yield f"log: append, {count} callers", appends(site, count, given.seconds, named=False)
+        for flush_ms, name in ((None, "as it comes"), (1, "flush 1 ms")):
+            try:
+                yield f"slatedb, {name}: put, {count} tasks", slatedb_puts(site, count, given.seconds, flush_ms)
+            except NotHere as error:
+                print(f"slatedb is left out: {error}", file=sys.stderr)
+
+
+def ratios(rows: Sequence[tuple[str, Row]]) -> dict[str, float]:
+    """Of each peer: how often as many as it the one of ours before it did in a second."""
+    found, ours = {}, 1.0
+    for name, row in rows:
+        if name.startswith(("queue", "log")):
+            ours = row["per s"]
+        else:
+            found[name] = ours / row["per s"]
+    return found
+
+
 def table(rows: Sequence[tuple[str, Row]]) -> str:
     """Markdown."""
     heads = ("per s", "median ms", "p99 ms", "requests each")
-    lines = [f"| | {' | '.join(heads)} |", f"|{'---|' * (len(heads) + 1)}"]
-    lines += [f"| {name} | " + " | ".join(f"{row[head]:,.2f}" for head in heads) + " |" for name, row in rows]
+    beside = ratios(rows)
+    last = ["here per s / its"] if beside else []
+    lines = [f"| | {' | '.join([*heads, *last])} |", f"|{'---|' * (len(heads) + len(last) + 1)}"]
+    for name, row in rows:
+        told = [f"{row[head]:,.2f}" for head in heads] + [f"{beside[name]:.2f}" if name in beside else "" for _ in last]
+        lines.append(f"| {name} | {' | '.join(told)} |")
     return "\n".join(lines)
 
 
@@ -182,9 +224,13 @@ def main() -> None:
     parser.add_argument("--put-ms", type=float, default=30.0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--waiting", type=int, nargs="*", help="measure nothing but queues in which so many wait")
+    parser.add_argument("--peers", action="store_true", help="only the queue and the log, beside their peers")
     given = parser.parse_args()
     rows: list[tuple[str, Row]] = []
     with running(given.get_ms, given.put_ms) as site:
+        if given.peers:
+            rows += beside_peers(site, given)
+            given.waiting = []
         for most in given.waiting or ():
             for count in given.threads:
                 row, filled = waiting(site, most, count, given.seconds)

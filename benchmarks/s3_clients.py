@@ -47,6 +47,18 @@ class Site:
         }
 
     @property
+    def obstore_options(self) -> dict[str, Any]:
+        """For `fsspec_cas`, by way of obstore."""
+        return {
+            "client": "obstore",
+            "access_key_id": self.key,
+            "secret_access_key": self.secret,
+            "endpoint": self.endpoint,
+            "region": self.region,
+            "client_options": {"allow_http": True},
+        }
+
+    @property
     def sdk_options(self) -> dict[str, Any]:
         """For botocore's clients."""
         return {
@@ -239,6 +251,15 @@ class Cas:
         return self._store.read_if_changed(key, tag)
 
 
+class CasOnObstore(Cas):
+    """The same by way of obstore."""
+
+    def __init__(self, site: Site) -> None:
+        from fsspec_cas import Store
+
+        self._store = Store.from_url(f"s3://{site.bucket}/{site.prefix}", site.obstore_options)
+
+
 class AsyncCas:
     """fsspec_cas.AsyncStore."""
 
@@ -264,6 +285,15 @@ class AsyncCas:
 
     async def unchanged(self, key: str, tag: Any) -> Any:
         return await self._store.read_if_changed(key, tag)
+
+
+class AsyncCasOnObstore(AsyncCas):
+    """The same by way of obstore."""
+
+    def __init__(self, site: Site) -> None:
+        from fsspec_cas import AsyncStore
+
+        self._store = AsyncStore.from_url(f"s3://{site.bucket}/{site.prefix}", site.obstore_options)
 
 
 class Aiobotocore:
@@ -316,8 +346,13 @@ SYNC: dict[str, Callable[[Site], Client]] = {
     "boto3": Boto3,
     "s3fs": S3fs,
     "fsspec_cas sync": Cas,
+    "fsspec_cas on obstore, sync": CasOnObstore,
 }
-ASYNC: dict[str, Callable[[Site], Any]] = {"aiobotocore": Aiobotocore, "fsspec_cas async": AsyncCas}
+ASYNC: dict[str, Callable[[Site], Any]] = {
+    "aiobotocore": Aiobotocore,
+    "fsspec_cas async": AsyncCas,
+    "fsspec_cas on obstore, async": AsyncCasOnObstore,
+}
 
 
 def _version(outcome: Any) -> Any:

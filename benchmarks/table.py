@@ -37,6 +37,7 @@ from benchmarks.shaped_s3 import ROOT, running
 
 ENGINES = ("lockprovider.table", "deltalake", "lance", "pyiceberg")
 AT_ONCE = "ours, for our readers"  # if asked for: commits that appear at once
+ON_OBSTORE = "ours, on obstore"  # if asked for: another client of S3
 UPSERTS = ("upserts, non-blocking", "upserts, optimistic")  # if asked for
 SHAPED = "GET 15, PUT 30, LIST 40 ms"
 PACED = "GET 20, PUT 50, LIST 50 ms, 1 write/s"  # of one object, as on GCS
@@ -217,7 +218,9 @@ def growth_table(rows: list[dict[str, Any]]) -> Iterator[str]:
 def main() -> None:
     """Run it all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=[*ENGINES, AT_ONCE, *UPSERTS])
+    parser.add_argument(
+        "--engines", nargs="*", default=list(ENGINES), choices=[*ENGINES, AT_ONCE, ON_OBSTORE, *UPSERTS]
+    )
     parser.add_argument("--writers", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--seconds", type=float, default=6.0, help="of a run; twice that with delays")
     parser.add_argument("--stores", nargs="*", default=[WEED, SHAPED], choices=[WEED, SHAPED, PACED])

@@ -24,6 +24,7 @@ UPSERTS = {  # of one table's 16 buckets by all writers
     "upserts, optimistic": "optimistic_concurrency_control",
 }
 AT_ONCE = "ours, for our readers"
+ON_OBSTORE = "ours, on obstore"
 _LAST = 20  # commits, of which the median is taken
 _RETRIES = 1000  # of the loop that pyiceberg's manual asks its callers to write
 
@@ -84,6 +85,14 @@ class Ours:
     def ids(self) -> list[int]:
         found: list[int] = self.table.to_arrow(["id"]).column("id").to_pylist()
         return found
+
+
+class OursOnObstore(Ours):
+    """The same by way of obstore."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._options = site.obstore_options
 
 
 class Upserts(Ours):
@@ -255,6 +264,8 @@ def engine_of(site: Site, task: dict[str, Any]) -> Engine:
         return Iceberg(site, task["folder"])
     if task["engine"] in UPSERTS:
         return Upserts(site, UPSERTS[task["engine"]])
+    if task["engine"] == ON_OBSTORE:
+        return OursOnObstore(site)
     if task["engine"] == AT_ONCE:
         return Ours(site, "for our readers")
     return {"lockprovider.table": Ours, "deltalake": Delta, "lance": Lance}[task["engine"]](site)

@@ -26,6 +26,7 @@ from servers.fakegcs import FakeGcs
 from servers.gcs_double import GcsDouble
 from servers.ministack import Ministack
 from servers.negative import NegativeGcs, NegativeS3
+from servers.over_obstore import OverObstore
 from servers.seaweedfs import SeaweedFS
 
 from fsspec_cas import Machine
@@ -42,7 +43,7 @@ QUICK = (
     *(f"table/{folder}" for folder in ("files", "format", "timeline", "test_bad_table_calls.py")),
     *("table/transaction/test_proposal.py", "model/test_group_commit.py"),
 )
-SERVERS = {"seaweedfs", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
+SERVERS = {"seaweedfs", "over_obstore", "ministack", "fake_gcs", "azurite", "negative_s3", "negative_gcs", "gcs_double"}
 SLOW = SERVERS | {"benches", "fault_proxy", "spark"}
 # Hundreds of files, or waits, or searches.
 NOT_QUICK = (
@@ -200,6 +201,11 @@ def seed(request: pytest.FixtureRequest) -> int:
 def seaweedfs() -> Iterator[SeaweedFS]:
     with SeaweedFS() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def over_obstore(seaweedfs: SeaweedFS) -> OverObstore:
+    return OverObstore(seaweedfs)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from servers.over_obstore import OverObstore
 
 from conformance.suite import MEGABYTES_5, AmongProcesses, Conformance, ManyObjects, OverTheNetwork, Target
 from conformance.test_seaweedfs import TestSeaweedFS as OverAiobotocore
@@ -30,8 +29,8 @@ class TestObstore(Conformance, ManyObjects, AmongProcesses, OverTheNetwork):
     holes = {**OverAiobotocore.holes, **dict.fromkeys(REFUSED, NO_DELETE)}
 
     @pytest.fixture
-    def target(self, seaweedfs):
-        server = OverObstore(seaweedfs)
+    def target(self, over_obstore):
+        server = over_obstore
         options = server.storage_options
         wrong = {
             "credentials": (server.new_prefix(), {**options, "secret_access_key": "wrong"}),

@@ -1,0 +1,156 @@
+"""What is obstore's own among the backends: its options, its words, what it cannot do.
+
+What it promises is tested by `conformance/test_obstore.py`, that it sends once by `test_sends_once.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import time
+
+import pytest
+from obstore.fsspec import FsspecStore
+from servers.wire import Wire, http
+
+from fsspec_cas import ABSENT, AccessDenied, AsyncStore, InvalidInput, NotSupported, Store, Unavailable, Won
+from fsspec_cas.answer import NoAnswer
+from fsspec_cas.backends import backend_for
+from fsspec_cas.backends.obstore import ObstoreBackend
+
+OPTIONS = {"client": "obstore", "access_key_id": "k", "secret_access_key": "s", "client_options": {"allow_http": True}}
+DATE = "Sat, 21 Nov 2026 04:00:00 GMT"
+GOOD = http(200, b"data", ETag='"1"', Last_Modified=DATE)
+
+
+def opened(endpoint: str = "http://127.0.0.1:1", **more: object) -> Store:
+    return Store.from_url("s3://bucket/x", OPTIONS, endpoint=endpoint, **more)
+
+
+def test_another_client_or_another_protocol_is_refused():
+    with pytest.raises(InvalidInput, match="client='obstor'"):
+        Store.from_url("s3://bucket/x", client="obstor")
+    for url in ("gs://bucket/x", "az://container/x", "memory://x", "/tmp/x"):  # noqa: S108
+        with pytest.raises(NotSupported, match="leave client='obstore' out"):
+            Store.from_url(url, client="obstore")
+    with pytest.raises(NotSupported, match="gs://"):
+        Store.from_filesystem(FsspecStore("gs"))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"key": "k"}, "'key'"), ({"region": 3}, "int"), ({"client_options": {"alow_http": True}}, "alow_http")],
+)
+def test_an_option_that_obstore_does_not_have_is_named_and_nothing_is_sent(options, named):
+    with Wire(GOOD) as wire, pytest.raises(InvalidInput, match=named):
+        opened(wire.endpoint, **options).read("a")
+    assert wire.requests == []
+
+
+def test_http_without_leave_for_it_says_what_to_write():
+    with pytest.raises(InvalidInput, match="allow_http"):
+        opened(client_options={}).read("a")
+
+
+@pytest.mark.parametrize("name", ["a//b", "a\tb", "./a"])
+def test_a_name_that_obstore_does_not_take_is_refused_and_nothing_is_sent(name):
+    with Wire(GOOD) as wire, pytest.raises(InvalidInput, match="does not accept"):
+        opened(wire.endpoint).put_if_absent(name, b"")
+    assert wire.requests == []
+
+
+def test_metadata_named_like_a_header_is_refused():
+    with pytest.raises(InvalidInput, match="cache-control"):
+        opened().put_if_absent("a", b"", metadata={"cache-control": "no"})
+
+
+def test_what_s3_calls_by_its_own_names_is_sent(over_obstore):
+    url = over_obstore.new_prefix()
+    store = Store.from_url(url, over_obstore.storage_options)
+    store.put_if_absent("a", b"1", CacheControl="no-cache", ContentLanguage="en", StorageClass="STANDARD").unwrap()
+    seen = {name.lower(): value for name, value in over_obstore.raw_head(f"{url}/a").headers.items()}
+    assert (seen["cache-control"], seen["content-language"]) == ("no-cache", "en")
+    assert store.head("a").metadata == {}
+
+
+def test_a_filesystem_of_the_users_own_serves_too():
+    with Wire(GOOD) as wire:
+        given = {name: value for name, value in OPTIONS.items() if name != "client"}
+        fs = FsspecStore("s3", config={"endpoint": wire.endpoint}, retry_config={"max_retries": 5}, **given)
+        store = Store.from_filesystem(fs, "bucket/x")
+        assert store.read("a").data == b"data"
+        assert pickle.loads(pickle.dumps(store)).read("a").data == b"data"
+
+
+def test_credentials_that_cannot_be_had_are_not_taken_for_the_stores_answer(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    asked = {"client": "obstore", "client_options": {"allow_http": True}}
+    with Wire(http(404)) as wire, Wire(GOOD) as store:
+        where = {"endpoint": store.endpoint, "metadata_endpoint": wire.endpoint}
+        with pytest.raises(AccessDenied, match="nothing was sent"):
+            Store.from_url("s3://bucket/x", asked, **where).put_if_absent("a", b"")
+        assert store.requests == []
+    gone = {"endpoint": "http://127.0.0.1:1", "metadata_endpoint": "http://127.0.0.1:1"}
+    with pytest.raises(Unavailable, match="no credentials"):
+        Store.from_url("s3://bucket/x", asked, **gone).put_if_absent("a", b"", timeout=0.5)
+
+
+async def test_a_request_takes_no_longer_than_its_caller_has():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        backend = opened(f"http://127.0.0.1:{silent.getsockname()[1]}").backend
+        for timeout_s in (0.1, 0.7):
+            began_s = time.monotonic()
+            answer = await backend.put("bucket/key", b"", ABSENT, "id", timeout_s=timeout_s)
+            assert isinstance(answer, NoAnswer)
+            assert "Timeout" in answer.why
+            assert time.monotonic() - began_s >= 0.75 * timeout_s
+
+
+async def test_many_tasks_wait_at_once():
+    """Each in a thread of its own: asyncio's own threads are few."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        store = AsyncStore.from_url("s3://bucket/x", OPTIONS, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert store.backend._threads._max_workers >= 32
+        assert not store.backend.blocking
+
+
+def test_a_forked_child_is_told_that_it_cannot_send(seaweedfs, over_obstore):
+    store = Store.from_url(over_obstore.new_prefix(), over_obstore.storage_options)
+    assert isinstance(store.put_if_absent("a", b"1"), Won)
+    child = os.fork()
+    if child == 0:
+        try:
+            store.read("a")
+        except NotSupported as error:
+            os._exit(0 if "spawn" in str(error) else 2)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_listing_may_start_after_a_name_that_obstore_does_not_take(over_obstore):
+    store = Store.from_url(over_obstore.new_prefix(), over_obstore.storage_options)
+    for name in ("d/1", "d/2", "e"):
+        store.put_if_absent(name, b"")
+    for after in ("d/1\t", "d/1//2", "d/."):
+        found = [entry.path for entry in store.list("", start_after=after)]
+        assert found == [name for name in ("d/1", "d/2", "e") if name > after]
+
+
+def test_where_requests_go_is_known_before_one_is_sent(monkeypatch):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def where(**options: object) -> str:
+        asked = ObstoreBackend(backend_for(FsspecStore("s3", **options))._given).endpoint()
+        with pytest.raises(StopIteration) as done:
+            asked.send(None)
+        return done.value.value
+
+    assert where() == "https://s3.amazonaws.com"
+    assert where(endpoint="http://a") == where(config={"endpoint": "http://a"}) == "http://a"
+    assert where(endpoint="http://a", aws_endpoint_url_s3="http://b") == "http://b"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://c")
+    assert where() == "http://c"

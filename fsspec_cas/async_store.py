@@ -302,7 +302,7 @@ class AsyncStore:
         """
         full, version = self._full(path), self._own(version)
         if not self.capabilities.delete_match:
-            raise NotSupported(f"{self.backend.name} has no conditional delete; write a tombstone instead")
+            raise NotSupported(f"no conditional delete by this client of {self.backend.name}; write a tombstone")
         return await self._sender.write(Write(full, version, self._world.new_id(), removes=True), None, timeout)
 
     async def delete(self, path: str, *, timeout: float = TIMEOUT_S) -> None:

@@ -9,9 +9,15 @@ import pytest
 from table.metadata_written import with_files_alone
 from table.services.test_compact_listing import agreed
 from table.services.test_listing import BEFORE, NAME, Row, open_, rows
+from table.state.test_metadata_table import listed, sizes_there
+from table.test_crash_at_every_step import let_time_pass
 
+from lockprovider.table import Aborted
+from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.metadata_table import files_records, listing_commit
 from lockprovider.table.format.metadata_table.files_records import metadata_schema
+from lockprovider.table.services import rollback
+from lockprovider.table.transaction.transaction import Transaction
 
 NEW: Row = (8, "b", "more", 1)
 
@@ -31,6 +37,27 @@ def test_d7_a_write_token_with_letters_hides_the_commit(folder: Path, monkeypatc
     open_(folder).append(rows(NEW))
     with pytest.raises(AssertionError):
         agreed(folder)
+
+
+@pytest.mark.parametrize("removes", [True, False], ids=["ours", "the wrong twin"])
+def test_d9_what_is_written_after_a_rollback_is_removed_by_its_writer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, removes: bool
+) -> None:
+    txn = Transaction(open_(folder))
+    engine.write(txn, upserts=rows((1, "a", "late", 9)))
+    (late,) = folder.rglob(f"*{txn.begin}*.parquet")
+    data = late.read_bytes()
+    let_time_pass(folder)
+    open_(folder).sweep()
+    assert not late.exists()
+    late.write_bytes(data)  # its last task comes after that
+    if not removes:
+        monkeypatch.setattr(rollback, "files_of", lambda *_: ())
+    with pytest.raises(Aborted):
+        txn.commit()
+    txn.rollback()
+    assert late.exists() == (not removes)
+    assert (listed(folder) == sizes_there(folder)) == removes, "archival would make it visible, and only to some"
 
 
 def test_d11_a_smaller_schema_fails_hudi_rs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.files.group_writer import GroupWriter
+from lockprovider.table.files.key_match import is_whole
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import rows_of_keys
@@ -23,6 +25,9 @@ from lockprovider.table.format.schema import RECORD_KEY
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _NOBODY = -1
 
 
@@ -30,15 +35,14 @@ def home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, li
     """Of each key the number of the slice that it is in; -1 if it is in none."""
     homes = np.full(len(keys), _NOBODY)
     several = np.zeros(len(keys), dtype=np.bool_)
-    for number, found in enumerate(in_order([partial(_keys_in, writer, one, keys) for one in slices], limit)):
-        here = pc.is_in(keys, value_set=found).to_numpy(zero_copy_only=False)
+    for number, here in enumerate(in_order([partial(_has, writer, one, keys) for one in slices], limit)):
         several |= here & (homes != _NOBODY)
         homes[here] = number
     if several.any():
         asked = keys.filter(pa.array(several))
         for number, one in enumerate(slices):
             live = _rows_in(writer, one, asked)
-            homes[pc.is_in(keys, value_set=live).to_numpy(zero_copy_only=False)] = number
+            homes[_mask(pc.is_in(keys, value_set=live))] = number
     return pa.array(homes)
 
 
@@ -66,10 +70,19 @@ def changes_of(
     return jobs, pc.indices_nonzero(pc.equal(mine, _NOBODY))
 
 
-def _keys_in(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> pa.Array:
-    return KeyFile(writer.place, one.path, one.size).among(keys) if one.path else _rows_in(writer, one, keys)
+def _has(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> NDArray[np.bool_]:
+    if not one.path:
+        return _mask(pc.is_in(keys, value_set=_rows_in(writer, one, keys)))
+    column = writer.config.key_column
+    by_number = column if column is not None and is_whole(writer.schema, column) else None
+    return KeyFile(writer.place, one.path, one.size, by_number).has(keys)
 
 
 def _rows_in(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> pa.Array:
     found = rows_of_keys(writer.place, one, writer.schema, MergeRule.of(writer.config), keys)
     return found.column(RECORD_KEY).combine_chunks()
+
+
+def _mask(values: pa.Array) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
+    return found

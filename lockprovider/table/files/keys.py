@@ -9,27 +9,33 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockprovider.table.files import base_file
+from lockprovider.table.files.key_match import TextMatch, number_match
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format import bloom
+from lockprovider.table.format.schema import RECORD_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
 _MANY = 10_000  # from here on it is quicker to read all keys than to ask the bloom filter for each
 
 
 @dataclass(frozen=True)
 class KeyFile:
-    """One base file, opened when it is asked."""
+    """One base file, opened when it is asked; `key` is the column that its record keys are the text of."""
 
     place: TablePlace
     path: str
     size: int
+    key: str | None = None
 
     @cached_property
     def keys(self) -> pa.Array:
@@ -53,24 +59,48 @@ class KeyFile:
         return other.among(self.keys)
 
     def among(self, wanted: pa.Array) -> pa.Array:
-        """Those of the wanted keys that are in the file: by the range of its keys, its bloom filter, then the keys.
+        """Those of the wanted keys that are in the file.
 
         Raises:
             HistoryGone, Corrupt: as for `keys`.
         """
-        ends = base_file.key_range(self._file)
-        if ends is not None:
-            wanted = wanted.filter(pc.and_(pc.greater_equal(wanted, ends[0]), pc.less_equal(wanted, ends[1])))
-        if 0 < len(wanted) <= _MANY:
-            wanted = self._perhaps(wanted)
-        return wanted.filter(pc.is_in(wanted, value_set=self.keys)) if len(wanted) else wanted
+        return wanted.filter(pa.array(self.has(wanted)))
 
-    def _perhaps(self, wanted: pa.Array) -> pa.Array:
+    def has(self, wanted: pa.Array) -> NDArray[np.bool_]:
+        """Which of the wanted keys are in the file: by the range of its keys, its bloom filter, then the keys.
+
+        Raises:
+            HistoryGone, Corrupt: as for `keys`.
+        """
+        found = self._in_range(wanted)
+        if 0 < np.count_nonzero(found) <= _MANY:
+            found[found] = self._perhaps(wanted.filter(pa.array(found)))
+        if found.any():
+            each = wanted.filter(pa.array(found)).dictionary_encode()
+            met = np.zeros(len(each.dictionary), dtype=np.bool_)
+            met[self._met(each.dictionary)] = True
+            found[found] = met[each.indices]
+        return found
+
+    def _in_range(self, wanted: pa.Array) -> NDArray[np.bool_]:
+        ends = base_file.key_range(self._file)
+        if ends is None:
+            return np.ones(len(wanted), dtype=np.bool_)
+        between = pc.and_(pc.greater_equal(wanted, ends[0]), pc.less_equal(wanted, ends[1]))
+        return np.array(between, dtype=np.bool_)
+
+    def _perhaps(self, wanted: pa.Array) -> NDArray[np.bool_]:
         text = (self._file.metadata.metadata or {}).get(base_file.BLOOM_KEY.encode())
         if text is None:
-            return wanted
-        found = bloom.BloomFilter.parse(text.decode())
-        return wanted.filter(pa.array(found.might_contain_each(wanted)))
+            return np.ones(len(wanted), dtype=np.bool_)
+        return np.array(bloom.BloomFilter.parse(text.decode()).might_contain_each(wanted), dtype=np.bool_)
+
+    def _met(self, keys: pa.Array) -> NDArray[np.int64]:
+        """The numbers of those of some different keys that are in the file."""
+        by_number = number_match(keys, self.key, self._file.schema_arrow)
+        if by_number is not None:
+            return by_number.met(base_file.read_columns(self._file, [by_number.column]))[1]
+        return TextMatch(keys).met(pa.table([self.keys], [RECORD_KEY]))[1]
 
     @cached_property
     def _file(self) -> pq.ParquetFile:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
 from lockprovider.table.files.base_file import array_of, conform, read_base_file
+from lockprovider.table.files.key_match import is_whole
 from lockprovider.table.files.merge_log import IS_DELETED, LogEventKind, LogEvents, LogSide, MergeRule, fold
 from lockprovider.table.files.merge_partial import fold_fields
 from lockprovider.table.files.place import TablePlace
@@ -67,7 +68,8 @@ def read_logs(
 
 def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
     """The columns that tell what becomes of a row."""
-    return [RECORD_KEY, *rule.ordering, *([IS_DELETED] if IS_DELETED in full.names else [])]
+    key = rule.key if rule.key is not None and is_whole(full, rule.key) else RECORD_KEY
+    return [*dict.fromkeys([key, *rule.ordering]), *([IS_DELETED] if IS_DELETED in full.names else [])]
 
 
 def _read(place: TablePlace, path: str) -> bytes:
@@ -132,7 +134,7 @@ class _Gathered:
             ends = array_of(given.column(IS_DELETED)).fill_null(False).to_numpy(zero_copy_only=False)
             kinds[ends] = LogEventKind.DELETE
             rows = rows.filter(pa.array(~ends)) if ends.any() else rows
-        whole = conform(given, pa.schema([self.columns.field(RECORD_KEY), *self.ordering]))
+        whole = conform(given, pa.schema([pa.field(RECORD_KEY, pa.string()), *self.ordering]))
         self._append(array_of(whole.column(0)), kinds, [array_of(one) for one in whole.columns[1:]])
         self.rows.append(rows)
         self.partial.append(frozenset(given.column_names) if block.is_partial else None)

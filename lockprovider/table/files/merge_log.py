@@ -1,7 +1,7 @@
 """Merging a file slice: what its logs make of each key, then of the rows of its base file, a few at a time.
 
     side = fold(events, rule)                     # one state a key: a row, a delete, or a delete without a value
-    merge = LogMerge(side, rule)
+    merge = LogMerge(side, rule, TextMatch(side.keys))  # or a `NumberMatch`
     for batch in base: yield merge.merged(batch)
     yield merge.rest()                            # the rows of keys that the base file does not have
 
@@ -30,9 +30,9 @@ import pyarrow.compute as pc
 
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.base_file import array_of
+from lockprovider.table.files.key_match import KeyMatch
 from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME
 from lockprovider.table.format.properties import TableConfig, unknown_merge
-from lockprovider.table.format.schema import RECORD_KEY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,9 +50,13 @@ class LogEventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """How versions of a row merge. `ordering` are the columns that order them; none: the later one wins."""
+    """How versions of a row merge. `ordering` are the columns that order them; none: the later one wins.
+
+    `key` is the column that record keys are the texts of, if there is one (see `key_match`).
+    """
 
     ordering: tuple[str, ...] = ()
+    key: str | None = None
 
     @classmethod
     def of(cls, config: TableConfig) -> MergeRule:
@@ -66,7 +70,8 @@ class MergeRule:
                 f"table {config.name!r}: {odd} merges rows of log files in a way unknown here, only {EVENT_TIME} and "
                 f"{COMMIT_TIME} are known; compact it with the engine that wrote it, or read it read-optimized"
             )
-        return cls(config.ordering_fields if config.effective_merge_mode == EVENT_TIME else ())
+        ordering = config.ordering_fields if config.effective_merge_mode == EVENT_TIME else ()
+        return cls(ordering, config.key_column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,8 @@ class LogSide:
 def fold(events: LogEvents, rule: MergeRule) -> LogSide:
     """One state a key, of events without partial updates (see `merge_partial`)."""
     chosen = _chosen(events, rule)
+    if len(chosen) == events.rows.num_rows == len(events.keys):
+        return LogSide(events.keys, events.kinds, events.order, events.rows, {})
     numbers = np.cumsum(events.kinds == LogEventKind.ROW) - 1  # of each event's row
     kinds = events.kinds[chosen]
     rows = pa.array(numbers[chosen], mask=kinds != LogEventKind.ROW)
@@ -117,6 +124,8 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
     encoded = events.keys.dictionary_encode()
     codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)
     places = np.arange(len(codes))
+    if count == len(codes):
+        return places
     if not rule.ordering:
         return _last(codes, places, count)
     alive = _alive(codes, events.kinds, count)
@@ -188,20 +197,26 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 class LogMerge:
-    """The merge of one slice's logs with its base file. Give all batches of it, then take the rest."""
+    """The merge of one slice's logs with its base file, by a match of their keys.
 
-    def __init__(self, side: LogSide, rule: MergeRule) -> None:
+    Give all batches of the base file, then take the rest.
+    """
+
+    def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch) -> None:
         self._side = side
         self._rule = rule
+        self._match = match
         self._met = np.zeros(len(side.keys), dtype=np.bool_)
 
     def merged(self, batch: pa.Table) -> pa.Table:
-        """What becomes of these rows of the base file; they have the columns of the logs' rows."""
-        found = pc.index_in(array_of(batch.column(RECORD_KEY)), value_set=self._side.keys)
-        old = np.flatnonzero(_mask(pc.is_valid(found)))
+        """What becomes of these rows of the base file.
+
+        They have the columns of the logs' rows, which are those of the answer, and the one that they are matched by.
+        """
+        old, new = self._match.met(batch)
+        batch = batch.select(self._side.rows.column_names)
         if not len(old):
             return batch
-        new = found.drop_null().to_numpy()
         self._met[new] = True
         wins = self._wins(batch, old, new)
         old, new = old[wins], new[wins]

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lockprovider.table.files.base_file import conform, in_batches
+from lockprovider.table.files.key_match import KeyMatch, TextMatch, number_match
 from lockprovider.table.files.log_file import KeyPart, columns_to_merge, read_logs
 from lockprovider.table.files.merge_log import LogMerge, MergeRule
 from lockprovider.table.files.place import TablePlace
@@ -32,15 +34,29 @@ def merged_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, rule: Mer
         Corrupt, UnsupportedTable: a file cannot be understood; the message names it.
     """
     if not one.logs:
-        yield from _base_rows(place, one, columns, _BATCH_ROWS)
+        yield from _base_rows(place.open(one.path, one.size), columns, _BATCH_ROWS)
         return
     parts = -(-log_bytes(one) // _PART_BYTES) or 1
     for part in (KeyPart(number, parts) for number in range(parts)):
         side = read_logs(place, [log.path for log in one.logs], columns, rule, part)
-        merge = LogMerge(side, rule)
-        for batch in _base_rows(place, one, columns, _at_once(len(side.keys))) if one.path else ():
+        if not one.path:
+            yield LogMerge(side, rule, TextMatch(side.keys)).rest()
+            continue
+        opened = place.open(one.path, one.size)
+        match, needed, at_once = _matched(side.keys, opened.schema_arrow, columns, rule if parts == 1 else MergeRule())
+        merge = LogMerge(side, rule, match)
+        for batch in _base_rows(opened, needed, at_once):
             yield merge.merged(part.of(batch))
         yield merge.rest()
+
+
+def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeRule) -> tuple[KeyMatch, pa.Schema, int]:
+    """How rows of the base file are found by these keys, the columns of it that are read, and how many rows at once."""
+    by_number = number_match(keys, rule.key, columns, stored)
+    if by_number is not None:
+        return by_number, columns, _BATCH_ROWS
+    needed = columns if RECORD_KEY in columns.names else columns.append(pa.field(RECORD_KEY, pa.string()))
+    return TextMatch(keys), needed, _at_once(len(keys))
 
 
 def _at_once(keys: int) -> int:
@@ -58,8 +74,7 @@ def held_bytes(one: FileSlice) -> int:
     return min(log_bytes(one), _PART_BYTES)
 
 
-def _base_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
-    opened = place.open(one.path, one.size)
+def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
     there = [name for name in columns.names if name in opened.schema_arrow.names]
     for batch in in_batches(opened, there, at_once):
         yield conform(batch, columns)
@@ -71,7 +86,8 @@ def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: Mer
     `schema` has the table's columns. Raises as `merged_rows` does.
     """
     full = with_meta(schema)
-    columns = pa.schema([full.field(name) for name in columns_to_merge(full, rule)])
+    wanted = dict.fromkeys([RECORD_KEY, *columns_to_merge(full, rule)])
+    columns = pa.schema([full.field(name) for name in wanted])
     found = (
         rows.filter(pc.is_in(rows.column(RECORD_KEY), value_set=keys))
         for rows in merged_rows(place, one, columns, rule)

@@ -64,9 +64,8 @@ _BY_PARTITION = "hoodie.bucket.index.partition.expressions"
 BUCKET, SIMPLE = "BUCKET", "SIMPLE"
 DEFAULT_BUCKETS = 256
 
-_KNOWN_KEYGENS = frozenset(
-    {"", "SIMPLE", "COMPLEX", "NON_PARTITION", "SIMPLE_AVRO", "COMPLEX_AVRO", "NON_PARTITION_AVRO"}
-)
+_PLAIN_KEYGENS = frozenset({"SIMPLE", "NON_PARTITION", "SIMPLE_AVRO", "NON_PARTITION_AVRO"})
+_KNOWN_KEYGENS = _PLAIN_KEYGENS | {"", "COMPLEX", "COMPLEX_AVRO"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,12 @@ class TableConfig:
     def identifying(self) -> tuple[str, ...]:
         """The columns that tell a row's key and partition."""
         return tuple(dict.fromkeys((*self.record_keys, *self.partition_fields)))
+
+    @property
+    def key_column(self) -> str | None:
+        """The column whose value, as text, is the record key; None if there are several, or the texts may be others."""
+        known = self.keygenerator_type in _PLAIN_KEYGENS and (self.keygenerator or not self.raw.get(_KEYGEN_CLASS))
+        return self.record_keys[0] if known and len(self.record_keys) == 1 else None
 
     @property
     def bucket_by(self) -> tuple[str, ...]:

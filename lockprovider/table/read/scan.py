@@ -17,6 +17,7 @@ Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for prun
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -117,7 +118,7 @@ def to_table(place: TablePlace, scan: Scan) -> pa.Table:
     """
     reads = [partial(_listed, place, scan, one) for one in scan.slices]
     # What has no logs is decoded by several threads anyway.
-    parts = in_order(reads, 1 if scan.merged is None else _AT_ONCE)
+    parts = in_order(reads, 1 if scan.merged is None else _at_once(place))
     return pa.Table.from_batches([batch for part in parts for batch in part], scan.schema)
 
 
@@ -138,6 +139,11 @@ def read_slice(place: TablePlace, scan: Scan, one: FileSlice) -> pa.Table:
         HistoryGone: the file was cleaned meanwhile.
     """
     return pa.Table.from_batches(_batches(place, scan, one), scan.schema)
+
+
+def _at_once(place: TablePlace) -> int:
+    """How many slices with logs are merged at a time; more than processors only if some wait for a network."""
+    return min(_AT_ONCE, os.cpu_count() or 1) if place.store.backend.blocking else _AT_ONCE
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from table import merge_oracle as plain
 
 from lockprovider.table import UnsupportedTable
 from lockprovider.table.files import merge_log
+from lockprovider.table.files.key_match import TextMatch
 from lockprovider.table.files.log_file import events_of
 from lockprovider.table.files.merge_log import LogEvents, LogMerge, MergeRule, fold
 from lockprovider.table.files.merge_partial import fold_fields
@@ -68,7 +69,7 @@ def as_plain(events: list[tuple[str, str, Any]], partial: set[int] = frozenset()
 def merged(base: pa.Table, data: bytes, rule: MergeRule, batch: int = 2) -> dict[str, dict[str, Any]]:
     events = events_of([("log", data)], COLUMNS, rule)
     side = fold(events, rule) if events.partial is None else fold_fields(events, rule)
-    merge = LogMerge(side, rule)
+    merge = LogMerge(side, rule, TextMatch(side.keys))
     parts = [merge.merged(base[start : start + batch]) for start in range(0, base.num_rows, batch)]
     rows = pa.concat_tables([*parts, merge.rest()]).to_pylist()
     assert len({row[schema.RECORD_KEY] for row in rows}) == len(rows)
@@ -195,9 +196,9 @@ def test_a_wrong_twin_loses_rows_or_brings_them_back(twin: str, monkeypatch: pyt
 
 def test_the_rule_is_that_of_the_properties() -> None:
     config = TableConfig("t", ("id",), ordering_fields=("ts",))
-    assert MergeRule.of(config) == MergeRule(("ts",))
-    assert MergeRule.of(replace(config, merge_mode=COMMIT_TIME)) == MergeRule()
-    assert MergeRule.of(replace(config, ordering_fields=(), merge_mode=EVENT_TIME)) == MergeRule()
+    assert MergeRule.of(config) == MergeRule(("ts",), "id")
+    assert MergeRule.of(replace(config, merge_mode=COMMIT_TIME)) == MergeRule((), "id")
+    assert MergeRule.of(replace(config, ordering_fields=(), merge_mode=EVENT_TIME)) == MergeRule((), "id")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,109 @@
+"""Which rows of a base file have one of some record keys: found by the keys' texts, or by the numbers that they are of.
+
+    match = number_match(keys, "id", stored) or TextMatch(keys)
+    rows, numbers = match.met(batch)        # the rows that have one of the keys, and the number of it
+
+In a table with one key column (`TableConfig.key_column`) a record key is the value as text. Of whole numbers the column
+itself is read and compared then, in place of the texts: less to decode, and no text to hash.
+
+Promised: both find the same rows. Keys that are not the text of a number, as that is written, are found by texts only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from lockprovider.table.errors import Corrupt
+from lockprovider.table.files.base_file import array_of
+from lockprovider.table.format.schema import RECORD_KEY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Met = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+_SLOTS_A_KEY = 16  # so few other values pass for one of the keys, until they are compared
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio: neighbours get slots far apart
+
+
+class KeyMatch(Protocol):
+    """Some keys, all different, that rows are compared with by one of their columns."""
+
+    column: str
+
+    def met(self, rows: pa.Table) -> Met:
+        """The places of the rows that have one of the keys, rising, and of each the number of the key."""
+
+
+class TextMatch:
+    """By record key; each call makes a hash table of the keys."""
+
+    column = RECORD_KEY
+
+    def __init__(self, keys: pa.Array) -> None:
+        self._keys = keys
+
+    def met(self, rows: pa.Table) -> Met:
+        """See `KeyMatch`."""
+        found = pc.index_in(array_of(rows.column(RECORD_KEY)), value_set=self._keys)
+        return np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)), found.drop_null().to_numpy()
+
+
+class NumberMatch:
+    """By a column of whole numbers: a mark at each key's slot rules most rows out, the rest are looked up in order."""
+
+    def __init__(self, numbers: NDArray[np.int64], column: str) -> None:
+        self.column = column
+        self._order = np.argsort(numbers)
+        self._sorted = numbers[self._order]
+        bits = max(1, (_SLOTS_A_KEY * len(numbers)).bit_length())
+        self._shift = np.uint64(64 - bits)
+        self._marks = np.zeros(1 << bits, dtype=np.bool_)
+        self._marks[self._slots(numbers)] = True
+
+    def met(self, rows: pa.Table) -> Met:
+        """See `KeyMatch`.
+
+        Raises:
+            Corrupt: a row has no key.
+        """
+        column = array_of(rows.column(self.column))
+        if column.null_count:
+            raise Corrupt(f"a base file has rows without a value in key column {self.column!r}; take it from a backup")
+        values = column.cast(pa.int64()).to_numpy()
+        places = np.flatnonzero(self._marks[self._slots(values)])
+        asked = values[places]
+        at = np.minimum(np.searchsorted(self._sorted, asked), len(self._sorted) - 1)
+        same = self._sorted[at] == asked
+        return places[same], self._order[at[same]]
+
+    def _slots(self, values: NDArray[np.int64]) -> NDArray[np.uint64]:
+        found: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
+        return found
+
+
+def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
+    """The match by a column; None if one of these schemas has it not, or not as whole numbers, or a key is no number.
+
+    The schemas are the table's, whose types the rows have, and that of the file.
+    """
+    if column is None or not all(is_whole(schema, column) for schema in schemas):
+        return None
+    try:
+        numbers = keys.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    if not numbers.cast(pa.string()).equals(keys):  # as of 007
+        return None
+    return NumberMatch(numbers.to_numpy(), column)
+
+
+def is_whole(schema: pa.Schema, column: str) -> bool:
+    """Whether there is such a column of whole numbers."""
+    kind = schema.field(column).type if column in schema.names else pa.null()
+    return bool(types.is_int32(kind) or types.is_int64(kind))

@@ -1,0 +1,124 @@
+"""Rows that have one of some keys: by numbers they are those that are found by texts, and what is no number is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lockprovider.table import Table, TableSpec
+from lockprovider.table.errors import Corrupt
+from lockprovider.table.files import key_match
+from lockprovider.table.files.key_match import NumberMatch, TextMatch, number_match
+from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.schema import RECORD_KEY
+
+INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+COLUMNS = pa.schema([("id", pa.int64())])
+
+
+def stored(ids: list[int], kind: pa.DataType) -> pa.Table:
+    return pa.table({RECORD_KEY: pa.array(map(str, ids), pa.string()), "id": pa.array(ids, kind)})
+
+
+def met(match: NumberMatch | TextMatch | None, rows: pa.Table) -> list[tuple[int, int]]:
+    assert match is not None
+    return list(zip(*(found.tolist() for found in match.met(rows)), strict=True))
+
+
+@given(st.data(), st.booleans())
+def test_the_same_rows_are_found_by_numbers_and_by_texts(data: st.DataObject, wide: bool) -> None:
+    rows = stored(data.draw(st.lists(INT64 if wide else INT32)), pa.int64() if wide else pa.int32())
+    near = st.sampled_from([0, *rows.column("id").to_pylist()]) | INT64
+    keys = pa.array(map(str, data.draw(st.lists(near, unique=True))), pa.string())
+    assert met(number_match(keys, "id", rows.schema), rows) == met(TextMatch(keys), rows)
+
+
+@given(st.lists(st.from_regex(r"[+-]?0{0,2}[0-9]{1,3}", fullmatch=True) | st.text(max_size=3), min_size=1, unique=True))
+@example(["7", "007"])
+@example(["-0"])
+@example(["0x7"])
+@example([" 7"])
+@example(["9223372036854775808"])
+def test_keys_that_are_not_a_numbers_text_are_found_by_texts_only(keys: list[str]) -> None:
+    def is_text_of_a_number(key: str) -> bool:
+        return key.isascii() and key.lstrip("-").isdigit() and str(int(key)) == key and int(key) < 2**63
+
+    found = number_match(pa.array(keys), "id", COLUMNS)
+    assert (found is not None) == all(map(is_text_of_a_number, keys))
+
+
+def test_a_twin_that_takes_all_texts_for_their_numbers_finds_rows_of_other_keys() -> None:
+    rows, keys = stored([7, 8], pa.int64()), pa.array(["007"])
+    assert met(NumberMatch(keys.cast(pa.int64()).to_numpy(), "id"), rows) != met(TextMatch(keys), rows) == []
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.float64(), pa.uint64(), pa.timestamp("us"), pa.int16()])
+def test_only_columns_of_whole_numbers_are_compared(kind: pa.DataType) -> None:
+    assert number_match(pa.array(["1"]), "id", COLUMNS, pa.schema([("id", kind)])) is None
+    assert number_match(pa.array(["1"]), "id", COLUMNS, pa.schema([("other", kind)])) is None
+    assert number_match(pa.array(["1"]), None, COLUMNS) is None
+
+
+def test_a_row_without_a_key_is_said() -> None:
+    rows = pa.table({"id": pa.array([1, None])})
+    with pytest.raises(Corrupt, match="without a value in key column 'id'"):
+        met(number_match(pa.array(["1"]), "id", COLUMNS), rows)
+
+
+@pytest.mark.parametrize(
+    ("config", "column"),
+    [
+        (TableConfig("t", ("id",)), "id"),
+        (TableConfig("t", ("id",), ("city",)), "id"),
+        (TableConfig("t", ("id",), ("city", "day")), None),  # by the complex key generator: may be `id:1`
+        (TableConfig("t", ("id", "v")), None),
+        (TableConfig("t", ()), None),
+        (TableConfig("t", ("id",), keygenerator="CUSTOM"), None),
+        (TableConfig("t", ("id",), raw={"hoodie.table.keygenerator.class": "org.example.Mine"}), None),
+    ],
+)
+def test_which_tables_have_keys_that_are_the_text_of_one_column(config: TableConfig, column: str | None) -> None:
+    assert config.key_column == column
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32(), pa.string()])
+@pytest.mark.parametrize("buckets", [None, 2])
+def test_logs_are_merged_alike_with_the_key_column_or_without(
+    kind: pa.DataType, buckets: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = pa.schema([("id", kind), ("v", pa.string()), ("ts", pa.int64())])
+
+    def rows(ids: range, ts: int) -> pa.Table:
+        return pa.table([pa.array(ids).cast(kind), [f"{ts}"] * len(ids), [ts] * len(ids)], schema=columns)
+
+    spec = TableSpec("t", columns, ("id",), ordering="ts", table_type="merge_on_read", buckets=buckets)
+    table = Table.create(str(tmp_path / "t"), spec)
+    table.append(rows(range(0, 400, 2), 5))
+    table.upsert(rows(range(-3, 100, 3), 7))
+    table.upsert(rows(range(90, 120), 3))
+    table.delete(rows(range(6, 30, 5), 9).select(["id"]))
+    expected = dict.fromkeys(range(0, 400, 2), "5")
+    expected |= dict.fromkeys(range(-3, 100, 3), "7")
+    expected |= {number: "3" for number in range(90, 120) if number not in expected}
+    for number in range(6, 30, 5):
+        expected.pop(number, None)
+    found = dict(zip(table.to_arrow().column("id").cast(pa.int64()).to_pylist(), table.to_arrow()["v"].to_pylist()))  # noqa: B905
+    assert found == expected
+    assert sorted(table.to_arrow(["v"])["v"].to_pylist()) == sorted(expected.values())
+    whole = table.to_arrow()
+    monkeypatch.setattr(key_match, "is_whole", lambda *_: False)
+    assert table.to_arrow().equals(whole)
+
+
+def test_a_files_keys_are_looked_up_alike_and_those_asked_for_twice_too(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", COLUMNS, ("id",)))
+    table.append(pa.table({"id": range(0, 50_000, 2)}))
+    one, place = table.snapshot().slices[0], table.place
+    asked = pa.array([str(number) for number in (*range(20_000), 4, 4, 5, -1)])
+    found = [KeyFile(place, one.path, one.size, key).among(asked).to_pylist() for key in (None, "id")]
+    assert found[0] == found[1] == [str(number) for number in (*range(0, 20_000, 2), 4, 4)]

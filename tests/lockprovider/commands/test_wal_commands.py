@@ -76,6 +76,24 @@ def test_a_full_log_a_newer_leader_and_bad_words_have_their_codes(url, wal) -> N
     assert "no position" in wal("read", url, "--start", "seven", code=2).err
 
 
+def test_a_log_is_sealed_and_who_follows_it_comes_to_its_end(url, wal) -> None:
+    wal("create", url)
+    wal("append", url, "a")
+    assert "sealed; the end: 1:1" in wal("seal", url, "--successor", "s3://bucket/next", "--fence", 3).out
+    assert "go on in s3://bucket/next" in wal("append", url, "b", code=1).err
+    assert "epoch 2 is over" in wal("seal", url, "--fence", 2, code=1).err
+    assert wal("tail", url, "--start", "oldest").out.split() == ["a"]  # it ends by itself
+    last = json.loads(wal("tail", url, "--json", "--reader", "r").out.splitlines()[-1])
+    assert last == {"sealed": "1:1", "successor": "s3://bucket/next"}
+    info = json.loads(wal("info", url, "--json").out)
+    assert (info["sealed"], info["successor"], info["epoch"], info["readers"]) == (
+        True,
+        last["successor"],
+        3,
+        {"r": "1:1"},
+    )
+
+
 def test_tail_shows_what_comes_until_it_is_interrupted(url) -> None:
     log = Wal.create(url)
     log.append(b"before")

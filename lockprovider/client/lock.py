@@ -26,7 +26,7 @@ from lockprovider.group.combine import Decider
 from lockprovider.group.commit_requests import CommitAnswer
 from lockprovider.group.intent import Intent
 from lockprovider.lease.driver import LAST_S, REQUEST_S
-from lockprovider.lease.record_file import RecordFile
+from lockprovider.lease.record_file import RecordFile, newest
 from lockprovider.lease.states import Busy
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import OnMetric, Recorder
@@ -306,7 +306,7 @@ class Lock:
         """
         client = self._of_this_process()
         with self._looking:  # not the machine's: a look waits for no acquisition or renewal
-            self._looked_at.known = self._looked_at.known or client.known
+            self._looked_at.known = newest(self._looked_at.known, client.known, client.committer.known)
             known = self._looked_at.read(REQUEST_S)
             client.queue.saw(known)
             return None if known is None else known.record

@@ -21,11 +21,11 @@ one write decides is applied at once; it is told to those who wait when all befo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lockprovider.group.intent import Intent
-from lockprovider.lease.machine import decided, hand_over_s, late_ms, not_there
+from lockprovider.lease.machine import hand_over_s, late_ms, not_there
 from lockprovider.lease.states import Me, Moment
 from lockprovider.record.commit_log import Entry, Log, tells
 from lockprovider.record.line import (
@@ -104,11 +104,10 @@ def choose(
         pending = _pending(decider, intent, begun, now_ms)
         if pending is None or not tells(pending):
             continue
-        after = begun.plus(pending)
-        if not after.ends_with((*unapplied, *chosen, pending)):
-            break  # what is not there yet must be told by the log
         chosen.append(pending)
-        begun = after
+        begun = begun.judged_with(pending)
+    while chosen and not log.plus(*chosen).ends_with((*unapplied, *chosen)):
+        chosen.pop()  # what is not there yet must be told by the log
     return tuple(chosen)
 
 
@@ -143,7 +142,7 @@ def combine(
     `there`: the last publish that is known to be applied, with all before it. `epoch`: the highest that was seen.
     """
     unapplied = (*not_there(seen, there), *batch)
-    record = LockRecord(
+    return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + round(hand_over_s(me.settings) * 1000),
         expired=not unapplied,
@@ -155,14 +154,13 @@ def combine(
         turn_ms=seen.turn_ms,
         freed_ms=at.now_ms,
         late_ms=late_ms(seen, at.now_ms, me.owner),
-        log=seen.log,
+        log=seen.log and seen.log.plus(*(pending for pending in batch if not seen.log.has(pending))),
+        pending=unapplied[-1] if unapplied else None,
+        earlier=unapplied[:-1],
         guest_ms=guest_ms(seen, at.now_ms),
         rest_ms=rest_ms or left_alone_ms(seen, at.now_ms, lies_free=not unapplied and not duty_ms),
         duty_ms=duty_ms,
     )
-    for pending in batch:
-        record = decided(record, pending)
-    return replace(record, pending=unapplied[-1] if unapplied else None, earlier=unapplied[:-1])
 
 
 # -- what became of one intent -----------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Committer:
         me = replace(me, owner=world.new_id())  # what it writes is not to be taken for what a holder wrote
         applying = Applying(store, world, self._wake.set)
         self._requests = CommitRequests(store, self._intents, world)
-        writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
+        self._writer = writer = RecordWriter(records, path, me, world, applying=applying, audit=audit)
         self._member = Member(
             store,
             me,
@@ -77,6 +77,11 @@ class Committer:
             asked_for=asked_for,
             throttled=throttled,
         )
+
+    @property
+    def known(self) -> Known | None:
+        """What it knows of the record."""
+        return self._writer.known
 
     def commit(self, intent: Intent, decider: Decider, known: Known | None, timeout_s: float) -> CommitAnswer:
         """Wait until it is decided and applied, or never will be by this intent.

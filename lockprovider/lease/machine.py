@@ -251,10 +251,7 @@ def _log(seen: LockRecord | None, at: Moment) -> Log:
     """The one that is there, or a new one; what is applied only now happens in it."""
     if seen is not None and seen.log is not None:
         return seen.log
-    log = Log(at.nonce)
-    for pending in seen.unapplied if seen is not None else ():
-        log = log.plus(pending)
-    return log
+    return Log(at.nonce).plus(*(() if seen is None else seen.unapplied))
 
 
 def late_ms(seen: LockRecord, now_ms: int, by: str = "") -> int:

@@ -24,6 +24,11 @@ class Known:
     seen_s: float = field(default=0.0, compare=False)
 
 
+def newest(*seen: Known | None) -> Known | None:
+    """The last of these to be written: whoever looks and finds that it still stands is sent no body."""
+    return max(filter(None, seen), key=lambda known: known.record.epoch, default=None)
+
+
 class RecordFile:
     """Reads the record, without its body while it has not changed, and writes it under a condition."""
 

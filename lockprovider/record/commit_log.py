@@ -66,13 +66,23 @@ class Log:
     next: int = 0
     packed: bytes = b""
 
-    def plus(self, pending: Pending) -> Log:
-        """The same log with one more publish, and as many of the others as there is room for.
+    def plus(self, *pendings: Pending) -> Log:
+        """The same log with these publishes, too, and as many of the others as there is room for.
 
         >>> log.plus(lockprovider.Pending.of_bytes("state/8", b"eight")).next - log.next
         1
         """
-        return _plus(self, pending)
+        return _plus(self, pendings) if pendings else self
+
+    def judged_with(self, pending: Pending) -> Log:
+        """The same log with one more publish, to judge by and not to be written: it is not packed, nothing is dropped.
+
+        >>> log.judged_with(lockprovider.Pending.of_bytes("state/8", b"eight")).entries[-1].path
+        'state/8'
+        """
+        known = _Packed(self.packed + pending.digest.encode())  # to tell it from others
+        known.entries = (*self.entries, Entry.of(pending))
+        return replace(self, next=self.next + 1, packed=known)
 
     def since(self, place: int) -> tuple[Entry, ...] | None:
         """What was published from `place` on; None if the log does not go back so far.
@@ -142,17 +152,19 @@ class _Packed(bytes):
 
 
 @lru_cache(maxsize=8)  # who chooses what is decided has made the log that is then written
-def _plus(log: Log, pending: Pending) -> Log:
-    newest = Entry.of(pending) if tells(pending) else Entry(pending.path, pending.digest, None)
-    entries = (*log.entries, newest)[-_ENTRIES:]
-    entries = (*(replace(entry, first=None) for entry in entries[:-_FIRSTS]), *entries[-_FIRSTS:])
+def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
+    newest = (Entry.of(one) if tells(one) else Entry(one.path, one.digest, None) for one in pendings)
+    entries = (*log.entries, *newest)[-_ENTRIES:]
+    alone = (entry if entry.first is None else replace(entry, first=None) for entry in entries[:-_FIRSTS])
+    entries = (*alone, *entries[-_FIRSTS:])
     packed = pack(entries)
     while len(packed) > _PACKED and len(entries) > 1:
         entries = entries[1 + len(entries) // 8 :]
         packed = pack(entries)
     known = _Packed(packed)
     known.entries = entries
-    return Log(log.name, log.next + 1 - len(entries), log.next + 1, known)
+    end = log.next + len(pendings)
+    return Log(log.name, end - len(entries), end, known)
 
 
 def unpack(packed: bytes) -> tuple[Entry, ...]:

@@ -55,6 +55,25 @@ def test_what_was_added_here_is_what_others_read() -> None:
     assert pickle.loads(pickle.dumps(log)).entries == log.entries
 
 
+def test_several_at_once_are_the_same_as_one_after_the_other() -> None:
+    log = Log("a").plus(publish("old", b"0"))
+    made = [replace(publish(f"commit/{number}", b"same"), first=publish(f"{number}", b"it")) for number in range(20)]
+    together, one_by_one = log.plus(*made), log
+    for one in made:
+        one_by_one = one_by_one.plus(one)
+    assert together == one_by_one
+    assert together.entries == one_by_one.entries
+    assert log.plus() is log
+
+
+def test_a_log_that_is_judged_by_tells_of_one_more_and_is_no_other_log() -> None:
+    log = Log("a").plus(publish("old", b"0"))
+    one, other = (log.judged_with(publish(name, name.encode())) for name in ("b", "c"))
+    assert one.entries == log.plus(publish("b", b"b")).entries
+    assert one.since(log.next) == (LogEntry("b", digest(b"b"), b"b"),)
+    assert one != other
+
+
 def test_many_small_commits_that_are_alike_have_room_with_their_bytes() -> None:
     log = Log("a")
     for number in range(40):

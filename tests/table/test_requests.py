@@ -20,6 +20,7 @@ from lockprovider.table import Corrupt, InvalidRecords, Table, TableSettings, Wr
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_here, for_tasks
 from lockprovider.table.files.group_writer import group_id
+from lockprovider.table.state import current
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -264,16 +265,19 @@ def test_a_column_that_another_writer_added_is_known_at_once(tmp_path: Path) -> 
     ]
 
 
-def test_a_long_timeline_is_listed_in_parts_and_nothing_is_missed(place: tuple[str, dict[str, Any] | None]) -> None:
+def test_a_long_timeline_is_listed_in_parts_and_nothing_is_missed(
+    place: tuple[str, dict[str, Any] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(current, "_PAGE", 90)  # a tenth, and so many files
     url, options = place
     table, asked = counted(Table.create(url, SPEC, storage_options=options, settings=SETTINGS), SETTINGS)
-    names = {f"20200101{number:09d}_20200101{number:09d}.clean" for number in range(2500)}
+    names = {f"20200101{number:09d}_20200101{number:09d}.clean" for number in range(250)}
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: table.store.put_if_absent(f".hoodie/timeline/{name}", b""), names))
     whole = table.timeline()
     assert {instant.file_name for instant in whole.instants} >= names
     asked.names.clear()
-    late = "20200101000000900_20200101000009999.clean"  # where two parts meet
+    late = "20200101000000090_20200101000009999.clean"  # where two parts meet
     table.store.put_if_absent(f".hoodie/timeline/{late}", b"")
     again = table.timeline()
     assert {i.file_name for i in again.instants} - {i.file_name for i in whole.instants} == {late}

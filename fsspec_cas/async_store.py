@@ -20,7 +20,7 @@ from fsspec_cas.clock import Machine, World
 from fsspec_cas.content import Bytes, check_bytes
 from fsspec_cas.errors import InvalidInput, InvalidVersion, NotSupported, ObjectNotFound, Unavailable
 from fsspec_cas.exclusive import PART_BYTES, AsyncExclusive
-from fsspec_cas.given import seconds
+from fsspec_cas.given import seconds, several
 from fsspec_cas.naming import check_path, check_root, url_of
 from fsspec_cas.outcome import Lost, Outcome, Unknown, Write
 from fsspec_cas.send.retry import delay_s
@@ -278,6 +278,9 @@ class AsyncStore:
 
         What cannot be sent again (a stream) is only looked for. A delete whose object is gone stays unknown.
 
+        Raises:
+            InvalidInput: it is another outcome, or none.
+
         >>> from fsspec_cas.testing import Faulty, LoseAnswer, LoseRequest
         >>> lossy = Faulty(store.backend, {"put": [LoseAnswer()], "head": [LoseRequest()] * 99})
         >>> unknown = await type(store)(lossy, store.root).put_if_absent("b", b"1", timeout=0.5)
@@ -285,6 +288,8 @@ class AsyncStore:
         >>> isinstance(outcome, Won)
         True
         """
+        if not isinstance(unknown, Unknown):
+            raise InvalidInput(f"{unknown!r} is no outcome that is unknown: give the `Unknown` that a write returned")
         return await self._sender.resume(unknown, timeout)
 
     async def delete_if_match(self, path: str, version: Version | str, *, timeout: float = TIMEOUT_S) -> Outcome:
@@ -317,11 +322,12 @@ class AsyncStore:
         """Remove these objects, as `delete` does; many in one request, where the store can. `timeout` is for each.
 
         Raises:
+            InvalidInput: it is one path, or none; nothing was removed.
             StoreError: some may be gone, and some not; may be repeated.
 
         >>> await store.delete_all(["a", "never there"])
         """
-        left = [check_path(path) for path in paths]
+        left = [check_path(path) for path in several(paths, "paths", "paths of objects")]
         if hasattr(type(self.backend), "delete_batch"):
             with contextlib.suppress(NotSupported):
                 while len(left) > 1:

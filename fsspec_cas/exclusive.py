@@ -23,6 +23,7 @@ from fsspec_cas.bridge.drive import Drive
 from fsspec_cas.bridge.twin import sync
 from fsspec_cas.content import Bytes, check_buffer
 from fsspec_cas.errors import CasError, InvalidInput
+from fsspec_cas.given import whole
 from fsspec_cas.outcome import Lost, Outcome, Won, Write
 from fsspec_cas.send.sender import Sender
 from fsspec_cas.version import ABSENT
@@ -243,7 +244,7 @@ class Exclusive:
 
 
 def _check(uploads: Uploads, part_size: int) -> None:
-    rules = uploads.rules
+    rules, part_size = uploads.rules, whole(part_size, "part_size", least=1)
     if part_size < rules.least_bytes or part_size % rules.multiple_bytes:
         raise InvalidInput(
             f"part_size is {part_size}: this store takes parts of at least {rules.least_bytes} bytes, "

@@ -33,7 +33,7 @@ from lockprovider.group.intent import Intent
 from lockprovider.holder import Holder
 from lockprovider.observe.audit_log import AuditLog
 from lockprovider.observe.metrics import Counters, Measure, OnMetric
-from lockprovider.observe.status import JVM_HOLDS, LockStatus
+from lockprovider.observe.status import JVM_HOLDS, JVM_STARVES, LockStatus
 from lockprovider.record.commit_log import Entry as LogEntry
 from lockprovider.record.commit_log import Log
 from lockprovider.record.pending import Pending
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HUDI_LOCK_PATH",
     "JVM_HOLDS",
+    "JVM_STARVES",
     "AsyncLease",
     "AsyncLock",
     "AuditLog",

@@ -68,7 +68,7 @@ class LossReason(enum.Enum):
     UNREACHABLE = "unreachable"  # it was not renewed in time: the last renewal was not answered
     TAKEN_OVER = "taken_over"  # another took the lock, or published under it
     BROKEN = "broken"  # an operator released it, or removed its record
-    RELEASED = "released"  # this process gave it back, or may have: a hand-over was not answered
+    RELEASED = "released"  # this process gave it back, or may have: that was not answered
     FORKED = "forked"  # it belongs to the process that this one was forked from
 
 

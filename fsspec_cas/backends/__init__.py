@@ -22,7 +22,7 @@ from fsspec_cas.backends.options import check_options
 from fsspec_cas.bridge.drive import Inline
 from fsspec_cas.capability import Capabilities
 from fsspec_cas.clock import Machine
-from fsspec_cas.errors import InvalidInput, InvalidUrl, NotSupported
+from fsspec_cas.errors import AccessDenied, CasError, InvalidInput, InvalidUrl, NotSupported, Unavailable
 from fsspec_cas.naming import check_url
 from fsspec_cas.version import Condition, Version
 
@@ -69,6 +69,7 @@ def split_url(
     Raises:
         InvalidUrl: the URL cannot be understood (see `check_url`).
         NotSupported: no backend for its protocol, or its pip extra is not installed.
+        AccessDenied, Unavailable: its filesystem asks for credentials when it is made, and found none.
     """
     plain = check_url(url).removeprefix("cas::")
     protocol, separator, rest = plain.partition("://")
@@ -78,17 +79,28 @@ def split_url(
         plain = f"{_HADOOP_NAMES.get(protocol, protocol)}://{rest}"
     from fsspec.core import url_to_fs  # noqa: PLC0415 - a third of our import, wanted only here
 
-    options = {**(storage_options or {}), **(more or {})}
-    client = options.pop("client", None)
+    client = None
     try:
+        options = {**(storage_options or {}), **(more or {})}
+        client = options.pop("client", None)
         fs, path = url_to_fs(plain, **options) if client is None else _through(client, plain, options)
     except ImportError as error:
         raise _missing_extra(protocol if client is None else client) from error
     except (ValueError, TypeError) as error:
         raise InvalidUrl(f"{url!r} cannot be opened: {error}") from error
+    except Exception as error:
+        raise _unopened(url, error) from error
     if not path.strip("/"):
         raise InvalidUrl(f"{url!r} names no bucket or folder: write e.g. s3://bucket/folder")
     return fs, path.rstrip("/")
+
+
+def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError:
+    """A filesystem may look for credentials at once, as gcsfs does: with errors of Google's, of networks, of files."""
+    what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
+    if isinstance(error, OSError):  # its words may be a URL with the token in it
+        return Unavailable(f"{what}; check the network, and that a file named as token is there")
+    return AccessDenied(f"{what}: {error}; check token and project, or the credentials of this machine")
 
 
 def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -118,7 +119,7 @@ class ConditionalCalls:
         """As the target's; `if_absent=True` is exclusive, file by file: see `cp_file`."""
         if not if_absent:
             return self.fs.copy(plain(path1), plain(path2), *args, **kwargs)
-        return AbstractFileSystem.copy(self, path1, path2, *args, if_absent=True, **kwargs)
+        return AbstractFileSystem.copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)
 
     def cp(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> Any:
         """The same as `copy`."""
@@ -193,7 +194,7 @@ class ConditionalCalls:
     async def _copy(self, path1: Any, path2: Any, *args: Any, if_absent: bool = False, **kwargs: Any) -> Any:
         if not if_absent:
             return await self.fs._copy(plain(path1), plain(path2), *args, **kwargs)  # noqa: SLF001
-        return await AsyncFileSystem._copy(self, path1, path2, *args, if_absent=True, **kwargs)  # noqa: SLF001
+        return await AsyncFileSystem._copy(self, plain(path1), plain(path2), *args, if_absent=True, **kwargs)  # noqa: SLF001
 
     def _is_folder(self, full: str) -> bool:
         try:
@@ -260,9 +261,9 @@ def _part_size(total: int) -> int:
 
 
 def _one(path: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    if not isinstance(path, str) or any(args) or any(kwargs.values()):
+    if not isinstance(path, (str, os.PathLike)) or any(args) or any(kwargs.values()):
         raise InvalidInput(f"if_match is the version of one object: remove {path!r} one by one, without recursive")
-    return path
+    return str(plain(path))
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:

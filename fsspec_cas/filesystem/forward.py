@@ -7,6 +7,7 @@ which arguments are paths is read from the signatures of fsspec's base classes.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -31,6 +32,8 @@ _KEPT = {
 def plain(path: Any) -> Any:
     """The path without our own prefix; the target understands the rest, with its own prefix or without."""
     match path:
+        case os.PathLike():
+            return plain(os.fspath(path))
         case str():
             return path.removeprefix("cas::").removeprefix("cas://")
         case dict():

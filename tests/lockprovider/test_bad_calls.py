@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 import lockprovider
-from fsspec_cas import AsyncStore, CasError, InvalidInput, InvalidUrl, InvalidVersion, Store, Version
+from fsspec_cas import AlreadyExists, AsyncStore, CasError, InvalidInput, InvalidUrl, InvalidVersion, Store, Version
 from fsspec_cas.filesystem import CasFileSystem
 from lockprovider import InvalidSettings, Lock, LockProvider, LockSettings
 
@@ -44,6 +44,11 @@ WRITES: list[tuple[str, Call, type[CasError], list[str]]] = [
     ("match timeout", lambda p: store(p).put_if_match("a", b"", V, timeout=None), InvalidInput, ["timeout=None"]),
     ("delete timeout", lambda p: store(p).delete("a", timeout=[]), InvalidInput, ["timeout=[]"]),
     ("delete_all timeout", lambda p: store(p).delete_all(["a", "b"], timeout="5"), InvalidInput, ["timeout='5'"]),
+    ("delete_all of one path", lambda p: store(p).delete_all("abc"), InvalidInput, ["paths='abc'", "a list"]),
+    ("delete_all of none", lambda p: store(p).delete_all(None), InvalidInput, ["paths=None", "a list"]),
+    ("resolve a text", lambda p: store(p).resolve("x"), InvalidInput, ["'x'", "`Unknown`"]),
+    ("exclusive part", lambda p: store(p).open_exclusive("a", part_size="x"), InvalidInput, ["part_size='x'"]),
+    ("exclusive no part", lambda p: store(p).open_exclusive("a", part_size=None), InvalidInput, ["part_size=None"]),
     ("delete_if_match timeout", lambda p: store(p).delete_if_match("a", V, timeout=-1), InvalidInput, ["timeout=-1"]),
     ("changed timeout", lambda p: store(p).read_if_changed("a", V, timeout="5"), InvalidInput, ["timeout='5'"]),
     ("update timeout", lambda p: store(p).update("a", lambda _: b"", timeout="5"), InvalidInput, ["timeout='5'"]),
@@ -117,6 +122,12 @@ def test_what_is_plainly_meant_is_taken(tmp_path: Path) -> None:
     assert here.read_if_changed("a/b", str(second)) is None
     assert here.delete_if_match("a/b", fs(tmp_path).info(tmp_path / "a" / "b")["version"]).unwrap() == second
     assert here.put_if_absent("c", b"", timeout=float("inf")).unwrap()
+    files = fs(tmp_path)
+    files.cp(tmp_path / "c", tmp_path / "d", if_absent=True)
+    with pytest.raises(AlreadyExists):
+        files.cp(tmp_path / "c", tmp_path / "d", if_absent=True)
+    files.rm(tmp_path / "d", if_match=files.info(tmp_path / "d")["version"])
+    assert not files.exists(tmp_path / "d")
 
 
 def provider(folder: Path) -> LockProvider:

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Entry
-from lockprovider import JVM_HOLDS, LockRecord, MalformedRecord
+from lockprovider import JVM_HOLDS, JVM_STARVES, LockRecord, MalformedRecord
 from lockprovider.table.doctor.checks import examine
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.errors import Corrupt, HistoryGone, TableError, TableNotFound
@@ -208,7 +208,8 @@ def _lock(table: TableContext) -> tuple[str, str]:
     missing = [pending.path for pending in record.unapplied if _read(table, pending.path) is None]
     if missing:
         return "", f"a commit was decided and is not applied yet ({missing[0]}): the next holder does it"
-    if record.given:
-        return "", ""
-    held = f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
-    return "", held if record.holder is not None else f"{held}, by a JVM writer: {JVM_HOLDS}"
+    held = "" if record.given else f"it is held by {record.owner} until {format_ms(record.valid_until_ms)}"
+    if held and record.holder is None:
+        held = f"{held}, by a JVM writer: {JVM_HOLDS}"
+    starves = JVM_STARVES if record.guest_ms and record.line else ""
+    return "", "; ".join(filter(None, [held, starves]))

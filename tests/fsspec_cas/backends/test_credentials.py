@@ -170,3 +170,26 @@ def test_google_credentials_that_cannot_be_had_for_now_are_unavailable_and_not_u
                 "a", b"", timeout=0.5
             )
         assert wire.requests == []
+
+
+@pytest.mark.parametrize(("content", "kind"), [("{}", AccessDenied), (None, Unavailable)], ids=["no key", "no file"])
+def test_a_google_token_that_is_none_is_told_when_the_store_is_opened(monkeypatch, tmp_path, content, kind):
+    """A gcsfs looks for credentials when it is made; what names no file it takes for a token, and asks Google."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    token = tmp_path / "secret.json"
+    if content is not None:
+        token.write_text(content)
+    with pytest.raises(kind) as refused:
+        Store.from_url("gs://bucket/x", {"token": str(token)})
+    assert "'gs://bucket/x' cannot be opened" in str(refused.value)
+    assert "token" in str(refused.value)
+    assert "secret.json" not in str(refused.value)
+
+
+def test_a_machine_without_google_credentials_is_access_denied_when_the_store_is_opened(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    with pytest.raises(AccessDenied, match="DefaultCredentialsError"):
+        Store.from_url("gs://bucket/x", {"token": "google_default"})

@@ -68,9 +68,11 @@ def test_a_lock_that_a_jvm_writer_holds_may_be_held_by_its_upgrade(tmp_path: Pat
     assert any(JVM_HOLDS in line for line in lines(look(table.store, HUDI_LOCK_PATH, Machine())))
 
 
-def test_status_says_that_a_jvm_writer_may_starve_beside_a_line(tmp_path: Path) -> None:
+def test_status_and_doctor_say_that_a_jvm_writer_may_starve_beside_a_line(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     put(table.store, jvm(guest_ms=Machine().now_ms()))
     assert not any(JVM_STARVES in line for line in lines(look(table.store, HUDI_LOCK_PATH, Machine())))
+    assert JVM_STARVES not in notes(table)
     put(table.store, jvm(guest_ms=Machine().now_ms(), line=("one", "another")))
+    assert JVM_STARVES in notes(table)
     assert any(JVM_STARVES in line for line in lines(look(table.store, HUDI_LOCK_PATH, Machine())))

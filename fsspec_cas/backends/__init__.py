@@ -88,6 +88,8 @@ def split_url(
         raise _missing_extra(protocol if client is None else client) from error
     except (ValueError, TypeError) as error:
         raise InvalidUrl(f"{url!r} cannot be opened: {error}") from error
+    except CasError:
+        raise
     except Exception as error:
         raise _unopened(url, error) from error
     if not path.strip("/"):

@@ -38,6 +38,11 @@ AT_EACH_REQUEST = pytest.mark.parametrize(
 )
 
 
+def steps(*, applied: bool) -> range:
+    """The requests to die at: by default every other one, as each takes a table of its own; with `-m soak` all."""
+    return range(1, FAR_TOO_MANY, 1 if applied else 2)
+
+
 class Died(BaseException):
     """The process is gone."""
 

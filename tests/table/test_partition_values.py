@@ -12,6 +12,7 @@ import pytest
 from hudi import HudiReadOptions, HudiTableBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table.asked_for import at_rest
 from table.tables import SCHEMA, SETTINGS, by_hudi_rs, content, orphans, rows
 
 from lockprovider.table import InvalidRecords, Table, TableSpec
@@ -133,6 +134,7 @@ def test_of_two_rows_that_would_have_one_key_neither_is_dropped(tmp_path: Path) 
     schema = pa.schema([("a", pa.string()), ("b", pa.string()), ("n", pa.int64())])
     table = Table.create(str(tmp_path / "t"), TableSpec("t", schema, ("a", "b")), settings=SETTINGS)
     table.append(pa.table([["x"], ["y,b:z"], [1]], schema=schema))
+    at_rest(table)
     before = files_in(str(tmp_path))
     for write in (table.append, table.upsert, table.delete):
         with pytest.raises(InvalidRecords, match="{'a': 'x,b:y', 'b': 'z'} and of {'a': 'x', 'b': 'y,b:z'}"):

@@ -96,10 +96,10 @@ class Batcher(Generic[Op, T]):
             if self._writer is not None:
                 return answer
             self._writer = threading.Thread(target=self._run, name="batcher", daemon=True)
-        try:
-            self._writer.start()
-        except RuntimeError:  # the interpreter is ending and starts no threads
-            self._run()
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending and starts no threads
+                self._writer.start()  # under the guard: nobody can join it before that
+                return answer
+        self._run()
         return answer
 
     def do(self, operation: Op) -> T:
@@ -121,7 +121,7 @@ class Batcher(Generic[Op, T]):
         with self._guard:
             self._closed = True
             writer = self._writer
-        if writer is not None and writer is not threading.current_thread():
+        if writer is not None and writer.ident is not None and writer is not threading.current_thread():
             writer.join(timeout_s)
 
     def _run(self) -> None:

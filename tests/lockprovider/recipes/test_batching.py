@@ -51,6 +51,30 @@ def test_what_arrives_meanwhile_goes_with_the_next_and_each_has_its_own_result()
     assert held.batches == [[1], [2, -3, 4]]
 
 
+def test_who_closes_while_the_thread_is_about_to_start_returns_when_all_is_written(monkeypatch) -> None:
+    batcher = Batcher(lambda batch: batch, world=Machine())
+    start, begun, closed = threading.Thread.start, threading.Event(), threading.Event()
+
+    def close() -> None:
+        begun.set()
+        batcher.close()
+        closed.set()
+
+    closer = threading.Thread(target=close)
+
+    def after_the_closer(thread: threading.Thread) -> None:
+        if thread.name == "batcher":
+            start(closer)
+            begun.wait(PATIENCE_S)
+            closer.join(0.2)  # one that does not wait for the start is over by then
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", after_the_closer)
+    answer = batcher.submit(1)
+    assert closed.wait(PATIENCE_S)
+    assert answer.result(0) == 1
+
+
 def test_what_the_write_raises_all_get_and_the_next_write_is_another() -> None:
     fails = [OSError("no store")]
 

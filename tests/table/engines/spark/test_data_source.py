@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import udf
+from servers.over_obstore import OverObstore
 from table.engines.spark.spark_tables import TRIPLE
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
@@ -154,9 +155,11 @@ def test_a_write_that_is_refused_says_so_in_one_sentence_with_its_type(
     assert content(table) == ROWS
 
 
-def test_on_an_object_store_the_credentials_go_with_the_tasks(spark: Any, seaweedfs: Any) -> None:
+@pytest.mark.parametrize("by", ["s3fs", pytest.param("obstore", marks=pytest.mark.soak)])
+def test_on_an_object_store_the_credentials_go_with_the_tasks(spark: Any, seaweedfs: Any, by: str) -> None:
     register(spark)
-    url, options = f"{seaweedfs.new_prefix()}/t", seaweedfs.storage_options
+    url, plain = f"{seaweedfs.new_prefix()}/t", seaweedfs.storage_options
+    options = plain if by == "s3fs" else OverObstore(seaweedfs).options_for(seaweedfs.endpoint)
     table = Table.create(url, SPEC, storage_options=options, settings=SETTINGS)
     engine.append(table, spark.createDataFrame([(1, "a", 1), (2, "b", 2)], TRIPLE))
     found = spark.read.format("hudi_cas").option("storage_options", json.dumps(options)).load(url)
@@ -164,4 +167,4 @@ def test_on_an_object_store_the_credentials_go_with_the_tasks(spark: Any, seawee
     more.write.format("hudi_cas").option("storage_options", json.dumps(options)).mode("append").save(url)
     expected = {(1, "a", 1), (2, "b", 2), (11, "a", 1)}
     assert {tuple(row) for row in engine.read(spark, table).collect()} == content(table) == expected
-    assert {tuple(row[name] for name in SCHEMA.names) for row in by_hudi_rs_on_s3(url, options).to_pylist()} == expected
+    assert {tuple(row[name] for name in SCHEMA.names) for row in by_hudi_rs_on_s3(url, plain).to_pylist()} == expected

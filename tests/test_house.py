@@ -237,6 +237,7 @@ INNER = {
     "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
     "fsspec_cas.outcome": "a write of a state that is settled later is told as one of the store's",
     "lockprovider.recipes.errors": "a writer whose epoch is over is refused by tables as by the recipes",
+    "lockprovider.recipes.values": "a fence is given to tables as to the recipes",
     "lockprovider.wal": "Spark reads a log as a stream",
     "fsspec_cas.send.retry": "a transaction that lost waits as a request does",
 }

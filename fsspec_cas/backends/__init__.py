@@ -55,9 +55,9 @@ _BACKENDS = {
     "abfs": ("azure", "AzureBackend", "azure"),
     "abfss": ("azure", "AzureBackend", "azure"),
 }
-# Names that Hadoop users know -> what fsspec calls the same store.
-_THREADS = 64  # that wait for a network; asyncio's own are as few as the machine has cores
 _OBSTORE = "obstore"
+_THREADS = 64  # that wait for a network; asyncio's own are as few as the machine has cores
+# Names that Hadoop users know -> what fsspec calls the same store.
 _HADOOP_NAMES = {"s3n": "s3", "s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 
 
@@ -91,18 +91,25 @@ def split_url(
     except CasError:
         raise
     except Exception as error:
-        raise _unopened(url, error) from error
+        if refusal := _unopened(url, error):
+            raise refusal from error
+        raise
     if not path.strip("/"):
         raise InvalidUrl(f"{url!r} names no bucket or folder: write e.g. s3://bucket/folder")
     return fs, path.rstrip("/")
 
 
-def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError:
-    """A filesystem may look for credentials at once, as gcsfs does: with errors of Google's, of networks, of files."""
+def _unopened(url: str | os.PathLike[str], error: Exception) -> CasError | None:
+    """A filesystem may look for credentials at once, as gcsfs does: with errors of Google's, of networks, of files.
+
+    None: the error is of none of these.
+    """
     what = f"{url!r} cannot be opened, and nothing was written: {type(error).__name__}"
     if isinstance(error, OSError):  # its words may be a URL with the token in it
         return Unavailable(f"{what}; check the network, and that a file named as token is there")
-    return AccessDenied(f"{what}: {error}; check token and project, or the credentials of this machine")
+    if isinstance(error, KeyError) or type(error).__module__.startswith("google.auth."):
+        return AccessDenied(f"{what}: {error}; check token and project, or the credentials of this machine")
+    return None
 
 
 def _through(client: object, url: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""What JSON can say, checked and copied."""
+"""What callers give to more than one recipe, checked: what JSON can say, names, fences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import check_text
+from fsspec_cas.given import check_text, whole
 
 
 def json_copy(value: Any, what: str) -> Any:
@@ -32,6 +32,15 @@ def check_name(value: Any, what: str) -> str:
     if storable(text) != text:
         raise InvalidInput(f"{what}={text!r} cannot be stored as UTF-8: give other text")
     return text
+
+
+def check_fence(fence: Any) -> int:
+    """The epoch of a lease, a term or a job, or the epoch itself.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    return whole(getattr(fence, "epoch", fence), "fence", least=1)
 
 
 def storable(text: str) -> str:

@@ -134,21 +134,7 @@ def test_a_merge_on_read_table_is_kept_too(
     assert table.compact()
     upsert(table, (3, "c", 30))
     assert same(hudi, table) == {(1, "a", 11), (3, "c", 30), (4, "b", 4)}
-    dead = Table.open(url, storage_options=table.storage_options, settings=KEEPS)
-
-    def dies(lease: Lease, pending: Pending, data: bytes) -> None:
-        del lease, data
-        assert pending.first is not None
-        dead.store.put_if_absent(pending.first.path, pending.first.data or b"").unwrap()
-        raise Died
-
-    monkeypatch.setattr(Lease, "publish_new", dies)
-    txn = Transaction(dead)
-    engine.write(txn, upserts=rows((1, "a", 666), (7, "c", 666)))
-    with pytest.raises(Died):
-        txn.commit()
-    monkeypatch.undo()
-    txn.leave()
+    died_at_the_decision(table, monkeypatch, done=True)
     for turn in range(4):
         hudi.write(url, DDL, [(4, "b", turn)], SOON)
     assert same(hudi, table) == {(1, "a", 11), (3, "c", 30), (4, "b", 3)}
@@ -166,6 +152,27 @@ def test_a_merge_on_read_table_is_kept_too(
 
 class Died(BaseException):
     """The process is gone."""
+
+
+def died_at_the_decision(table: Table, monkeypatch: pytest.MonkeyPatch, *, done: bool) -> str:
+    """A writer died right before it; or halfway through its end, which a JVM writer that takes the lock forgets."""
+    dead = Table.open(table.url, storage_options=table.storage_options, settings=KEEPS)
+
+    def dies(lease: Lease, pending: Pending, data: bytes) -> None:
+        del lease, data
+        if done:
+            assert pending.first is not None
+            dead.store.put_if_absent(pending.first.path, pending.first.data or b"").unwrap()
+        raise Died
+
+    monkeypatch.setattr(Lease, "publish_new", dies)
+    txn = Transaction(dead)
+    engine.write(txn, upserts=rows((1, "a", 666), (7, "c", 666)))
+    with pytest.raises(Died):
+        txn.commit()
+    monkeypatch.undo()
+    txn.leave()
+    return txn.begin
 
 
 def test_they_go_on_after_our_cleans(hudi: HudiSpark, table: Table) -> None:
@@ -219,23 +226,8 @@ def test_they_go_on_after_our_clustering_archival_and_restore_without_a_setting_
 def test_they_go_on_after_a_writer_of_ours_that_died(
     hudi: HudiSpark, table: Table, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    dead = Table.open(table.url, storage_options=table.storage_options, settings=KEEPS)
-
-    def dies(lease: Lease, pending: Pending, data: bytes) -> None:
-        """Right before the decision; or halfway through its end, which a JVM writer that takes the lock forgets."""
-        del lease, data
-        if done and pending.first is not None:
-            dead.store.put_if_absent(pending.first.path, pending.first.data or b"").unwrap()
-        raise Died
-
-    monkeypatch.setattr(Lease, "publish_new", dies)
-    txn = Transaction(dead)
-    engine.write(txn, upserts=rows((1, "a", 666), (7, "c", 666)))
-    with pytest.raises(Died):
-        txn.commit()
-    monkeypatch.undo()
-    txn.leave()
-    begin, prefix = txn.begin, f"{METADATA_TABLE}/.hoodie/timeline/"
+    begin = died_at_the_decision(table, monkeypatch, done=bool(done))
+    prefix = f"{METADATA_TABLE}/.hoodie/timeline/"
     left_there = [e.path for e in table.store.list(prefix + begin)]
     assert len(left_there) == 2 + done
     assert same(hudi, table) == {(1, "a", 1), (2, "b", 2)}

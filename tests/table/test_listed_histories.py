@@ -13,7 +13,7 @@ import pytest
 from table.listed_tables import check_listed, with_listing
 from table.mor_tables import COLUMNS, SETTINGS, content
 from table.test_non_blocking import BLIND, SPEC, another
-from table.test_service_histories import KINDS, SERVICES, WRITES, History, Ordinary
+from table.test_service_histories import KINDS, SERVICES, WRITES, History, Ordinary, play
 
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.services import compact_listing
@@ -51,16 +51,7 @@ def history(folder: Path, kind: str, seed: int) -> None:
         how, spec = _ListedOrdinary, TableSpec("t", COLUMNS, ("id",), ("part",), **KINDS[kind])
     table = Table.create(str(folder), spec, settings=replace(how.settings, write_metadata=None))
     with_listing(folder)
-    story = how(table, random, deletes=how is _Listed and bool(seed % 2))
-    told: list[str] = []
-    for _ in range(random.randint(8, 16)):
-        told.append(random.choice(how.steps))
-        try:
-            story.step(told[-1])
-        except Exception as error:
-            raise AssertionError(f"seed {seed}: {told}") from error
-    for txn, _ in story.begun:
-        txn.leave()
+    play(how(table, random, deletes=how is _Listed and bool(seed % 2)), random.randint(8, 16), seed)
 
 
 @pytest.mark.parametrize("kind", ["non-blocking", "by event"])

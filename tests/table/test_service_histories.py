@@ -210,10 +210,13 @@ def history(folder: Path, kind: str, seed: int) -> None:
     if kind in KINDS:
         how, spec = Ordinary, TableSpec("t", COLUMNS, ("id",), ("part",), **KINDS[kind])
     table = Table.create(str(folder), spec, settings=how.settings)
-    story = how(table, random, deletes=how is History and bool(seed % 2))
+    play(how(table, random, deletes=how is History and bool(seed % 2)), random.randint(5, 12), seed)
+
+
+def play(story: History, many: int, seed: int) -> None:
     told: list[str] = []
-    for _ in range(random.randint(5, 12)):
-        told.append(random.choice(how.steps))
+    for _ in range(many):
+        told.append(story.random.choice(story.steps))
         try:
             story.step(told[-1])
         except Exception as error:

@@ -47,7 +47,7 @@ from lockprovider.recipes.queue.operations import (
 from lockprovider.recipes.queue.reports import Letter, QueueStat, Receipt, Worked
 from lockprovider.recipes.queue.wire import QueueCodec
 from lockprovider.recipes.queue.writer import QueueWriter
-from lockprovider.recipes.values import check_name
+from lockprovider.recipes.values import check_fence, check_name
 from lockprovider.renamed import renamed
 
 _TIMEOUT_S = 60.0
@@ -418,7 +418,7 @@ class Queue:
     ) -> tuple[Put, Future[Any]]:
         if (producer is None) is not (seq is None) or (producer is not None and dedupe is not None):
             raise InvalidInput("give a producer with its seq, or dedupe, or neither")
-        epoch = 0 if fence is None else whole(getattr(fence, "epoch", fence), "fence", least=1)
+        epoch = 0 if fence is None else check_fence(fence)
         if dedupe is not None:
             _name(dedupe, "dedupe")
             put = Put(new, f"{UNNAMED}={dedupe}", 1, self._client, 1, epoch)

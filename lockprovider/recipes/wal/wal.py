@@ -29,7 +29,7 @@ from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Bundle, check_broker
 from lockprovider.recipes.errors import CoordinationError
 from lockprovider.recipes.place import open_at, repr_at
-from lockprovider.recipes.values import check_name
+from lockprovider.recipes.values import check_fence, check_name
 from lockprovider.recipes.wal.appender import Appender, Leader
 from lockprovider.recipes.wal.appending import UNNAMED, Lead, LogOperation, Seal
 from lockprovider.recipes.wal.manifest import RETAIN, SLOTS, LogManifest
@@ -198,7 +198,7 @@ class Wal:
         >>> log.info().epoch, log.info().led
         (1, False)
         """
-        epoch = _epoch_of(fence)
+        epoch = 0 if fence is None else check_fence(fence)
         if producer is not None:
             self.appender(producer)  # for its checks
         led: int = self._batcher.do(Lead(epoch))
@@ -223,7 +223,7 @@ class Wal:
         [(True, 'memory://docs/orders')]
         """
         named = None if successor is None else check_name(successor, "successor")
-        end: Position = self._batcher.do(Seal(_epoch_of(fence), named))
+        end: Position = self._batcher.do(Seal(0 if fence is None else check_fence(fence), named))
         return end
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -380,10 +380,6 @@ class Wal:
             if self._own is None:
                 self._own = self._appender(None)
             return self._own
-
-
-def _epoch_of(fence: Any) -> int:
-    return 0 if fence is None else whole(getattr(fence, "epoch", fence), "fence", least=1)
 
 
 _ALL: weakref.WeakSet[Wal] = weakref.WeakSet()

@@ -143,7 +143,7 @@ def read_slice(place: TablePlace, scan: Scan, one: FileSlice) -> pa.Table:
 
 def _at_once(place: TablePlace) -> int:
     """How many slices with logs are merged at a time; more than processors only if some wait for a network."""
-    return min(_AT_ONCE, os.cpu_count() or 1) if place.store.backend.blocking else _AT_ONCE
+    return _AT_ONCE if place.store.is_remote else min(_AT_ONCE, os.cpu_count() or 1)
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsspec_cas import InvalidInput
-from fsspec_cas.given import whole
 from lockprovider.recipes.errors import Fenced
+from lockprovider.recipes.values import check_fence
 from lockprovider.table.format.streams import batches_by_stream, noted
 from lockprovider.table.transaction.exactly_once import last_batch
 
@@ -42,7 +42,7 @@ class Fence:
         name, of = given if isinstance(given, tuple) and len(given) == 2 else ("", given)  # noqa: PLR2004 - a pair
         if not isinstance(name, str):
             raise InvalidInput(f"fence={given!r} must be a term, or a name and a term: fence=('compactor', term)")
-        return cls(whole(getattr(of, "epoch", of), "fence", least=1), name)
+        return cls(check_fence(of), name)
 
     @property
     def stream(self) -> str:

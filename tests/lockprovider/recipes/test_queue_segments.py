@@ -112,11 +112,12 @@ def test_one_who_knows_an_older_queue_looks_again_where_its_segment_is_gone(stor
 
 def test_a_segment_that_somebody_has_removed_is_said_and_nothing_is_written(store, small) -> None:
     queue = made(store)
-    queue.put_many(range(6))
+    for number in range(6):  # one call might make one write of them, or two, with other segments
+        queue.put(number)
     (name,) = segments(store)
     kept = store.read(name).data
     store.delete(name)
-    before = [queue.claim() for _ in range(4)]
+    before = [queue.claim() for _ in range(3)]
     rev = queue.stat().rev
     for call in (queue.claim, queue.peek):
         with pytest.raises(MalformedObject, match="somebody has removed"):
@@ -128,7 +129,7 @@ def test_a_segment_that_somebody_has_removed_is_said_and_nothing_is_written(stor
     assert queue.stat().rev == rev
     before[0].ack()
     store.put_if_absent(name, kept)
-    assert drained(queue) == [4, 5]
+    assert drained(queue) == [3, 4, 5]
 
 
 def test_what_a_dead_writer_left_is_cleaned_and_what_is_named_is_kept(store, small) -> None:

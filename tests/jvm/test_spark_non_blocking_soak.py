@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.jvm, pytest.mark.soak]
 WRITERS, KEYS, AT_ONCE = 3, 40, 8
+# A JVM that compacts beside somebody who runs the same plan, or has run it, is told so, by us as by another JVM.
+GAVE_WAY = ("Requested compaction instant", "due to heartbeat by concurrent writer")
 INLINE = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
 
 
@@ -63,7 +65,7 @@ def they(all_: Beside, number: int) -> None:
         try:
             all_.hudi.write(all_.table.url, DDL, [tuple(one) for one in given], options)
         except HudiError as error:
-            if "Requested compaction instant" not in str(error):
+            if not any(words in str(error) for words in GAVE_WAY):
                 raise
             # Ours was faster. Their commit is made before they compact: the rows at the end tell whether it was.
             all_.happened["their compactions that gave way"] += 1

@@ -4,8 +4,9 @@
 
 A request takes effect after half of its delay. A store of the real kind stalls where many clients write one key
 (SeaweedFS for a second); this one does not, so what is measured is the protocol. `GET /` counts what was asked, by verb
-and status; `DELETE /` forgets that. Uploads in parts are for clients that make them of anything; their completion obeys
-conditions. With `--pace N` an object takes N writes a second, as on GCS, and those beyond it are answered with 429.
+and status, `GET /?paths` by path, too; `DELETE /` forgets that. Uploads in parts are for clients that make them of
+anything; their completion obeys conditions. With `--pace N` an object takes N writes a second, as on GCS, and those
+beyond it are answered with 429.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Server:
     objects: dict[str, Object] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)  # sorted
     parts: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    asked: Counter[str] = field(default_factory=Counter)
+    asked: Counter[str] = field(default_factory=Counter)  # by verb, status and path
     written_s: dict[str, float] = field(default_factory=dict)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,8 +117,8 @@ class Server:
         query = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
         kind = "LIST" if verb == "GET" and path.count("/") < 2 + path.endswith("/") else verb
         delay_s = {"GET": self.get_s, "HEAD": self.get_s, "LIST": self.list_s}.get(kind, self.put_s)
-        if target == "/":
-            answer = self._statistics(verb)
+        if path == "/":
+            answer = self._statistics(verb, by_path="paths" in query)
         else:
             await self._pause(delay_s / 2)
             answer = self._do(kind, unquote(path), query, headers, _plain(headers, body))
@@ -130,8 +131,11 @@ class Server:
         if seconds:
             await asyncio.sleep(seconds)
 
-    def _statistics(self, verb: str) -> Answer:
-        answer = Answer(200, body=json.dumps(self.asked).encode())
+    def _statistics(self, verb: str, *, by_path: bool) -> Answer:
+        asked: Counter[str] = Counter()
+        for what, count in self.asked.items():
+            asked[what if by_path else " ".join(what.split(" ", 2)[:2])] += count
+        answer = Answer(200, body=json.dumps(asked).encode())
         if verb == "DELETE":
             self.asked.clear()
         return answer
@@ -145,7 +149,8 @@ class Server:
             answer = self._in_parts(verb, key, query, headers, body)
         else:
             answer = self._refusal(key, headers) or self._done(verb, key, headers, body)
-        self.asked[f"{verb} {answer.status}"] += 1
+        below = query.get("prefix", "") if verb == "LIST" else ""
+        self.asked[f"{verb} {answer.status} {key}{below}"] += 1
         return answer
 
     def _refusal(self, key: str, headers: dict[str, str]) -> Answer | None:

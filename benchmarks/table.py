@@ -1,6 +1,7 @@
 """What does a commit cost when many write one table, next to deltalake, lance and pyiceberg?
 
     python -m benchmarks.table                     # about eight minutes; --quick, --json, --engines, --writers, --only
+    python -m benchmarks.table --only commits --paths --stores "GET 15, PUT 30, LIST 40 ms"  # what the requests are for
 
 Writers are processes that append a hundred rows a commit, again and again. The stores: SeaweedFS, and the in-memory S3
 server of `benchmarks.shaped_s3` with the delays of a bucket in the same region, whose requests are counted. After each
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from statistics import median, quantiles
@@ -38,6 +40,7 @@ from benchmarks.shaped_s3 import ROOT, running
 ENGINES = ("lockprovider.table", "deltalake", "lance", "pyiceberg")
 AT_ONCE = "ours, for our readers"  # if asked for: commits that appear at once
 ON_OBSTORE = "ours, on obstore"  # if asked for: another client of S3
+BOTH = "ours, on obstore, for our readers"  # if asked for
 UPSERTS = ("upserts, non-blocking", "upserts, optimistic")  # if asked for
 SHAPED = "GET 15, PUT 30, LIST 40 ms"
 PACED = "GET 20, PUT 50, LIST 50 ms, 1 write/s"  # of one object, as on GCS
@@ -67,6 +70,28 @@ class Run:
     jain: float
     wrong: int  # acknowledged commits that are not there, whole and once, and rows of others
     why: str
+    paths: dict[str, float]  # requests per commit, by verb, status and what they are for
+
+
+# The first that is found in a path says what the object is.
+_KINDS = (
+    ("/.locks/intents/", "intent"),
+    ("table_lock.json", "lock record"),
+    ("/.locks/checkpoints/", "checkpoint"),
+    ("/.heartbeat/", "heartbeat"),
+    ("/.temp/", "marker"),
+    ("hoodie.properties", "properties"),
+    (".requested", "requested"),
+    ("inflight", "inflight"),
+    ("/timeline/", "timeline"),
+    (".hoodie_partition_metadata", "metafile"),
+    ("/_delta_log/", "log"),
+    ("/_versions/", "manifest"),
+    ("/_transactions/", "transaction"),
+    ("/metadata/", "metadata"),
+    (".parquet", "data"),
+    (".lance", "data"),
+)
 
 
 @contextlib.contextmanager
@@ -133,7 +158,17 @@ def together(
     for process in children:
         tell(process, {"start_s": start_s, "end_s": start_s + seconds})
     told = [figures(process) for process in children]
-    return told, json.loads(ask(site, "GET", "/")) if counts else None, start_s
+    return told, json.loads(ask(site, "GET", "/?paths")) if counts else None, start_s
+
+
+def kinds(requests: dict[str, int]) -> Counter[str]:
+    """The requests by verb, status and what they are for, not by path."""
+    found: Counter[str] = Counter()
+    for what, count in requests.items():
+        verb, status, path = what.split(" ", 2)
+        kind = next((name for part, name in _KINDS if part in path), "several" if verb == "POST" else "other")
+        found[f"{verb} {status} {kind}"] += count
+    return found
 
 
 def summary(
@@ -147,8 +182,8 @@ def summary(
     expected = {f"{n}/{k}" for n, one in enumerate(told) for k, call in enumerate(one["done"]) if call[2]}
     good = {name for name, count in there.items() if count == ROWS}
     commits = max(1, sum(counts))
-    refusals = sum(count for status, count in (requests or {}).items() if status.endswith(" 412"))
-    throttled = sum(count for status, count in (requests or {}).items() if status.endswith(" 429"))
+    refusals = sum(count for what, count in (requests or {}).items() if what.split(" ")[1] == "412")
+    throttled = sum(count for what, count in (requests or {}).items() if what.split(" ")[1] == "429")
     return Run(
         *what,
         writers=len(told),
@@ -165,6 +200,7 @@ def summary(
         jain=sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) if sum(counts) else 0.0,
         wrong=len(expected - good) + len(there.keys() - expected),
         why=next((one["why"] for one in told if one["why"]), ""),
+        paths={what: count / commits for what, count in sorted(kinds(requests or {}).items())},
     )
 
 
@@ -194,6 +230,16 @@ def commit_table(runs: list[Run]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def path_table(runs: list[Run]) -> Iterator[str]:
+    """Markdown; requests per commit."""
+    heads = [f"{run.engine}, {run.writers}" for run in runs]
+    yield f"| {' | '.join(['requests per commit', *heads])} |"
+    yield "|---" * (1 + len(heads)) + "|"
+    for what in sorted({what for run in runs for what in run.paths}):
+        cells = (f"{run.paths[what]:.2f}" if what in run.paths else "-" for run in runs)
+        yield f"| {' | '.join([what, *cells])} |"
+
+
 def grown(name: str, site: Site, engine: str, counts: list[int], limit_s: float) -> list[dict[str, Any]]:
     """One engine's growth on one store; as far as it gets in the time."""
     where = replace(site, prefix=uuid.uuid4().hex)
@@ -219,7 +265,7 @@ def main() -> None:
     """Run it all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--engines", nargs="*", default=list(ENGINES), choices=[*ENGINES, AT_ONCE, ON_OBSTORE, *UPSERTS]
+        "--engines", nargs="*", default=list(ENGINES), choices=[*ENGINES, AT_ONCE, ON_OBSTORE, BOTH, *UPSERTS]
     )
     parser.add_argument("--writers", type=int, nargs="*", default=[1, 4, 16])
     parser.add_argument("--seconds", type=float, default=6.0, help="of a run; twice that with delays")
@@ -229,6 +275,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one engine's growth")
     parser.add_argument("--only", choices=["commits", "growth"])
     parser.add_argument("--quick", action="store_true", help="a minute: ours alone, and little of it")
+    parser.add_argument("--paths", action="store_true", help="also what the requests of commits are for, where counted")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.quick:
@@ -252,7 +299,10 @@ def main() -> None:
     if given.json:
         print(json.dumps({"commits": [asdict(run) for run in runs], "growth": growth}))
         return
-    for table in filter(None, (runs and commit_table(runs), growth and growth_table(growth))):
+    traced = [run for run in runs if run.requests is not None] if given.paths else []
+    for table in filter(
+        None, (runs and commit_table(runs), traced and path_table(traced), growth and growth_table(growth))
+    ):
         print("\n".join(table), end="\n\n")
 
 

@@ -25,6 +25,7 @@ UPSERTS = {  # of one table's 16 buckets by all writers
 }
 AT_ONCE = "ours, for our readers"
 ON_OBSTORE = "ours, on obstore"
+BOTH = "ours, on obstore, for our readers"
 _LAST = 20  # commits, of which the median is taken
 _RETRIES = 1000  # of the loop that pyiceberg's manual asks its callers to write
 
@@ -90,8 +91,8 @@ class Ours:
 class OursOnObstore(Ours):
     """The same by way of obstore."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
+    def __init__(self, site: Site, appears: str = "in order") -> None:
+        super().__init__(site, appears)
         self._options = site.obstore_options
 
 
@@ -264,8 +265,8 @@ def engine_of(site: Site, task: dict[str, Any]) -> Engine:
         return Iceberg(site, task["folder"])
     if task["engine"] in UPSERTS:
         return Upserts(site, UPSERTS[task["engine"]])
-    if task["engine"] == ON_OBSTORE:
-        return OursOnObstore(site)
+    if task["engine"] in (ON_OBSTORE, BOTH):
+        return OursOnObstore(site, "for our readers" if task["engine"] == BOTH else "in order")
     if task["engine"] == AT_ONCE:
         return Ours(site, "for our readers")
     return {"lockprovider.table": Ours, "deltalake": Delta, "lance": Lance}[task["engine"]](site)

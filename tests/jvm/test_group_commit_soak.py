@@ -1,0 +1,52 @@
+"""`pytest -m "jvm and soak" tests/jvm/test_group_commit_soak.py --soak MINUTES`: the same beside a JVM lock client.
+
+Each of its turns drops what group commit keeps in the lock record.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from soak.lists import Crowd, follow, read_by_hudi_rs, read_ours, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from servers.seaweedfs import SeaweedFS
+
+    from jvm.clients import JvmLocks
+
+pytestmark = [pytest.mark.jvm, pytest.mark.soak]
+PROCESSES = 12
+TRY_S, HOLD_S, PAUSE_S = 20.0, 0.3, 2.0
+
+
+def test_no_commit_is_lost_doubled_or_half_there_beside_a_jvm_lock_client(
+    seaweedfs: SeaweedFS,
+    start_jvm: Callable[[], JvmLocks],
+    seed: int,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    crowd = Crowd(seaweedfs, seed, None)
+    theirs = start_jvm().open(crowd.table.url)
+
+    def hold(crowd: Crowd) -> None:
+        if theirs.try_lock(TRY_S):
+            crowd.happened["held by theirs"] += 1
+            crowd.over.wait(HOLD_S)
+            theirs.unlock()
+            crowd.over.wait(PAUSE_S)
+
+    looks = (read_ours, read_by_hudi_rs, follow, serve, hold)
+    with crowd.of(PROCESSES, looks):
+        crowd.disturb(float(request.config.getoption("--soak")) * 60)
+        crowd.settle()
+    wrong = crowd.audit()
+    with capsys.disabled():
+        print(f"\n{json.dumps({'seed': seed, 'behind': crowd.was_behind, **crowd.happened})}")  # noqa: T201
+    assert wrong == {}
+    names = [look.__name__ for look in looks]
+    assert [what for what in ("done", "killed", "stopped", "held by theirs", *names) if not crowd.happened[what]] == []

@@ -1,0 +1,42 @@
+"""`pytest -m soak tests/soak/test_group_commit_soak.py --soak MINUTES`: processes that commit for each other, and die.
+
+Each kind of table has half of the time. Every acknowledged commit is there once, none that was refused, no completion
+time twice, and each look of each reader has all that was acknowledged before.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockprovider.table.format.writer_settings import FOR_OUR_READERS
+from soak.lists import Crowd, follow, read_by_hudi_rs, read_ours, serve
+
+if TYPE_CHECKING:
+    from servers.seaweedfs import SeaweedFS
+
+pytestmark = pytest.mark.soak
+PROCESSES = 12
+LOOKS = {None: (read_ours, read_by_hudi_rs, follow, serve), FOR_OUR_READERS: (read_ours, serve)}
+
+
+@pytest.mark.parametrize("appears", LOOKS, ids=["in order", "for our readers"])
+def test_no_commit_of_processes_that_die_or_stand_still_is_lost_doubled_or_half_there(
+    seaweedfs: SeaweedFS,
+    appears: str | None,
+    seed: int,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    crowd = Crowd(seaweedfs, seed, appears)
+    with crowd.of(PROCESSES, LOOKS[appears]):
+        crowd.disturb(float(request.config.getoption("--soak")) * 60 / 2)
+        crowd.settle()
+    wrong = crowd.audit()
+    with capsys.disabled():
+        print(f"\n{json.dumps({'seed': seed, 'behind': crowd.was_behind, **crowd.happened})}")  # noqa: T201
+    assert wrong == {}
+    looks = [look.__name__ for look in LOOKS[appears]]
+    assert [what for what in ("done", "killed", "stopped", *looks) if not crowd.happened[what]] == []

@@ -86,9 +86,9 @@ class HudiSpark:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.kill9()
 
-    def read(self, url: str, columns: list[str], **options: str) -> list[tuple[Any, ...]]:
-        """All rows, as JVM Hudi sees them."""
-        rows = self._ask({"do": "read", "url": url, "columns": columns, "options": options})
+    def read(self, url: str, columns: list[str], where: str | None = None, **options: str) -> list[tuple[Any, ...]]:
+        """All rows, or those of which this SQL is true, as JVM Hudi sees them."""
+        rows = self._ask({"do": "read", "url": url, "columns": columns, "where": where, "options": options})
         return [tuple(row) for row in rows]
 
     def write(

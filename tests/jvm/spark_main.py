@@ -48,9 +48,13 @@ def causes(error: Any) -> str:
     return "\ncaused by ".join(said)
 
 
-def read(spark: SparkSession, url: str, columns: list[str], options: dict[str, str]) -> list[list[Any]]:
+def read(
+    spark: SparkSession, url: str, *, columns: list[str], where: str | None, options: dict[str, str]
+) -> list[list[Any]]:
     """The columns are SQL: a cast to string is for what Python has no value of."""
     frame = spark.read.format("hudi").options(**options).load(url)
+    if where is not None:
+        frame = frame.where(where)
     return [[plain(value) for value in row] for row in frame.selectExpr(*columns).collect()]
 
 

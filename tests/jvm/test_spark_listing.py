@@ -91,6 +91,7 @@ def test_they_go_on_after_our_compaction_of_it_and_after_one_that_died(
         upsert(table, (1, "a", turn), (3 + turn % 2, "c", turn))
     files = [entry.path for entry in table.store.list(f"{METADATA_TABLE}/files/")]
     assert not [path for path in files if f"_{'0' * 17}." in path]
+    assert not [i for i in own_timeline(table.store).instants if i.begin == "0" * 17], "so are its oldest instants"
     compacted = compacted_at(own_timeline(table.store))
     assert compacted
     found = {(1, "a", 30), (2, "b", 2), (3, "c", 30), (4, "c", 29)}

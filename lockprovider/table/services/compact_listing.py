@@ -8,14 +8,17 @@ lock, which keeps all others from the metadata table:
     write       `.inflight`, and the base file with all that the latest slice lists
     complete    `.commit`, a fenced publish, by which readers begin with the base file
     remove      the files of slices before the last few; readers that are still at one list the folders
+    forget      instants of which no file is left, from the oldest on: its timeline stays as short as the slices
 
 A commit that is completed there and pending in the table counts for no reader yet. While there is one nothing is
 compacted, for its log file would be passed over for good.
 
-NOT promised: to archive the metadata table's timeline, which a JVM writer does at its start: it grows by three small
-files with each commit.
+NOT promised: an archive of that timeline, as a JVM writer makes one: nobody reads it, for each of its instants is one
+of the table, or a service of the listing. Nor that it stays short after a writer was stopped within its own turn until
+others had taken its instant back, and then put its log file there and died: what is younger than that stays.
 
-Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `compactIfNecessary`.
+Source: Hudi `HoodieBackedTableMetadataWriter.performTableServices`, `compactIfNecessary`, `cleanIfNecessary`;
+`TimelineArchiverV2`.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from lockprovider.table.format.metadata_table.listing_compaction import ListingC
 from lockprovider.table.services import plans
 from lockprovider.table.state.metadata_table import merged_listing, own_slices, own_timeline
 from lockprovider.table.timeline.compaction_plan import compaction_plan
-from lockprovider.table.timeline.metadata_listing import is_valid, uncompacted
+from lockprovider.table.timeline.metadata_listing import is_valid, outlived, uncompacted
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
@@ -98,13 +101,21 @@ def _taken_back(table: TableContext, begin: str, own: Timeline) -> Timeline:
 
 
 def _remove_old(table: TableContext, own: Timeline) -> None:
-    """A log file that was completed late goes with the slice that it belongs to."""
+    """A log file that was completed late goes with the slice that it belongs to.
+
+    Then the instants without a file, pending states before completed ones: a JVM writer would roll back what looks
+    pending. One that dies at any of it leaves the rest to the next compaction.
+    """
     files = list(_files(table))
     first = sorted(found.begin for _, found in files if isinstance(found, BaseFile))[-_KEPT_SLICES:][0]
-    for path, found in files:
-        since = found.begin if isinstance(found, BaseFile) else own.completions.get(found.begin, first)
-        if since < first:
-            table.store.delete(path)
+
+    def since(found: BaseFile | LogFile) -> str:
+        return found.begin if isinstance(found, BaseFile) else own.completions.get(found.begin, first)
+
+    table.store.delete_all([path for path, found in files if since(found) < first])
+    gone = outlived(own, {found.begin for _, found in files if since(found) >= first}, first)
+    for is_completed in (False, True):
+        table.store.delete_all([OWN_TIMELINE + i.file_name for i in gone if i.is_completed is is_completed])
 
 
 def _files(table: TableContext) -> Iterator[tuple[str, BaseFile | LogFile]]:

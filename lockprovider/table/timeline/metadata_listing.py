@@ -1,4 +1,4 @@
-"""When the metadata table's listing counts, and where it differs from what is there. Pure.
+"""When the metadata table's listing counts, how long, and where it differs from what is there. Pure.
 
 Its log blocks name the write of the data table that they are of. One counts that is completed there, or that the
 metadata table alone has: a write that is pending on the data table's timeline is not part of the listing yet.
@@ -8,12 +8,13 @@ Source: Hudi `HoodieTableMetadataUtil.getValidInstantTimestamps`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from fsspec_cas import Entry
 from lockprovider.table.format.data_files import data_file_at
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.metadata_table.files_records import FileListing
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -39,6 +40,20 @@ def uncompacted(own: Timeline) -> int:
     last = compacted_at(own)
     since = (i for i in own.writes if (i.completion or "") > last and i.action is Action.DELTACOMMIT)
     return sum(not i.begin.startswith(_FIRST) for i in since)
+
+
+def outlived(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
+    """The states of its instants that nobody needs: from the oldest on, those that were completed before `first`.
+
+    `left`: the begin times of its files, after those of slices before `first` were removed. A reader takes what is
+    older than the timeline for completed: so a timeline that is left begins before all files that are not older yet.
+    """
+    end = min((first, *(begin for begin in left if begin >= own.first_active)))
+    found: dict[str, list[Instant]] = {}
+    for instant in own.instants:
+        found.setdefault(instant.begin, []).append(instant)
+    done = takewhile(lambda begin: begin < end and any("" < (i.completion or "") < first for i in found[begin]), found)
+    return tuple(instant for begin in [*done][:-1] for instant in found[begin])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,13 @@ from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, en
 from fsspec_cas import CasError, Store
 from lockprovider import LockError
 from lockprovider.table import KeepActive, KeepCommits, Table
+from lockprovider.table.engines import arrow as engine
 from lockprovider.table.services import compact_listing
 from lockprovider.table.services.compact_listing import MOST_LOGS
 from lockprovider.table.state.metadata_table import own_slices, own_timeline
 from lockprovider.table.timeline import metadata_listing
 from lockprovider.table.timeline.metadata_listing import compacted_at, uncompacted
+from lockprovider.table.transaction.transaction import Transaction
 
 
 def by_hudi_rs(folder: Path) -> set[Row]:
@@ -64,6 +66,30 @@ def test_readers_read_few_log_files_however_many_commits_there_are(folder: Path)
     files = [path.name for path in (folder / ROOT / "files").iterdir()]
     assert len([name for name in files if name.endswith(".hfile")]) == 3
     assert len(files) < 3 * MOST_LOGS + 2
+
+
+def timeline_of(folder: Path) -> set[str]:
+    """Names on the metadata table's own timeline."""
+    return {path.name for path in (folder / ROOT / ".hoodie/timeline").iterdir() if path.is_file()}
+
+
+def test_its_timeline_is_as_short_as_its_slices_however_many_commits_there_are(folder: Path) -> None:
+    table, expected, sizes = open_(folder), set(BEFORE), []
+    late = Transaction(open_(folder))
+    engine.write(late, upserts=rows((3, "b", "late", 9)))
+    for turn in range(8):
+        table.append(rows((100 + turn, "c", "new", 1)))
+        expected.add((100 + turn, "c", "new", 1))
+        assert compact_now(table)
+        sizes.append(len(timeline_of(folder)))
+        if turn == 4:
+            late.commit()  # began before all that is there
+            expected = expected - {(3, "b", None, 2)} | {(3, "b", "late", 9)}
+            assert agreed(folder) == expected
+    assert sizes[3] == sizes[4] == sizes[-1] < min(sizes[5:7]), sizes
+    assert agreed(folder) == expected
+    assert "never compacted" not in table.archive(KeepActive(1, 2)).held
+    assert agreed(folder) == expected
 
 
 def test_what_is_deleted_stays_deleted(folder: Path) -> None:
@@ -152,8 +178,9 @@ def first_there(made: Path, folder: Path) -> int:
 @AT_EACH_REQUEST
 def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, applied: bool) -> None:
     made = with_files_alone(NAME, tmp_path / "made")
-    for turn in range(2):
+    for turn in range(4):
         open_(made).upsert(rows((1, "a", f"v{turn}", 5 + turn)))
+        assert turn == 3 or compact_now(open_(made))  # so that the next one removes files and instants
     open_(made).clean(KeepCommits(1))
     before, there = content(made), 0
     for step in range(first_there(made, tmp_path / "whole"), 60):
@@ -170,15 +197,20 @@ def test_whatever_the_last_request_was_the_listing_is_whole(tmp_path: Path, appl
         there += ROOT in backend.asked[-1]
         assert content(folder) == before, backend.asked[-3:]
         let_time_pass(folder)
+        instants = timeline_of(folder)
+        assert {name.partition(".")[0] for name in instants if "_" not in name} <= {
+            name.partition("_")[0] for name in instants if "_" in name
+        } | ({max(instants)[:17]} - {""}), "what a JVM writer would roll back"
         other = open_(folder)
         other.append(rows((30, "c", "next", 1)))  # a log file that is completed after what was planned
         assert content(folder) == before | {(30, "c", "next", 1)}, backend.asked[-3:]
         assert compact_now(other)
         assert logs(folder) == 0
         assert agreed(folder) == before | {(30, "c", "next", 1)}, backend.asked[-3:]
+        assert len(timeline_of(folder)) <= 6 * 5
     else:
         pytest.fail("the compaction never ended")
-    assert there >= 6
+    assert there >= 12
 
 
 def _of_logs_alone(store: Store, slices: object, valid: Callable[[str], bool]) -> object:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from itertools import product
+
+import pytest
+
 from fsspec_cas import Entry
+from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata_table.files_records import FileListing
-from lockprovider.table.timeline.metadata_listing import ListingDifferences, differences, is_valid
+from lockprovider.table.timeline.metadata_listing import ListingDifferences, differences, is_valid, outlived
 from lockprovider.table.timeline.timeline import Timeline
 
 A, B, C = "20261122000000001", "20261122000000002", "20261122000000003"
@@ -56,3 +62,58 @@ def test_each_difference_has_its_kind() -> None:
 def test_what_a_service_that_is_at_it_has_removed_is_not_told_of() -> None:
     cleaning = TIMELINE.plus(Timeline.of([f"{C}.clean.requested"]).instants)
     assert differences(listing(A, C), [entry(A)], [entry(A)], cleaning) == ListingDifferences()
+
+
+Rule = Callable[[Timeline, Collection[str], str], tuple[Instant, ...]]
+TIMES = tuple(f"202611220000000{number}0" for number in range(1, 5))
+LATE = "20261122000000099"
+AT_ONCE = {begin: f"{begin[:-1]}5" for begin in TIMES}
+
+
+def timelines() -> Iterator[Timeline]:
+    """All of three begin times: nothing is there, a pending instant, one that was completed at once, or at the end."""
+    for kinds in product(range(4), repeat=3):
+        names: list[str] = []
+        for begin, kind in zip(TIMES, kinds, strict=False):
+            names += [f"{begin}.deltacommit.requested", f"{begin}.deltacommit.inflight"] if kind else []
+            names += [f"{begin}_{AT_ONCE[begin] if kind == 2 else LATE}.deltacommit"] if kind >= 2 else []
+        yield Timeline.of(names)
+
+
+def is_harmless(rule: Rule) -> bool:
+    """Whatever files there are: each that is left is to readers what it was, and nothing looks pending that did not."""
+    for before, named, first in product(timelines(), product((False, True), repeat=3), TIMES):
+        own = before.plus(Timeline.of([f"{first}_{LATE}.commit"]).instants)  # the oldest compaction whose file is left
+        left = {begin for begin, is_there in zip(TIMES, named, strict=False) if is_there}
+        after = own.without(rule(own, left, first))
+        if any(own.visible(begin) != after.visible(begin) for begin in left) or after.unfinished != own.unfinished:
+            return False
+    return True
+
+
+def test_instants_go_when_no_file_of_theirs_is_left_and_none_becomes_another_by_that() -> None:
+    assert is_harmless(outlived)
+    own = Timeline.of(
+        [f"{begin}_{AT_ONCE[begin]}.deltacommit" for begin in TIMES] + [f"{TIMES[0]}.deltacommit.requested"]
+    )
+    assert [i.begin for i in outlived(own, TIMES[3:], TIMES[3])] == [TIMES[0], TIMES[0], TIMES[1]]
+    assert [i.begin for i in outlived(own, TIMES[2:], TIMES[3])] == [TIMES[0], TIMES[0]]
+    assert outlived(own, TIMES[1:], TIMES[3]) == (), "it is where the timeline begins"
+
+
+def _whatever_is_left(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
+    del left
+    return outlived(own, (), first)
+
+
+def _not_from_the_oldest_on(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
+    return tuple(i for i in own.instants if i.begin not in left and own.completions.get(i.begin, first) < first)
+
+
+def _completed_ones_alone(own: Timeline, left: Collection[str], first: str) -> tuple[Instant, ...]:
+    return tuple(instant for instant in outlived(own, left, first) if instant.is_completed)
+
+
+@pytest.mark.parametrize("twin", [_whatever_is_left, _not_from_the_oldest_on, _completed_ones_alone])
+def test_instants_that_go_too_early_are_seen(twin: Rule) -> None:
+    assert not is_harmless(twin)

@@ -6,10 +6,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 
 _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
+_BEGIN, _COMPLETION, _NAME = attrgetter("begin"), attrgetter("completion"), attrgetter("file_name")
 _SERVICES = frozenset({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
 
 
@@ -23,6 +25,31 @@ class Timeline:
     def of(cls, names: Iterable[str]) -> Timeline:
         """Read the file names below the timeline folder; names that are not instants are passed over."""
         return cls(tuple(found for name in sorted(names) if (found := parse_instant(name)) is not None))
+
+    @classmethod
+    def of_done(cls, done: Iterable[Instant], others: Iterable[str]) -> Timeline:
+        """The same of completed writes, and of the file names of all others, none of which began when one of them did.
+
+        What is found out by looking at each instant is known of the writes, and looked for among the others alone.
+        """
+        mine, rest = sorted(done, key=_BEGIN), cls.of(others)
+        if not mine:
+            return rest
+        is_plain = len({len(i.begin) for i in (mine[0], *rest.instants)}) == 1
+        made = cls(tuple(sorted([*mine, *rest.instants], key=_BEGIN if is_plain else _NAME)))
+        vars(made)["perhaps_pending"] = rest.perhaps_pending
+        vars(made)["services"] = (*(i for i in mine if i.action is not Action.COMMIT), *rest.services)
+        by_completion = sorted(mine, key=_COMPLETION)
+        vars(made)["writes"] = tuple(sorted([*by_completion, *rest.writes], key=_COMPLETION))
+        names = [f"{i.begin}_{i.completion}.{i.action.value}" for i in mine]
+        vars(made)["written"] = rest.written.union(names)
+        begin, completion = mine[-1].begin, by_completion[-1].completion or ""
+        vars(made)["latest_time"] = max(begin, completion, rest.latest_time)
+        vars(made)["latest_completed_time"] = max(begin, completion, rest.latest_completed_time)
+        vars(made)["latest_completed_begin"] = max(begin, rest.latest_completed_begin)
+        if not rest.savepointed:
+            vars(made)["first_active"] = min(i.begin for i in (mine[0], *rest.writes))
+        return made
 
     def plus(self, instants: Iterable[Instant]) -> Timeline:
         """The same timeline with these instants, too."""

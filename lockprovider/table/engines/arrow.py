@@ -357,7 +357,9 @@ def rewrite_partition(
         yield from (stat for stat in in_order(logs, limit) if stat is not None)
         yield from _insert_new(writer, partition, (rows.take(new), keys.take(new)), task, limit)
         return
-    fresh = np.ones(len(keys), dtype=np.bool_)
+    fresh, slices = np.ones(len(keys), dtype=np.bool_), list(slices)
+    asked = pa.concat_arrays([keys, changes.deletes])
+    others = writer.place.key_notes.without(writer.place.store, [old.path for old in slices], asked)
 
     def rewrite(old: FileSlice) -> WriteStat | None:
         opened = writer.place.open(old.path)
@@ -367,7 +369,7 @@ def rewrite_partition(
         fresh[found.met] = False  # each key's by one thread, or by two to the same end
         return writer.merge(old, opened, found, rows, task)
 
-    stats = in_order([partial(rewrite, old) for old in slices], limit)
+    stats = in_order([partial(rewrite, old) for old in slices if old.path not in others], limit)
     yield from (stat for stat in stats if stat is not None)
     new = pa.array(fresh)
     yield from _insert_new(writer, partition, (rows.filter(new), keys.filter(new)), task, limit)

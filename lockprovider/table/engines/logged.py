@@ -34,6 +34,7 @@ _NOBODY = -1
 def home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
     """Of each key the number of the slice that it is in; -1 if it is in none."""
     homes = np.full(len(keys), _NOBODY)
+    writer.place.key_notes.look_up(writer.place.store, [one.path for one in slices if one.path])
     several = np.zeros(len(keys), dtype=np.bool_)
     for number, here in enumerate(in_order([partial(_has, writer, one, keys) for one in slices], limit)):
         several |= here & (homes != _NOBODY)

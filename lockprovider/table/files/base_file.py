@@ -259,22 +259,22 @@ def keys_of(file: pq.ParquetFile) -> pa.Array:
     return array_of(read_columns(file, [schema.RECORD_KEY]).column(0))
 
 
-def key_range(file: pq.ParquetFile) -> tuple[str, str] | None:
-    """The least and the greatest record key of an opened base file; None if its footer does not tell for sure."""
-    found = file.metadata.metadata or {}
+def key_range(footer: pq.FileMetaData) -> tuple[str, str] | None:
+    """The least and the greatest record key of a base file; None if its footer does not tell for sure."""
+    found = footer.metadata or {}
     least, greatest = found.get(MIN_KEY.encode()), found.get(MAX_KEY.encode())
     if least is None or greatest is None or not least.isascii() or not greatest.isascii():
         return None  # the JVM orders by UTF-16, Arrow by UTF-8: they differ past ASCII
     return least.decode(), greatest.decode()
 
 
-def known_filter(file: pq.ParquetFile) -> bloom.KnownFilter | None:
-    """The bloom filter of an opened base file."""
-    footer = file.metadata.metadata or {}
-    text = footer.get(BLOOM_KEY.encode())
-    if text is None or footer.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
+def known_filter(footer: pq.FileMetaData) -> bloom.KnownFilter | None:
+    """The bloom filter of a base file."""
+    found = footer.metadata or {}
+    text = found.get(BLOOM_KEY.encode())
+    if text is None or found.get(BLOOM_TYPE_KEY.encode()) != bloom.TYPE_CODE.encode():
         return None
-    return bloom.KnownFilter(text.decode(), file.metadata.num_rows)
+    return bloom.KnownFilter(text.decode(), footer.num_rows)
 
 
 def read_keys(source: Any) -> pa.Array:

@@ -20,6 +20,7 @@ from pyarrow import types
 from fsspec_cas import Lost, Machine, Won
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
+from lockprovider.table.files.key_notes import KeyNote
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
@@ -273,6 +274,8 @@ class GroupWriter:
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
         is_mine = self._create(stat.path, file.data)
+        if is_mine and self.place.key_notes.are_used:
+            self.place.key_notes.add(stat.path, KeyNote.of(pq.read_metadata(pa.BufferReader(file.data))))
         return replace(stat, file_size=len(file.data) if is_mine else self._size_of_earlier(stat.path, file.keys))
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:

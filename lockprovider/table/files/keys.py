@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockprovider.table.files import base_file
 from lockprovider.table.files.key_match import TextMatch, number_match
+from lockprovider.table.files.key_notes import KeyNote
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.format import bloom
 from lockprovider.table.format.schema import RECORD_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
-
-_MANY = 10_000  # from here on it is quicker to read all keys than to ask the bloom filter for each
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class KeyFile:
         Raises:
             HistoryGone, Corrupt: as for `keys`.
         """
-        mine, theirs = base_file.key_range(self._file), base_file.key_range(other._file)
+        mine, theirs = self._note.ends, other._note.ends
         if mine is not None and theirs is not None and (mine[1] < theirs[0] or theirs[1] < mine[0]):
             return pa.array([], pa.string())
         return other.among(self.keys)
@@ -72,9 +69,7 @@ class KeyFile:
         Raises:
             HistoryGone, Corrupt: as for `keys`.
         """
-        found = self._in_range(wanted)
-        if 0 < np.count_nonzero(found) <= _MANY:
-            found[found] = self._perhaps(wanted.filter(pa.array(found)))
+        found = self._note.perhaps(wanted)
         if found.any():
             each = wanted.filter(pa.array(found)).dictionary_encode()
             met = np.zeros(len(each.dictionary), dtype=np.bool_)
@@ -82,25 +77,16 @@ class KeyFile:
             found[found] = met[each.indices]
         return found
 
-    def _in_range(self, wanted: pa.Array) -> NDArray[np.bool_]:
-        ends = base_file.key_range(self._file)
-        if ends is None:
-            return np.ones(len(wanted), dtype=np.bool_)
-        between = pc.and_(pc.greater_equal(wanted, ends[0]), pc.less_equal(wanted, ends[1]))
-        return np.array(between, dtype=np.bool_)
-
-    def _perhaps(self, wanted: pa.Array) -> NDArray[np.bool_]:
-        text = (self._file.metadata.metadata or {}).get(base_file.BLOOM_KEY.encode())
-        if text is None:
-            return np.ones(len(wanted), dtype=np.bool_)
-        return np.array(bloom.BloomFilter.parse(text.decode()).might_contain_each(wanted), dtype=np.bool_)
-
     def _met(self, keys: pa.Array) -> NDArray[np.int64]:
         """The numbers of those of some different keys that are in the file."""
         by_number = number_match(keys, self.key, self._file.schema_arrow)
         if by_number is not None:
             return by_number.met(base_file.read_columns(self._file, [by_number.column]))[1]
         return TextMatch(keys).met(pa.table([self.keys], [RECORD_KEY]))[1]
+
+    @property
+    def _note(self) -> KeyNote:
+        return self.place.key_notes.get(self.path) or KeyNote.of(self._file.metadata)
 
     @cached_property
     def _file(self) -> pq.ParquetFile:

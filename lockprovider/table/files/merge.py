@@ -104,7 +104,7 @@ def merge_plan(
         InvalidRecords: an old value does not fit the new column.
     """
     _refuse_loss(file, upserts.schema)
-    near, going = (_near(keys, files.key_range(file)) for keys in (upsert_keys, delete_keys))
+    near, going = (_near(keys, files.key_range(file.metadata)) for keys in (upsert_keys, delete_keys))
     if not len(near) and not len(going):
         return None
     found = untouched(file)

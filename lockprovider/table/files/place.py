@@ -15,6 +15,7 @@ from fsspec_cas import Store
 from fsspec_cas.backends import split_url
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files import base_file
+from lockprovider.table.files.key_notes import KeyNote, KeyNotes
 
 WHOLE_BYTES = 8 << 20  # up to here one request for all of it is cheaper than several for its parts
 _LOCAL = "local"
@@ -39,11 +40,17 @@ class TablePlace:
         """The table's store, opened once in each process."""
         return Store.from_url(self.url, self.storage_options)
 
+    @cached_property
+    def key_notes(self) -> KeyNotes:
+        """What this process knows of the keys of the table's files."""
+        return KeyNotes()
+
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
         """The place of a table whose store is open in this process already."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
+        place.__dict__["key_notes"] = KeyNotes(beside_the_lock=True)
         return place
 
     def __getstate__(self) -> tuple[str, dict[str, Any] | None]:
@@ -92,6 +99,9 @@ class TablePlace:
 
     def _opened(self, path: str, size: int | None, way: Callable[..., pq.ParquetFile]) -> pq.ParquetFile:
         try:
-            return way(*self.source(path, size))
+            found = way(*self.source(path, size))
         except FileNotFoundError as error:
             raise HistoryGone.with_file(path) from error
+        if self.key_notes.are_used:
+            self.key_notes.add(path, KeyNote.of(found.metadata))
+        return found

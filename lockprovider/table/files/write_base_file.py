@@ -182,7 +182,7 @@ def _footer(
     full: pa.Schema, keys: pa.Array, table_name: str, known: pq.ParquetFile | None, key_filter: str | None
 ) -> dict[str, str]:
     if key_filter is None:
-        key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known))
+        key_filter = bloom.encode_filter(keys, None if known is None else files.known_filter(known.metadata))
     return {
         files.AVRO_KEY: schema.to_avro(full, table_name),
         files.SPARK_KEY: CALENDAR,
@@ -193,7 +193,7 @@ def _footer(
 
 
 def _bounds(keys: pa.Array, known: pq.ParquetFile | None) -> dict[str, str]:
-    ends = None if known is None else files.key_range(known)
+    ends = None if known is None else files.key_range(known.metadata)
     if known is not None and ends is not None:
         keys = pa.concat_arrays([pa.array(ends), keys[known.metadata.num_rows :]])
     found = pc.min_max(keys)

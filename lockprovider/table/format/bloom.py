@@ -188,6 +188,19 @@ class BloomFilter:
         positions = [int(at[0]) for at in _positions(data, offsets, self.hashes, self.bits)]
         return any(all(row[at >> 3] >> (at & 7) & 1 for at in positions) for row in self.rows)
 
+    def might_contain_any(self, asked: Asked) -> bool:
+        """The same of all these keys together."""
+        for row in self.rows:
+            bits, left = np.frombuffer(row, dtype=np.uint8), np.arange(asked.count)
+            for at in asked.positions(self.hashes, self.bits):
+                mine = at[left]
+                left = left[(bits[mine >> 3] >> (mine & 7).astype(np.uint8) & 1).astype(np.bool_)]
+                if not len(left):
+                    break
+            if len(left):
+                return True
+        return False
+
     def might_contain_each(self, keys: Any) -> NDArray[np.bool_]:
         """The same of many keys at once (a list of str, or an Arrow string array)."""
         data, offsets = _utf8(keys)
@@ -200,6 +213,22 @@ class BloomFilter:
         found = np.empty(len(lengths), dtype=np.bool_)
         found[np.argsort(lengths, kind="stable")] = there.any(axis=0)  # the order that the positions come in
         return found
+
+
+class Asked:
+    """Keys (a list of str, or an Arrow string array) to ask many filters for: hashed once for each size."""
+
+    def __init__(self, keys: Any) -> None:
+        self._data, self._offsets = _utf8(keys)
+        self.count = len(self._offsets) - 1
+        self._found: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
+
+    def positions(self, hashes: int, bits: int) -> list[NDArray[np.int64]]:
+        """For each hash the bit of every key, in the same order."""
+        form = hashes, bits
+        if form not in self._found:
+            self._found[form] = [at.copy() for at in _positions(self._data, self._offsets, hashes, bits)]
+        return self._found[form]
 
 
 def _row_bytes(bits: int) -> int:

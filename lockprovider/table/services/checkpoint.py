@@ -37,6 +37,8 @@ def _write(table: TableContext, number: int) -> None:
     table.store.put_if_absent(checkpoint.checkpoint_path(seen.log, number), made.encode(), create_once=True)
     if number > checkpoint.KEPT:
         table.store.delete(checkpoint.checkpoint_path(seen.log, number - checkpoint.KEPT))
+    paths = [one.path for one in (seen.slices or {}).values() if one.path]
+    table.place.key_notes.write(table.store, seen.timeline.latest_time, paths)
 
 
 def _seen(table: TableContext, record: LockRecord | None) -> KnownView | None:

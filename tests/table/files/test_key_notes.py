@@ -1,0 +1,194 @@
+"""Who looks keys up opens no file that certainly has none of them, and every one that has."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from patience import until
+from table.asked_for import Asked, at_rest, counted
+from table.tables import SETTINGS
+
+from fsspec_cas import Store
+from lockprovider.table import Table, TableSpec
+from lockprovider.table.engines import arrow as engine
+from lockprovider.table.files import key_notes
+from lockprovider.table.files.base_file import open_base_file
+from lockprovider.table.files.key_notes import KeyNote, KeyNotes
+from lockprovider.table.files.write_base_file import all_fresh, write_base_file
+from lockprovider.table.format import bloom
+from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.state import checkpoint
+
+SCHEMA = pa.schema([("id", pa.string()), ("value", pa.int64())])
+SPEC = TableSpec("t", SCHEMA, record_keys="id")
+GROUPS, ROWS = 1000, 2
+DRAW = random.Random(7)
+IDS = [str(uuid.UUID(int=DRAW.getrandbits(128))) for _ in range(GROUPS * ROWS)]  # in any order: ranges tell nothing
+BASE = BaseFile("f-0", "0-0-0", "20240101000000000")
+EMPTY = Store.from_url("memory://no-notes")
+
+KEYS = st.text(st.sampled_from("ab0~\x00é\ud7ff\U0001f600"), min_size=1, max_size=3)
+
+
+def rows(*pairs: tuple[str, int]) -> pa.Table:
+    return pa.table({"id": [key for key, _ in pairs], "value": [value for _, value in pairs]}, schema=SCHEMA)
+
+
+def note_of(keys: list[str]) -> KeyNote:
+    table = rows(*((key, 0) for key in keys))
+    data = write_base_file(
+        all_fresh(table, BASE), SCHEMA, keys=pa.array(keys), partition="", base_file=BASE, table_name="t"
+    )
+    return KeyNote.of(open_base_file(data).metadata)
+
+
+def without_last(keys: list[str]) -> KeyNote:
+    """A wrong twin: the filter of a file before its last row was appended."""
+    return KeyNote(None, bloom.encode_filter(pa.array(sorted(keys)[:-1], pa.string()), room=len(keys)))
+
+
+def cut(keys: list[str]) -> KeyNote:
+    """A wrong twin: a range whose greatest key was cut short."""
+    return KeyNote((min(keys), max(keys)[:1]), None)
+
+
+def lost(files: dict[str, list[str]], wanted: list[str], make: Callable[[list[str]], KeyNote]) -> set[str]:
+    """The files that are left out and have a wanted key, by notes as they are and as they come back from the store."""
+    made = {path: make(keys) for path, keys in files.items()}
+    found: set[str] = set()
+    for notes in (made, key_notes.decode_notes(key_notes.encode_notes(made))):
+        known = KeyNotes()
+        for path, note in notes.items():
+            known.add(path, note)
+        found |= known.without(EMPTY, [*files, "unknown"], pa.array(wanted, pa.string()))
+    assert "unknown" not in found
+    return {path for path in found if not {*files[path]}.isdisjoint(wanted)}
+
+
+@given(st.lists(st.sets(KEYS, min_size=1, max_size=6), min_size=1, max_size=3), st.sets(KEYS, min_size=1, max_size=4))
+def test_no_file_that_has_one_of_the_keys_is_left_out(groups: list[set[str]], wanted: set[str]) -> None:
+    files = {f"f{number}": sorted(keys) for number, keys in enumerate(groups)}
+    assert lost(files, sorted(wanted), note_of) == set()
+    asked = pa.array(sorted(wanted))
+    for keys in groups:
+        perhaps = note_of(sorted(keys)).perhaps(asked)
+        assert wanted & keys <= {*asked.filter(pa.array(perhaps)).to_pylist()}
+
+
+@pytest.mark.parametrize("twin", [without_last, cut])
+def test_wrong_notes_lose_a_key(twin: Callable[[list[str]], KeyNote]) -> None:
+    assert lost({"f": ["a", "ab", "b", "ba"]}, ["ba"], twin) == {"f"}
+
+
+def test_notes_leave_out_what_they_can_and_large_filters_are_kept_in_the_process_alone() -> None:
+    small, large = note_of(["a", "b"]), note_of([f"k{number}" for number in range(600)])
+    assert key_notes.decode_notes(key_notes.encode_notes({"s": small, "l": large})) == {
+        "s": small,
+        "l": KeyNote(large.ends, None),
+    }
+    known = KeyNotes()
+    known.add("s", small)
+    known.add("l", large)
+    assert known.without(EMPTY, ["s", "l"], pa.array(["k5"])) == {"s"}
+    others = KeyNotes()
+    others.add("l", KeyNote(large.ends, None))
+    assert others.without(EMPTY, ["l"], pa.array(["k5a"])) == set()
+    others.add("l", large)  # once it was opened
+    assert others.without(EMPTY, ["l"], pa.array(["k5a"])) == {"l"}
+    others.add("l", KeyNote(large.ends, None))
+    assert others.get("l") == large
+    assert known.without(EMPTY, ["s", "l"], pa.array(["aa"])) == {"s", "l"}
+    assert known.without(EMPTY, ["s", "l"], pa.array([], pa.string())) == {"s", "l"}
+
+
+def test_the_first_are_forgotten_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_notes, "_MEMORY_BYTES", 1000)
+    known, note = KeyNotes(), note_of(["a"])
+    for number in range(50):
+        known.add(f"f{number}", note)
+    assert known.get("f0") is None
+    assert known.get("f49") == note
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"x\x9c\x03\x00\x00\x00\x00\x01"])
+def test_what_cannot_be_read_is_none(data: bytes) -> None:
+    assert key_notes.decode_notes(data) == {}
+    known = KeyNotes()
+    known.add("f", KeyNote(("a", "c"), data.decode("latin-1")))
+    assert known.without(EMPTY, ["f"], pa.array(["b"])) == set()
+
+
+def moved(asked: Asked) -> tuple[int, int]:
+    """How many requests read an object, and how many of these a data file."""
+    gets = [name for name in asked.names if name.startswith("get")]
+    return len(gets), gets.count("get data")
+
+
+def notes_of(store: Store) -> list[Any]:
+    return store.list(key_notes.NOTES)
+
+
+def test_an_upsert_of_one_key_opens_one_of_a_thousand_files_and_a_process_that_knows_nothing_asks_thirty_times_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "ROWS_PER_FILE", ROWS)
+    monkeypatch.setattr(checkpoint, "EVERY", 4)
+    table = Table.create(f"memory://key-notes-{uuid.uuid4()}", SPEC, settings=SETTINGS)
+    table.append(rows(*((key, 0) for key in IDS)))
+    assert len(table.snapshot().slices) == GROUPS
+    warm, asked = counted(table, SETTINGS)
+    for number in range(8):  # at the first all files are opened
+        warm.upsert(rows((IDS[3], number)))
+    at_rest(table)
+    until(lambda: bool(notes_of(table.store)))
+    asked.names.clear()
+    warm.upsert(rows((IDS[3], 100)))
+    warm.upsert(rows((IDS[700], 100)))
+    assert asked.names.count("get data") == 2, "of the file groups that have the keys"
+    sizes = [entry.size for entry in table.store.list(".hoodie/.locks/")]
+    assert sum(sizes) + 200_000 < 5_000_000
+
+    cold, asked = counted(table, SETTINGS)
+    cold.upsert(rows((IDS[1500], 100), ("a new one", 100)))
+    requests, data = moved(asked)
+    assert data <= 1 + 8, "of files since the notes little is known"
+    assert requests <= 30
+    changed = dict.fromkeys((IDS[3], IDS[700], IDS[1500], "a new one"), 100)
+    found = table.to_arrow()
+    assert (
+        dict(zip(*(found[name].to_pylist() for name in SCHEMA.names), strict=True)) == dict.fromkeys(IDS, 0) | changed
+    )
+    assert found.num_rows == len(IDS) + 1
+
+
+def test_who_looks_no_keys_up_writes_no_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "EVERY", 2)
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    for number in range(8):
+        table.append(rows((str(number), number)))
+    assert not notes_of(table.store)
+
+
+def test_the_last_two_notes_stay_and_have_what_others_knew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    note, store = note_of(["a"]), table.store
+    first, second = KeyNotes(), KeyNotes()
+    for known in (first, second):
+        known.look_up(store, [])
+    first.add("f", note)
+    first.write(store, "1", ["f", "gone"])
+    second.add("g", note)
+    for time in "234":
+        second.write(store, time, ["f", "g"])
+    assert [entry.path.rpartition("/")[2] for entry in notes_of(store)] == ["3", "4"]
+    assert key_notes.read_notes(store) == {"f": note, "g": note}
+    store.put_if_absent(f"{key_notes.NOTES}5", b"x").unwrap()
+    assert key_notes.read_notes(store) == {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from table.tables import SCHEMA, SETTINGS, SPEC, data_files, rows, upsert
 
 from lockprovider.table import InvalidRecords, Table, TableSpec, UnsupportedSchema, WriteConflict
 from lockprovider.table.engines import arrow as engine
+from lockprovider.table.format.metadata import decode_commit, encode_commit
+from lockprovider.table.format.schema import to_avro
 from lockprovider.table.transaction.retry import transact
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -126,6 +130,37 @@ def test_without_the_check_of_columns_one_is_lost(table: Table, monkeypatch: pyt
     monkeypatch.setattr("lockprovider.table.format.schema.outline", lambda schema: ())
     slow.commit()
     assert "note" not in table.schema().names
+
+
+NARROW = pa.schema([("id", pa.int64()), ("f", pa.float32()), ("n", pa.int32()), ("m", pa.int32())])
+WIDE = pa.schema([("id", pa.int64()), ("f", pa.float64()), ("n", pa.int64()), ("m", pa.string())])
+
+
+@pytest.mark.parametrize("table_type", ["copy_on_write", "merge_on_read"])
+def test_columns_that_the_jvm_has_widened_have_the_values_that_it_reads(tmp_path: Path, table_type: str) -> None:
+    table = Table.create(str(tmp_path / "t"), TableSpec("t", NARROW, "id", table_type=table_type), settings=SETTINGS)
+    table.append(pa.table([[1, 2, 3], [0.1, 0.1, None], [7, 8, 9], [7, 8, 9]], schema=NARROW))
+    done = table.upsert(pa.table([[2], [0.2], [8], [8]], schema=NARROW))
+    written = table.timeline().written_at(done.instant)
+    assert written is not None
+    path = tmp_path / "t/.hoodie/timeline" / written.file_name
+    said = decode_commit(path.read_bytes(), path.name)
+    path.write_bytes(encode_commit(replace(said, schema_json=to_avro(WIDE, "t"))))
+    shutil.rmtree(tmp_path / "t/.hoodie/.locks")  # the log knows the commit as it was; the JVM's have none
+    jvms = Table.open(table.url, settings=SETTINGS)
+    expected = [(1, 0.1, 7, "7"), (2, 0.2, 8, "8"), (3, None, 9, "9")]
+    assert by_id(jvms) == expected, "the floats as they are written, not by their bits"
+    for where, found in (("m = '7'", [1]), ("m >= '8'", [2, 3]), ("n = 8", [2]), ("f = 0.1", [1]), ("m is null", [])):
+        assert sorted(jvms.to_arrow(["id"], where)["id"].to_pylist()) == found, where
+    jvms.upsert(pa.table([[3], [0.3], [1 << 40], ["x"]], schema=WIDE))
+    assert by_id(jvms) == [*expected[:2], (3, 0.3, 1 << 40, "x")]
+    if table_type == "merge_on_read":
+        jvms.compact()
+        assert by_id(jvms) == [*expected[:2], (3, 0.3, 1 << 40, "x")]
+
+
+def by_id(table: Table) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
 
 
 # -- the ordering field ------------------------------------------------------------------------------------------------

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from decimal import Decimal
 from io import BytesIO
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +32,15 @@ from lockprovider.table import (
 )
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.engines.writer import for_here
-from lockprovider.table.files import write_log
+from lockprovider.table.files import group_writer, write_log
 from lockprovider.table.format.data_files import parse_log_file
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.log_block import BlockKind, decode_blocks
 from lockprovider.table.format.log_content import decode_deletes
-from lockprovider.table.format.metadata import decode_commit
+from lockprovider.table.format.metadata import avro_schema, decode_commit
 from lockprovider.table.transaction.transaction import Transaction
 
+TIME, WHEN = pa.timestamp("us", "UTC"), datetime(2020, 1, 1, tzinfo=timezone.utc)
 BY_EVENT = [kind for kind in KINDS if "event" in kind]
 
 
@@ -104,6 +110,28 @@ def test_many_rows_are_a_parquet_block_and_few_an_avro_one(tmp_path: Path, monke
     assert content(table) == by_hudi_rs(table) == [(i, "a", "w", 4) for i, *_ in many]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(TIME), [WHEN, None]), (pa.map_(pa.string(), TIME), [("a", WHEN)]),
+        (pa.struct([("in", pa.struct([("t", TIME)]))]), {"in": {"t": WHEN}}),
+        (pa.list_(pa.struct([("c", pa.decimal128(5, 2)), ("d", pa.date32())])), [{"c": Decimal("1.25"), "d": None}]),
+        (pa.map_(pa.string(), pa.list_(pa.binary())), [("", [b"", None])]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_nested_values_of_few_rows_in_a_log_are_read_by_hudi_rs(tmp_path: Path, kind: pa.DataType, value: Any) -> None:
+    columns = pa.schema([("id", pa.int64()), ("x", kind)])
+    spec = TableSpec("t", columns, ("id",), table_type="merge_on_read")
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    for first, second in ((value, None), (None, value)):
+        table.upsert(pa.Table.from_pylist([{"id": 1, "x": first}, {"id": 2, "x": second}], schema=columns))
+    assert log_files(table)
+    found = [pa.record_batch(batch) for batch in HudiTableBuilder.from_base_uri(table.url).build().read()]
+    by_others = [{"id": row["id"], "x": row["x"]} for batch in found for row in batch.to_pylist()]
+    assert sorted(map(str, by_others)) == sorted(map(str, table.to_arrow().to_pylist()))
+
+
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
@@ -154,8 +182,8 @@ def test_m6_without_an_ordering_column_nulls_are_values_like_others(tmp_path: Pa
 
 
 def test_m5_a_column_that_cannot_order_deletes_is_refused_when_the_table_is_made(tmp_path: Path) -> None:
-    columns = pa.schema([("id", pa.int64()), ("ts", pa.decimal128(9, 2))])
-    with pytest.raises(UnsupportedSchema, match="decimal"):
+    columns = pa.schema([("id", pa.int64()), ("ts", pa.decimal128(20, 2))])
+    with pytest.raises(UnsupportedSchema, match=r"decimal128\(20, 2\).* 15 digits"):
         Table.create(str(tmp_path / "t"), TableSpec("t", columns, ("id",), ordering="ts", table_type="merge_on_read"))
     assert not (tmp_path / "t").exists()
     with pytest.raises(InvalidRecords, match="table_type='mor'"):
@@ -167,6 +195,7 @@ def test_m5_a_column_that_cannot_order_deletes_is_refused_when_the_table_is_made
     [
         (pa.int32(), [5, 6]), (pa.float64(), [0.5, 1.5]), (pa.float32(), [0.5, 1.5]), (pa.string(), ["a", "b"]),
         (pa.date32(), [5, 6]), (pa.timestamp("us", "UTC"), [5, 6]),
+        (pa.decimal128(12, 3), [Decimal("-3.250"), Decimal("2.500")]),
     ],
 )  # fmt: skip
 def test_m5_deletes_of_all_ordering_types_are_read_by_hudi_rs(
@@ -182,6 +211,89 @@ def test_m5_deletes_of_all_ordering_types_are_read_by_hudi_rs(
     assert table.to_arrow(["id"])["id"].to_pylist() == [2]
     found = [pa.record_batch(batch) for batch in HudiTableBuilder.from_base_uri(table.url).build().read()]
     assert [row["id"] for batch in found for row in batch.to_pylist()] == [2]
+
+
+FLOATS = [1.0, -0.0, 0.0, inf, -inf, nan]
+
+
+@pytest.mark.parametrize("table_type", ["merge_on_read", "copy_on_write"])
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_nan_is_above_all_and_minus_zero_below_zero_as_to_hudi_rs(
+    kind: pa.DataType, table_type: str, tmp_path: Path
+) -> None:
+    columns = pa.schema([("id", pa.int64()), ("v", pa.string()), ("ts", kind)])
+    spec = TableSpec("t", columns, ("id",), ordering="ts", table_type=table_type)
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    pairs = list(enumerate((old, new) for old in FLOATS for new in FLOATS))
+
+    def given_rows(which: int) -> pa.Table:
+        ids, values = [number for number, _ in pairs], [pair[which] for _, pair in pairs]
+        return pa.table([ids, [("old", "new")[which]] * len(ids), pa.array(values, kind)], schema=columns)
+
+    def seen() -> list[tuple[int, str]]:
+        batches = HudiTableBuilder.from_base_uri(table.url).build().read()
+        by_others = sorted((r["id"], r["v"]) for batch in batches for r in pa.record_batch(batch).to_pylist())
+        assert sorted((row["id"], row["v"]) for row in table.to_arrow().to_pylist()) == by_others
+        return by_others
+
+    table.upsert(given_rows(0))
+    table.upsert(given_rows(1))
+    rising = [-inf, -0.0, 0.0, 1.0, inf, nan]
+    ranks = {repr(value): number for number, value in enumerate(rising)}
+    expected = [(n, "old" if ranks[repr(old)] > ranks[repr(new)] else "new") for n, (old, new) in pairs]
+    assert seen() == expected
+    table.upsert(pa.concat_tables([given_rows(1), given_rows(0), given_rows(1)]))  # of one key in one write, too
+    assert seen() == expected
+    table.delete(pa.table({"id": [number for number, _ in pairs]}))
+    assert seen() == [], "a row that nothing is lower than cannot be deleted"
+
+
+@pytest.mark.parametrize("kind", [{}, {"buckets": 1}, {"table_type": "copy_on_write"}])
+def test_rows_by_which_the_jvm_deletes_are_refused_and_not_taken_for_rows(tmp_path: Path, kind: dict[str, Any]) -> None:
+    columns = pa.schema([("id", pa.int64()), ("_hoodie_is_deleted", pa.bool_())])
+    spec = TableSpec("t", columns, ("id",), **{"table_type": "merge_on_read", **kind})
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    table.upsert(pa.table([[1, 2], [False, None]], schema=columns))
+    for write in (table.upsert, table.append):
+        with pytest.raises(InvalidRecords, match="_hoodie_is_deleted is true in 1 rows.*deletes"):
+            write(pa.table([[1, 3], [True, False]], schema=columns))
+    assert table.delete(pa.table([[1], [True]], schema=columns)).deleted == 1
+    assert table.to_arrow(["id"])["id"].to_pylist() == [2]
+
+
+def test_m5_twin_that_mixes_deletes_with_and_without_a_value_in_one_block_fails_hudi_rs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (engine, group_writer, write_log):  # as a row of a JVM writer's without a value
+        monkeypatch.setattr(module, "refuse_unordered", lambda *_: None)
+    without = rows((2, "a", "x", 1)).set_column(3, "ts", pa.nulls(1, pa.int64()))
+    for folder in ("ours", "twin"):
+        table = a_table(tmp_path / folder, "by event")
+        table.upsert(pa.concat_tables([rows((1, "a", "x", 10), (3, "a", "x", 10)), without]))
+        if folder == "twin":
+            monkeypatch.setattr(write_log, "_deletes", lambda *given: [mixed(blocks) for blocks in [_deletes(*given)]])
+        table.delete(keys((1, "a"), (2, "a")))
+    assert by_hudi_rs(Table.open(str(tmp_path / "ours"))) == [(3, "a", "x", 10)]
+    with pytest.raises(Exception, match="rdering"):  # hudi-rs does not export its type
+        by_hudi_rs(table)
+
+
+_deletes = write_log._deletes
+
+
+def mixed(contents: Iterable[bytes]) -> bytes:
+    """One delete block of several: their datums joined to one list."""
+    records = []
+    for content_ in contents:
+        datum = BytesIO(content_[8:])
+        found: Any = fastavro.schemaless_reader(datum, avro_schema(_LIST), None, return_record_name=True)
+        records += found["deleteRecordList"]
+    out = BytesIO()
+    fastavro.schemaless_writer(out, avro_schema(_LIST), {"deleteRecordList": records})
+    return struct.pack(">ii", 3, out.tell()) + out.getvalue()
+
+
+_LIST = "HoodieDeleteRecordList"
 
 
 def test_m7_a_log_file_of_a_name_that_the_jvm_does_not_take_is_not_written(tmp_path: Path) -> None:

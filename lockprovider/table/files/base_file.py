@@ -132,19 +132,24 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 # --- reading --------------------------------------------------------------------------------------------
 
 
-def conform(rows: pa.Table, target: pa.Schema) -> pa.Table:
+def conform(rows: pa.Table, target: pa.Schema, *, stored: bool = False) -> pa.Table:
     """The rows with exactly these columns: cast without loss, and null where a column is missing.
+
+    `stored`: they are those of a file. If a column was of floats then and is of doubles now, they are what JVM Hudi
+    makes of them: the numbers that are written alike, 0.1 of 0.1.
 
     Raises:
         InvalidRecords: a value does not fit its column.
     """
-    return pa.table([_conformed(rows, column) for column in target], schema=target)
+    return pa.table([_conformed(rows, column, stored=stored) for column in target], schema=target)
 
 
-def _conformed(rows: pa.Table, column: pa.Field) -> Any:
+def _conformed(rows: pa.Table, column: pa.Field, *, stored: bool) -> Any:
     if column.name not in rows.column_names:
         return pa.nulls(rows.num_rows, column.type)
     values = rows.column(column.name)
+    if stored and types.is_float32(values.type) and types.is_float64(column.type):
+        values = values.cast(pa.string())
     try:
         return values if values.type == column.type else values.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

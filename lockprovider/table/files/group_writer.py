@@ -22,7 +22,7 @@ from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
 from lockprovider.table.files.key_notes import KeyNote
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
-from lockprovider.table.files.merge_log import MergeRule
+from lockprovider.table.files.merge_log import IS_DELETED, MergeRule, has_deletes
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import rows_of_keys
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
@@ -102,12 +102,15 @@ class GroupWriter:
         """The rows with the table's columns and types, their record keys, and their partition paths.
 
         Raises:
-            InvalidRecords: a key is null, a column does not fit, or one is not in the table.
+            InvalidRecords: a key is null, a column does not fit, or one is not in the table; or a row is Hudi's way to
+                say that a key is to be deleted.
         """
         strangers = sorted(set(rows.column_names) - set(self.schema.names))
         if strangers:
             raise InvalidRecords(f"columns {strangers} are not in the table, which has {self.schema.names}")
         plain = base_file.conform(rows, self.schema)
+        if has_deletes(plain.schema) and (count := pc.sum(plain.column(IS_DELETED)).as_py()):
+            raise InvalidRecords(f"{IS_DELETED} is true in {count} rows: give such keys as `deletes`, or to `delete`")
         keys = base_file.record_keys(plain, self.config.record_keys, named=self.config.names_single_key)
         return plain, keys, base_file.partition_paths(plain, self.config.partition_style)
 

@@ -19,7 +19,15 @@ from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
 from lockprovider.table.files.base_file import array_of, conform, read_base_file
 from lockprovider.table.files.key_match import is_whole
-from lockprovider.table.files.merge_log import IS_DELETED, LogEventKind, LogEvents, LogSide, MergeRule, fold
+from lockprovider.table.files.merge_log import (
+    IS_DELETED,
+    LogEventKind,
+    LogEvents,
+    LogSide,
+    MergeRule,
+    fold,
+    has_deletes,
+)
 from lockprovider.table.files.merge_partial import fold_fields
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.bloom import hashes
@@ -69,7 +77,7 @@ def read_logs(
 def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
     """The columns that tell what becomes of a row."""
     key = rule.key if rule.key is not None and is_whole(full, rule.key) else RECORD_KEY
-    return [*dict.fromkeys([key, *rule.ordering]), *([IS_DELETED] if IS_DELETED in full.names else [])]
+    return [*dict.fromkeys([key, *rule.ordering]), *([IS_DELETED] if has_deletes(full) else [])]
 
 
 def _read(place: TablePlace, path: str) -> bytes:
@@ -128,13 +136,13 @@ class _Gathered:
             self._add_deletes(block, path)
             return
         given = self.part.of(_rows(block, path))
-        rows = conform(given, self.columns)
+        rows = conform(given, self.columns, stored=True)
         kinds = np.full(rows.num_rows, LogEventKind.ROW, dtype=np.int8)
-        if IS_DELETED in given.column_names:
+        if has_deletes(given.schema):
             ends = array_of(given.column(IS_DELETED)).fill_null(False).to_numpy(zero_copy_only=False)
             kinds[ends] = LogEventKind.DELETE
             rows = rows.filter(pa.array(~ends)) if ends.any() else rows
-        whole = conform(given, pa.schema([pa.field(RECORD_KEY, pa.string()), *self.ordering]))
+        whole = conform(given, pa.schema([pa.field(RECORD_KEY, pa.string()), *self.ordering]), stored=True)
         self._append(array_of(whole.column(0)), kinds, [array_of(one) for one in whole.columns[1:]])
         self.rows.append(rows)
         self.partial.append(frozenset(given.column_names) if block.is_partial else None)

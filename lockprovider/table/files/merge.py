@@ -25,6 +25,7 @@ from pyarrow import types
 
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file as files
+from lockprovider.table.files.merge_log import comparable
 from lockprovider.table.files.write_base_file import BATCH_ROWS, all_fresh, fresh
 from lockprovider.table.format import schema
 from lockprovider.table.format.data_files import BaseFile
@@ -124,7 +125,7 @@ def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file:
     there = [name for name in target.names if name in file.schema_arrow.names]
     seen = done = 0
     for batch in files.in_batches(file, there, BATCH_ROWS):
-        old, fates = files.conform(batch, target), found.fates[seen : seen + batch.num_rows]
+        old, fates = files.conform(batch, target, stored=True), found.fates[seen : seen + batch.num_rows]
         part = _replaced(old, fates, upserts, base_file, done)
         seen, done = seen + old.num_rows, done + part.num_rows
         yield part
@@ -175,7 +176,7 @@ def _old_wins(
 ) -> NDArray[np.bool_]:
     theirs = _ordering(upserts, ordering_field).take(pa.array(fates, mask=fates < 0))
     target = pa.schema([upserts.schema.field(ordering_field)])
-    mine = _ordering(files.conform(files.read_columns(file, target.names), target), ordering_field)
+    mine = _ordering(files.conform(files.read_columns(file, target.names), target, stored=True), ordering_field)
     return _mask(pc.greater(mine, theirs).fill_null(False))
 
 
@@ -185,7 +186,7 @@ def _old_wins(
 def dedupe(rows: pa.Table, keys: pa.Array, ordering_field: str | None = None) -> tuple[pa.Table, pa.Array]:
     """One row a key: the highest ordering value, of equals (or without an ordering field) the last; order is kept.
 
-    A null ordering value is lower than any other.
+    A null ordering value is lower than any other, NaN higher.
 
     Raises:
         UnsupportedSchema: the ordering column cannot be compared.
@@ -220,4 +221,4 @@ def _ordering(rows: pa.Table, field: str) -> pa.Array:
     values = files.array_of(rows.column(field))
     if types.is_nested(values.type):
         raise UnsupportedSchema(f"ordering column {field!r} of type {values.type} cannot be compared; choose another")
-    return values
+    return comparable(values)

@@ -5,10 +5,10 @@
     for batch in base: yield merge.merged(batch)
     yield merge.rest()                            # the rows of keys that the base file does not have
 
-By commit time the later one wins. By event time the higher ordering value wins, of equals the later one, and null is
-the lowest; a delete without a value wins over all before it, and any row wins over it. The base row is compared with
-what the logs came to, and not with each of them: so a row that is lower than it, after a delete without a value, lets
-the base row come back.
+By commit time the later one wins. By event time the higher ordering value wins, of equals the later one, null is the
+lowest and NaN the highest; a delete without a value wins over all before it, and any row wins over it. The base row is
+compared with what the logs came to, and not with each of them: so a row that is lower than it, after a delete without a
+value, lets the base row come back.
 
 In a slice with partial updates the winner has the columns that it sets, and for the others those of the loser.
 
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.files.base_file import array_of
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 IS_DELETED = "_hoodie_is_deleted"
+_ALL_BUT_SIGN = np.int64((1 << 63) - 1)
+
+
+def has_deletes(columns: pa.Schema) -> bool:
+    """Whether rows with these columns may say that they are deletes."""
+    return IS_DELETED in columns.names and bool(types.is_boolean(columns.field(IS_DELETED).type))
 
 
 class LogEventKind(IntEnum):
@@ -161,6 +168,7 @@ def _alive(codes: NDArray[np.int64], kinds: NDArray[np.int8], count: int) -> NDA
 
 def _ranks(order: Sequence[pa.Array]) -> NDArray[np.int64]:
     """Numbers in the order of the values; equal ones for equal values."""
+    order = [comparable(column) for column in order]
     columns = {f"{kind}{number}": values for number, column in enumerate(order) for kind, values in _parts(column)}
     keys = [(name, "ascending") for name in columns]
     places = pc.sort_indices(pa.table(columns), sort_keys=keys).to_numpy()
@@ -182,10 +190,25 @@ def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
     return _mask(pc.fill_null(pc.equal(one, other), pc.and_(pc.is_null(one), pc.is_null(other))))
 
 
+def comparable(values: pa.Array) -> pa.Array:
+    """Values whose order is Hudi's: of floats, as Java and hudi-rs compare them, -0.0 is below 0.0, and NaN above all.
+
+    Arrow finds NaN neither lower nor higher than anything.
+    """
+    if not types.is_floating(values.type):
+        return values
+    numbers = values.cast(pa.float64()).fill_null(0).to_numpy()
+    bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)  # of NaN there are many
+    return pa.array(
+        np.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits), mask=values.is_null().to_numpy(zero_copy_only=False)
+    )
+
+
 def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np.bool_]:
     """Where my values, a column a field, are not lower than theirs."""
     found = np.ones(len(mine[0]), dtype=np.bool_)
-    for one, other in zip(reversed(mine), reversed(theirs), strict=True):
+    for given in zip(reversed(mine), reversed(theirs), strict=True):
+        one, other = map(comparable, given)
         greater = _mask(pc.fill_null(pc.greater(one, other), pc.and_(pc.is_valid(one), pc.is_null(other))))
         found = greater | (_equal(one, other) & found)
     return found

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lockprovider.table.files.merge_log import LogEventKind, LogEvents, LogSide, MergeRule
+from lockprovider.table.files.merge_log import LogEventKind, LogEvents, LogSide, MergeRule, comparable
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def _columns_of(events: LogEvents, row: int) -> frozenset[str]:
 
 def _sortable(column: pa.Array) -> list[tuple[bool, Any]]:
     """Null is the lowest."""
-    return [(value is not None, value) for value in column.to_pylist()]
+    return [(value is not None, value) for value in comparable(column).to_pylist()]
 
 
 def _side(events: LogEvents, states: list[_State]) -> LogSide:

@@ -77,7 +77,7 @@ def held_bytes(one: FileSlice) -> int:
 def _base_rows(opened: pq.ParquetFile, columns: pa.Schema, at_once: int) -> Iterator[pa.Table]:
     there = [name for name in columns.names if name in opened.schema_arrow.names]
     for batch in in_batches(opened, there, at_once):
-        yield conform(batch, columns)
+        yield conform(batch, columns, stored=True)
 
 
 def rows_of_keys(place: TablePlace, one: FileSlice, schema: pa.Schema, rule: MergeRule, keys: pa.Array) -> pa.Table:

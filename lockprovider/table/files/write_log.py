@@ -118,10 +118,16 @@ def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
     size = -(-full.num_rows // max(1, -(-full.nbytes // _BLOCK_BYTES)))
     for start in range(0, full.num_rows, max(1, size)):
         part = full[start : start + size]
-        if full.num_rows < PARQUET_ROWS:
+        if full.num_rows < PARQUET_ROWS and not any(_has_times_inside(column.type) for column in full.schema):
             yield BlockKind.AVRO, encode_avro(part, text)
         else:
             yield BlockKind.PARQUET, _parquet(part, text)
+
+
+def _has_times_inside(kind: pa.DataType) -> bool:
+    """Whether it is nested and has timestamps in it, which hudi-rs 0.5 cannot read from Avro blocks."""
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    return any(types.is_timestamp(one) or _has_times_inside(one) for one in inner)
 
 
 def _parquet(rows: pa.Table, text: str) -> bytes:

@@ -19,6 +19,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -38,6 +39,9 @@ _TIMES = frozenset({"date", "timestamp-micros", "timestamp-millis", "local-times
 _RECORDS = "HoodieDeleteRecordList"
 _PACKAGE = "org.apache.hudi.avro.model."
 _ARRAY = "ArrayWrapper"
+_DECIMAL = "DecimalWrapper"
+_DECIMAL_DIGITS, _DECIMAL_SCALE = 30, 15  # of each value, whatever the column has
+_EXACT = Context(prec=2 * _DECIMAL_DIGITS)
 _NO_VALUE: tuple[str, Any] = ("IntWrapper", 0)
 
 
@@ -145,8 +149,8 @@ def _optional(give: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 class LogDelete:
     """One key that is deleted.
 
-    `values` are the ordering values, one a field, as they are stored: dates in days, timestamps in the column's unit;
-    none if the delete wins over all before it. `wrappers` are the names of their types.
+    `values` are the ordering values, one a field, as they are stored: dates in days, timestamps in the column's unit,
+    decimals as bytes; none if the delete wins over all before it. `wrappers` are the names of their types.
     """
 
     key: str
@@ -165,8 +169,14 @@ def wrapper_of(kind: pa.DataType) -> str:
         if fits(kind):
             return name
     raise UnsupportedSchema(
-        f"an ordering column of type {kind} cannot order deletes in log files; use a number or text"
+        f"an ordering column of type {kind} cannot order deletes in log files; use a number or text, of decimals one "
+        f"of {_DECIMAL_DIGITS - _DECIMAL_SCALE} digits at most on either side of the point"
     )
+
+
+def _is_short_decimal(kind: pa.DataType) -> bool:
+    """Whether its values have so few digits that Hudi's decimal of a delete has room for them."""
+    return bool(types.is_decimal(kind) and kind.scale <= _DECIMAL_SCALE >= kind.precision - kind.scale)
 
 
 _WRAPPERS = (
@@ -176,10 +186,11 @@ _WRAPPERS = (
     (types.is_float64, "DoubleWrapper"),
     (types.is_string, "StringWrapper"),
     (types.is_boolean, "BooleanWrapper"),
+    (_is_short_decimal, _DECIMAL),
 )
 _READ_AS = {  # what hudi-rs takes for the same, and what a column was before it was widened
     **{name: {name} for _, name in _WRAPPERS},
-    "IntWrapper": {"IntWrapper", "DateWrapper"},
+    "IntWrapper": {"IntWrapper", "DateWrapper", "LocalDateWrapper"},
     "LongWrapper": {"LongWrapper", "TimestampMicrosWrapper", "IntWrapper"},
     "DoubleWrapper": {"DoubleWrapper", "FloatWrapper", "IntWrapper"},
 }
@@ -192,6 +203,8 @@ def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | 
     """
     name, given = (wrapper, values) if values is not None else (_NO_VALUE[0], [_NO_VALUE[1]] * len(keys))
     wrapped = _PACKAGE + name
+    if name == _DECIMAL:
+        given = [_decimal_bytes(value) for value in given]
     records = [
         {"recordKey": key, "partitionPath": partition, "orderingVal": (wrapped, {"value": value})}
         for key, value in zip(keys, given, strict=True)
@@ -199,6 +212,16 @@ def encode_deletes(keys: Sequence[str], partition: str, values: Sequence[Any] | 
     datum = BytesIO()
     fastavro.schemaless_writer(datum, avro_schema(_RECORDS), {"deleteRecordList": records})
     return _HEAD.pack(_VERSION, datum.tell()) + datum.getvalue()
+
+
+def _decimal_bytes(value: Decimal) -> bytes:
+    """The unscaled number in as few bytes as Java's `BigInteger` has."""
+    unscaled = int(value.scaleb(_DECIMAL_SCALE, _EXACT))
+    return unscaled.to_bytes((unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1, "big", signed=True)
+
+
+def _of_decimal_bytes(data: bytes) -> Decimal:
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-_DECIMAL_SCALE, _EXACT)
 
 
 def decode_deletes(content: bytes, file_name: str) -> tuple[LogDelete, ...]:
@@ -235,7 +258,7 @@ def _delete(record: Any) -> LogDelete:
 def _unwrapped(given: Any) -> list[tuple[str, Any]]:
     return [
         ("", None) if one is None else (one[0].removeprefix(_PACKAGE), one[1]["value"])
-        for one in given["wrappedValues"]
+        for one in given["wrappedValues"] or ()
     ]
 
 
@@ -257,10 +280,14 @@ def ordering_values(deletes: Iterable[LogDelete], columns: Sequence[pa.Field], f
                 f"{', '.join(one.wrappers)}, and the table is ordered by {ordered_by or 'nothing'}; "
                 "no reader can compare them: take the file from a backup, or roll its commit back"
             )
-    return [
-        pa.array([one.values[number] for one in given], _raw(column.type)).cast(column.type)
-        for number, column in enumerate(columns)
-    ]
+    values = ([one.values[number] for one in given] for number in range(len(columns)))
+    return [_column(found, column.type) for found, column in zip(values, columns, strict=True)]
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if types.is_decimal(kind):
+        return pa.array([_of_decimal_bytes(one) for one in values], pa.decimal128(38, _DECIMAL_SCALE)).cast(kind)
+    return pa.array(values, _raw(kind)).cast(kind)
 
 
 def _raw(kind: pa.DataType) -> pa.DataType:

@@ -287,7 +287,7 @@ def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> It
         there = fragment.physical_schema
         check_calendar(fragment.metadata, repr(one.path))
         stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
-        if scan.by_statistics:
+        if scan.by_statistics and all(map(_are_alike, stored, scan.read)):
             fragment = fragment.subset(filter=scan.where, schema=stored)
         scanner = fragment.scanner(
             schema=stored,
@@ -297,11 +297,17 @@ def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> It
             fragment_scan_options=_dataset().ParquetFragmentScanOptions(pre_buffer=ahead),
         )
         for batch in scanner.to_batches():
-            yield conform(pa.Table.from_batches([batch]), scan.read)
+            yield conform(pa.Table.from_batches([batch]), scan.read, stored=True)
     except FileNotFoundError as error:
         raise HistoryGone.with_file(one.path) from error
     except pa.ArrowInvalid as error:
         raise Corrupt(f"base file {one.path!r} cannot be read: {error}") from error
+
+
+def _are_alike(stored: pa.Field, now: pa.Field) -> bool:
+    """Whether statistics of a column tell of its values as they are now: not if it was of numbers, and is of text."""
+    one, other = stored.type, now.type
+    return bool(one == other or types.is_nested(other) or (types.is_integer(one) and types.is_integer(other)))
 
 
 def _fragment(place: TablePlace, one: FileSlice) -> Any:

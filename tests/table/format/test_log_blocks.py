@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime, timezone
 from decimal import Decimal
 
@@ -278,9 +279,32 @@ def test_a_delete_without_a_value_wins_over_all_before_it_and_so_does_an_int_of_
     assert decode_deletes(encode_deletes(["k"], "p", [0], "LongWrapper"), "log") != (always,)
 
 
-def test_a_column_that_cannot_order_deletes_is_refused() -> None:
-    with pytest.raises(UnsupportedSchema, match="decimal"):
-        wrapper_of(pa.decimal128(5, 2))
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [("2.500", "08e1bc9bf04000"), ("-3.250", "f47424687ae000"), ("0.000", "00"), ("-0.001", "ff172b5af000")],
+)
+def test_m5_a_decimal_is_stored_with_fifteen_digits_behind_the_point_as_the_jvm_does(value: str, data: str) -> None:
+    column = pa.field("ts", pa.decimal128(12, 3))
+    assert wrapper_of(column.type) == "DecimalWrapper"
+    deletes = decode_deletes(encode_deletes(["k"], "p", [Decimal(value)], "DecimalWrapper"), "log")
+    assert deletes == (LogDelete("k", "p", (bytes.fromhex(data),), ("DecimalWrapper",)),)
+    assert ordering_values(deletes, [column], "log")[0].to_pylist() == [Decimal(value)]
+
+
+def test_a_delete_of_the_jvm_s_has_a_value_for_each_of_several_ordering_columns() -> None:
+    """As JVM Hudi 1.2 has written it; the list is nullable there, and would else be read as other numbers."""
+    jvms = bytes.fromhex("000000030000001e0402023402026118020406020404000202350202611802040602040000" + "00")
+    deletes = decode_deletes(jvms, "log")
+    assert [(one.key, one.values) for one in deletes] == [("4", (1, 2)), ("5", (1, 0))]
+    assert {one.wrappers for one in deletes} == {("LongWrapper", "IntWrapper")}
+    columns = [pa.field("ts", pa.int64()), pa.field("seq", pa.int32())]
+    assert [one.to_pylist() for one in ordering_values(deletes, columns, "log")] == [[1, 1], [2, 0]]
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(20, 2), pa.decimal128(20, 16), pa.binary()])
+def test_a_column_that_cannot_order_deletes_is_refused(kind: pa.DataType) -> None:
+    with pytest.raises(UnsupportedSchema, match=re.escape(str(kind))):
+        wrapper_of(kind)
 
 
 def test_damaged_deletes_are_refused_by_name() -> None:

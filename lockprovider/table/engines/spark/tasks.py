@@ -125,7 +125,7 @@ def locator(
 
 def _rows(writer: GroupWriter, one: FileSlice, columns: pa.Schema) -> pa.Table:
     if not one.logs:
-        return conform(writer.place.read(one.path, columns.names), columns)
+        return conform(writer.place.read(one.path, columns.names), columns, stored=True)
     rule, full = MergeRule.of(writer.config), hudi_schema.with_meta(writer.schema)
     more = [full.field(name) for name in columns_to_merge(full, rule) if name not in columns.names]
     merged = merged_rows(writer.place, one, pa.schema([*columns, *more]), rule)

@@ -122,9 +122,9 @@ class TableSettings:
         resolution: which others a write loses to (see `conflict`).
         retention: what a clean keeps, unless it is given another.
         archival: how many commits an archival leaves on the timeline, unless it is given another.
-        archive_automatically: whether a commit by `Table.transact`, and what is built on it, is followed by an archival
-            once there is something to archive (`hoodie.archive.automatic`; not by default here: it lists all files).
-        compaction: after how many commits a `Table` that commits compacts a merge-on-read table, too; None: never.
+        archive_automatically: whether a commit is followed by an archival once there is something to archive
+            (`hoodie.archive.automatic`; not by default here: it lists all files).
+        compaction: after how many commits a writer that commits compacts a merge-on-read table, too; None: never.
         clustering: the same of clustering, on tables without buckets. Neither fails a commit.
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see

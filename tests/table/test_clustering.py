@@ -579,6 +579,35 @@ def test_commits_compact_by_themselves_and_a_failure_of_that_fails_none_and_is_t
     assert len(said) == len(failed) == 3, "due after the second commit, and after each one until it is done"
 
 
+def test_a_block_and_a_transaction_of_one_s_own_compact_by_themselves_too(tmp_path: Path) -> None:
+    made(tmp_path / "t", "by event")
+    told = Table.open(str(tmp_path / "t"), settings=replace(SETTINGS, compaction=CompactEvery(3)))
+    for number in range(2):
+        with told.transaction() as block:
+            block.upsert(rows((1, "a", "x", number)))
+    assert [one.operation for one in told.history()].count("COMPACT") == 1
+    for number in range(3):
+        txn = told.transaction()
+        txn.upsert(rows((1, "a", "x", 2 + number)))
+        txn.commit()
+    assert [one.operation for one in told.history()].count("COMPACT") == 2
+
+
+@pytest.mark.parametrize("error", [OSError("No space left on device"), pa.ArrowInvalid("what nobody foresaw")])
+def test_no_failure_of_a_service_fails_the_commit_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    made(tmp_path / "t", "by event")
+    told = Table.open(str(tmp_path / "t"), settings=replace(SETTINGS, compaction=CompactEvery(1)))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(executor, "schedule", fail)
+    assert told.append(rows((1, "a", "x", 1)), retries=3).conflicts == 0
+    assert content(told) == [(1, "a", "x", 1)], "once"
+
+
 def services(table: Table) -> list[Any]:
     return [one for _, _, found in diagnose(table) for one in found if one.rule == "services"]
 

@@ -14,7 +14,6 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.given import whole
 from fsspec_cas.send.retry import delay_s
 from lockprovider.table.errors import PropertiesChanged
-from lockprovider.table.services import archive
 from lockprovider.table.state.stale import is_stale
 from lockprovider.table.transaction.handle import Face
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -66,9 +65,6 @@ def transact(
             txn.rollback()
             raise
         else:
-            if table.settings.archive_automatically:
-                archive.after_commit(table)
-            table.run_inline_services()
             return result
 
 

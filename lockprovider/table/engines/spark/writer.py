@@ -34,7 +34,9 @@ from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.rewrite import inline
 from lockprovider.table.services import rollback
+from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -122,7 +124,7 @@ class WriteJob:
             return Written(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
 
     def commit(self, written: list[Written], batch_id: BatchId | None = None) -> CommitResult | None:
-        """Make the write visible; None if there is nothing to do.
+        """Make the write visible, and compact or cluster if Hudi's keys say so; None if there is nothing to do.
 
         Raises:
             Aborted, AlreadyCommitted: see `Transaction.commit`; the instant is rolled back.
@@ -130,12 +132,18 @@ class WriteJob:
         """
         if self.is_left_out:
             return None
+        table = self.options.open()
+        done = self._commit(table, written, batch_id)
+        inline.run_due(table)
+        return done
+
+    def _commit(self, table: TableContext, written: list[Written], batch_id: BatchId | None) -> CommitResult:
         if self.asked.gathers:
             parts = [one.rows for one in written]
-            return commit_gathered(self.options.open(), self.asked.operation, parts, self.rows.empty_table(), batch_id)
+            return commit_gathered(table, self.asked.operation, parts, self.rows.empty_table(), batch_id)
         begin = written[0].begin if self.group is None else self.group.begin
         stats = [stat for one in written for stat in one.stats]
-        txn = Transaction.resume(self.options.open(), begin)
+        txn = Transaction.resume(table, begin)
         try:
             txn.operation = "INSERT_OVERWRITE_TABLE" if self.overwrite else "INSERT"
             if batch_id is not None:

@@ -70,6 +70,21 @@ def test_the_data_source_writes_and_reads_them(spark: Any, tmp_path: Path) -> No
     assert found == content(table) == by_hudi_rs(table.url) == expected
 
 
+@pytest.mark.parametrize("operation", ["upsert", "insert"])
+def test_hudi_s_keys_let_the_data_source_compact(spark: Any, tmp_path: Path, operation: str) -> None:
+    table = filled(tmp_path / "t", MERGE_ON_READ)
+    table.upsert(table.to_arrow().slice(0, 1))
+    told = {
+        "hoodie.datasource.write.operation": operation,
+        "hoodie.compact.inline": "true",
+        "hoodie.compact.inline.max.delta.commits": "1",
+    }
+    frame(spark, (8, "d", 8)).write.format("hudi_cas").mode("append").options(**told).save(table.url)
+    assert table.history()[-1].operation == "COMPACT"
+    assert all(not one.logs for one in table.snapshot().slices)
+    assert content(table) == by_hudi_rs(table.url) >= {(1, "a", 1), (8, "d", 8)}
+
+
 def test_base_files_alone_are_read_if_asked_for(spark: Any, table: Table) -> None:
     before = content(table)
     engine.upsert(table, frame(spark, (1, "a", 10)))

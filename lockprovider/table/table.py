@@ -270,6 +270,7 @@ class Table(TableContext):
         as_of: PointInTime = None,
         *,
         connection: Any = None,
+        read_optimized: bool = False,
     ) -> Any:
         """The rows of now as a DuckDB relation, on `connection` or DuckDB's default one; see `to_arrow`.
 
@@ -277,7 +278,8 @@ class Table(TableContext):
 
         >>> relation = table.to_duckdb(["id"])  # with the extra `duckdb`
         """
-        return frames.to_duckdb(self.to_arrow(columns, filter, partitions, as_of), connection)
+        rows = self.to_arrow(columns, filter, partitions, as_of, read_optimized=read_optimized)
+        return frames.to_duckdb(rows, connection)
 
     def changes(
         self,
@@ -510,7 +512,7 @@ class Table(TableContext):
         )
 
     def run_inline_services(self) -> None:
-        """Compact or cluster, if the settings say so and it is time to: what `transact` does after its commit.
+        """Compact or cluster, if the settings say so and it is time to: what follows each commit of this table.
 
         >>> table.run_inline_services()  # as its settings say: nothing, by default
         """

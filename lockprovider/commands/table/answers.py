@@ -124,10 +124,17 @@ def _files(slices: Iterable[FileSlice]) -> list[tuple[str, str, int]]:
 
 
 def read(
-    table: Table, columns: list[str] | None, partition: str | None, as_of: str | None, limit: int
+    table: Table,
+    columns: list[str] | None,
+    partition: str | None,
+    as_of: str | None,
+    limit: int,
+    *,
+    read_optimized: bool,
 ) -> CommandAnswer:
     """The first rows."""
-    reader = table.scan(columns, partitions=None if partition is None else [partition], as_of=as_of)
+    within = None if partition is None else [partition]
+    reader = table.scan(columns, partitions=within, as_of=as_of, read_optimized=read_optimized)
     said: list[dict[str, Any]] = []
     for batch in reader:
         said += batch.slice(0, limit - len(said) if limit else None).to_pylist()

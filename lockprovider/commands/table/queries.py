@@ -35,6 +35,7 @@ def add(commands: Commands) -> None:
     parser = add_table_command(commands, "read", _read, "Show rows.")
     _add_what(parser)
     parser.add_argument("--columns", metavar="A,B", help="only these columns")
+    parser.add_argument("--read-optimized", action="store_true", help="of a merge-on-read table base files alone")
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many; 0: all (default: 20)")
 
 
@@ -98,8 +99,8 @@ def _read(arguments: Any) -> int:
     columns = None if arguments.columns is None else arguments.columns.split(",")
     if arguments.limit < 0:
         raise InvalidInput(f"--limit {arguments.limit} is below zero; 0 shows all rows")
-    answer = answers.read(opened(arguments), columns, arguments.partition, arguments.as_of, arguments.limit)
-    return say_answer(arguments, answer)
+    what = (columns, arguments.partition, arguments.as_of, arguments.limit)
+    return say_answer(arguments, answers.read(opened(arguments), *what, read_optimized=arguments.read_optimized))
 
 
 def _doctor(arguments: Any) -> int:

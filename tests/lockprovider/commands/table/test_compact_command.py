@@ -31,6 +31,9 @@ def test_it_is_made_looked_at_and_compacted(tmp_path: Path, capsys: pytest.Captu
     seen = run(capsys, "info", url)[1]
     assert {"type": "MERGE_ON_READ", "files": 6, "log_files": 4, "pending_compactions": []}.items() <= seen.items()
     assert sum(".log." in one["path"] for one in run(capsys, "files", url)[1]) == 4
+    for options, values in (([], ["2", "2"]), (["--read-optimized"], ["0", "0"])):
+        assert [one["value"] for one in run(capsys, "read", url, *options)[1]] == values
+    assert [row[2] for row in table.to_duckdb(read_optimized=True).fetchall()] == ["0", "0"]
     would = run(capsys, "compact", url, "--dry-run")[1]
     assert {(one["partition"], one["instant"]) for one in would} == {("a", ""), ("b", "")}
     begin = run(capsys, "compact", url, "--schedule")[1]["scheduled"]

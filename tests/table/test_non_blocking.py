@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from lockprovider.table import (
     InvalidRecords,
     KeepActive,
     KeepCommits,
+    KeepVersions,
     Mode,
     Table,
     TableSettings,
@@ -43,7 +45,8 @@ from lockprovider.table.format.plan.clustering import (
 )
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.services import anchors
-from lockprovider.table.timeline import non_blocking
+from lockprovider.table.timeline import non_blocking, retention
+from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction import proposal, transaction
 from lockprovider.table.transaction.retry import transact
@@ -548,6 +551,26 @@ def test_n8_logs_that_straddle_a_compaction_stay_through_clean_and_archival(tabl
     service.clean()
     assert service.archive(KeepActive(1, 2)).instants
     assert seen(another(table)) == expected
+
+
+def test_n8_twin_that_cleans_by_begin_times_loses_a_log_that_straddles(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = retention._committed
+
+    def by_begin(now: Timeline, paths: Any, archived: Any) -> Any:
+        told = SimpleNamespace(visible=now.visible, completions={begin: begin for begin in now.completions})
+        return committed(told, paths, archived)  # type: ignore[arg-type]
+
+    table.upsert(rows((1, "a", "x", 1)))
+    txn = begun(another(table), (1, "a", "straddling", 8))
+    table.compact()
+    txn.commit()
+    table.clean(KeepVersions(1))
+    assert seen(table) == [(1, "a", "straddling", 8)]
+    monkeypatch.setattr(retention, "_committed", by_begin)
+    assert table.clean(KeepVersions(1))
+    assert content(another(table)) == by_hudi_rs(table) == [(1, "a", "x", 1)]
 
 
 class Ahead(Later):

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from table.mor_tables import COLUMNS, SETTINGS, Row, by_hudi_rs, content, rows
 from table.test_non_blocking import BLIND, SPEC, another, begun, gone
@@ -56,8 +57,18 @@ class History:
         self.checkpoint: str | None = None
         self.mirror: dict[int, Row] = {}
         self.restored = False
-        first: list[Row] = [(key, "a", "first", 0) for key in range(4)]
+        first: list[Row] = [(key, self.part(key), "first", 0) for key in range(4)]
         self.done(self.held.upsert(rows(*first)), first)
+
+    def part(self, key: int) -> str:
+        """The partition that a key is in."""
+        return "a"
+
+    def rows(self, *given: Row) -> pa.Table:
+        return rows(*given)
+
+    def seen(self, table: Table, **options: Any) -> list[Row]:
+        return content(table, **options)
 
     def fresh(self) -> Table:
         return another(self.table, self.settings)
@@ -74,7 +85,7 @@ class History:
 
     def done(self, result: Any, given: list[Row]) -> None:
         self.expected |= {one[0]: self.merged(one) for one in given}
-        self.moments.append((result.instant, result.completion, dict(self.expected), content(self.fresh())))
+        self.moments.append((result.instant, result.completion, dict(self.expected), self.seen(self.fresh())))
 
     def step(self, what: str) -> None:
         getattr(self, what)()
@@ -105,7 +116,7 @@ class History:
     def upsert(self) -> None:
         given = self.drawn()
         try:
-            self.done(self.held.upsert(rows(*given), retries=0), given)
+            self.done(self.held.upsert(self.rows(*given), retries=0), given)
         except WriteConflict:
             assert self.may_lose
 
@@ -134,28 +145,28 @@ class History:
             self.fresh().restore(begin)
         except HistoryGone:
             return
-        assert content(self.fresh()) == there
+        assert self.seen(self.fresh()) == there
         del self.moments[place + 1 :]
         self.expected, self.restored = dict(expected), True
         self.checkpoint, self.mirror = None, {}
 
     def look(self) -> None:
-        now = content(self.fresh())
-        assert content(self.held) == by_hudi_rs(self.table) == now
+        now = self.seen(self.fresh())
+        assert self.seen(self.held) == by_hudi_rs(self.table) == now
         if not self.deletes:
             assert now == sorted(self.expected.values())
         self.follow()
         assert sorted(self.mirror.values()) == now
         for _, completion, _, there in self.moments:
             with contextlib.suppress(HistoryGone):
-                assert content(self.fresh(), as_of=completion) == there
+                assert self.seen(self.fresh(), as_of=completion) == there
 
     def follow(self) -> None:
         try:
             feed = self.fresh().changes(after=self.checkpoint)
             found = feed.to_arrow().to_pylist()
         except HistoryGone:  # the consumer begins again
-            self.mirror = {one[0]: one for one in content(self.fresh())}
+            self.mirror = {one[0]: one for one in self.seen(self.fresh())}
             self.checkpoint = self.moments[-1][1]
             return
         for row in found:
@@ -181,15 +192,17 @@ class Ordinary(History):
     def drawn(self) -> list[Row]:
         self.values.pop()
         value = 1000 - len(self.values)
-        return [(key, "a", f"{value}", value) for key in self.random.sample(range(4), self.random.randint(1, 2))]
+        drawn = self.random.sample(range(4), self.random.randint(1, 2))
+        return [(key, self.part(key), f"{value}", value) for key in drawn]
 
     def merged(self, one: Row) -> Row:
         return super().merged(one) if self.table.config().ordering_fields else one
 
     def append(self) -> None:
-        given: list[Row] = [(1000 - len(self.values) + 100, "a", "new", 1)]
+        key = 1000 - len(self.values) + 100
+        given: list[Row] = [(key, self.part(key), "new", 1)]
         self.values.pop()
-        self.done(self.held.append(rows(*given)), given)
+        self.done(self.held.append(self.rows(*given)), given)
 
     def plan_clustering(self) -> None:
         self.fresh().schedule_clustering(["ts"])

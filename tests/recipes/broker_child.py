@@ -1,7 +1,7 @@
 """A process that puts, claims and appends with a broker, until it is killed; what it is told is there, one line each.
 
 Its arguments are JSON: folder, options, its name, and how many. A line is JSON: what was put and appended so far, which
-message was acked, and where this process listens.
+message was acked, and where this process listens. It waits for a line on stdin after its first, and before its last.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def main() -> None:
     bodies = [f"{name}.{n}" for n in range(1, many + 1)]
     with queue, log, log.appender(name) as out:
         for end in range(AT_ONCE, many + 1, AT_ONCE):
+            if end in (2 * AT_ONCE, many):
+                sys.stdin.readline()
             records = [body.encode() for body in bodies[end - AT_ONCE : end]]
             until(lambda end=end: is_done(queue.put_many, bodies[:end], producer=name))
             until(lambda end=end, some=records: is_done(out.append_many, some, first=end - AT_ONCE + 1))

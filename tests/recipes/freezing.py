@@ -6,23 +6,21 @@ import fcntl
 import os
 import signal
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from patience import until
 
 
-def freeze(process: subprocess.Popen[Any], url: str) -> None:
-    """Stop it; `url` is of the object that it writes."""
-    if not url.startswith("file://"):
+def freeze(process: subprocess.Popen[Any], *urls: str) -> None:
+    """Stop it; `urls` are of the objects that it writes."""
+    with ExitStack() as held:
+        for folder in sorted({Path(url.removeprefix("file://")).parent for url in urls if url.startswith("file://")}):
+            descriptor = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         stop(process)
-        return
-    descriptor = os.open(Path(url.removeprefix("file://")).parent, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        stop(process)
-    finally:
-        os.close(descriptor)
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

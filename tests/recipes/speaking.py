@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -17,7 +18,9 @@ class Speaking:
 
     def __init__(self, module: str, *arguments: Any) -> None:
         command = [sys.executable, "-m", module, json.dumps(arguments)]
-        self.process = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         self.lines: list[str] = []
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
@@ -26,6 +29,12 @@ class Speaking:
         assert self.process.stdout is not None
         self.lines += (line.strip() for line in self.process.stdout if line.endswith("\n"))
 
+    def go(self) -> None:
+        """Let it pass the next place where it waits to be told; one that is dead passes none."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write("\n")
+
     def is_over(self) -> bool:
         return self.process.poll() is not None
 
@@ -33,3 +42,6 @@ class Speaking:
         self.process.kill()
         self.process.wait()
         self._reading.join()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # of what it was told when it was dead
+            self.process.stdin.close()

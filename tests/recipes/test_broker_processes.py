@@ -15,6 +15,8 @@ from patience import until
 from lockprovider.queue import Queue
 from lockprovider.recipes.broker.handing import offers_of
 from lockprovider.wal import Wal
+from recipes.broker_child import AT_ONCE
+from recipes.freezing import stop
 from recipes.speaking import Speaking
 
 
@@ -40,18 +42,56 @@ class Crowd:
         )
         self.log = Wal.create(f"{self.url}/orders", storage_options=self.options, retain="slots")
         self.running: dict[str, Child] = {}
+        self.open_gates = 0
         self.everybody: list[Child] = []
 
-    def start(self, name: str) -> Child:
+    def start(self, name: str) -> None:
         child = self.running[name] = Child(self.url, self.options, name, self.many)
         self.everybody.append(child)
-        return child
+        for _ in range(self.open_gates):
+            child.go()
 
-    def broker(self) -> Child | None:
+    def begin(self, names: list[str]) -> None:
+        """All have put, appended and claimed something, and stand at their first gate."""
+        for name in names:
+            self.start(name)
+        until(lambda: all(one.said for one in self.running.values()))
+
+    def let_go(self) -> None:
+        """Of this gate; at the second one, the last, they have a few messages to go."""
+        self.open_gates += 1
+        for one in self.running.values():
+            one.go()
+
+    def all_wait(self, but: Child | None = None) -> bool:
+        """At the second gate."""
+        others = [one for one in self.running.values() if one is not but]
+        return all(one.said[-1:] and one.said[-1]["done"] == self.many - AT_ONCE for one in others)
+
+    def broker(self, but: Child | None = None) -> Child | None:
         """Who writes for the others of the queue now, if it has said where it listens."""
         there = self.queue._writer.read()[0].more.get("broker")
         offers = {*offers_of(there).values()}
-        return next((one for one in self.running.values() if offers & offers_said(one)), None)
+        return next((one for one in self.running.values() if offers & offers_said(one) and one is not but), None)
+
+    def kill(self, child: Child) -> None:
+        """And let it begin again under its name."""
+        child.close()
+        self.start(child.name)
+
+    def finish(self) -> None:
+        """Let them come to their end; a busy machine takes longer, while they say something."""
+        self.let_go()
+        while not self._all_over():
+            said = self._said()
+            until(lambda said=said: self._all_over() or self._said() > said)
+        assert {one.process.returncode for one in self.running.values()} == {0}
+
+    def _all_over(self) -> bool:
+        return all(one.is_over() for one in self.running.values())
+
+    def _said(self) -> int:
+        return sum(len(one.lines) for one in self.running.values())
 
     def close(self) -> None:
         for one in self.everybody:
@@ -106,45 +146,43 @@ def audit(crowd: Crowd, names: list[str]) -> dict[str, int]:
 def test_the_broker_is_killed_again_and_again_and_each_effect_is_there_once(crowds) -> None:
     crowd = crowds(20)
     names = [f"p{n}" for n in range(4)]
-    for name in names:
-        crowd.start(name)
-    kills = 0
-    while kills < 2 and not all(one.is_over() for one in crowd.running.values()):
-        broker = until(lambda: crowd.broker() or all(one.is_over() for one in crowd.running.values()))
-        if isinstance(broker, Child):
-            broker.close()
-            crowd.start(broker.name)
-            kills += 1
-    until(lambda: all(one.is_over() for one in crowd.running.values()))
-    assert {one.process.returncode for one in crowd.running.values()} == {0}
-    assert kills
+    crowd.begin(names)
+    crowd.kill(until(crowd.broker))  # who wrote last is there: all wait
+    crowd.let_go()
+    crowd.kill(until(crowd.broker))  # at the latest when all wait again
+    crowd.finish()
     audit(crowd, names)
 
 
 @pytest.mark.soak
 def test_sixteen_processes_whose_broker_is_killed_and_frozen_for_minutes(crowds, request, capsys) -> None:
-    crowd = crowds(500)
+    minutes = float(request.config.getoption("--soak"))
+    crowd = crowds(AT_ONCE * max(10, round(minutes * 20)))
     names = [f"p{n}" for n in range(16)]
-    for name in names:
-        crowd.start(name)
-    end_s = time.monotonic() + float(request.config.getoption("--soak")) * 60
+    crowd.begin(names)
     happened: Counter[str] = Counter()
-    while time.monotonic() < end_s and not all(one.is_over() for one in crowd.running.values()):
-        broker = until(lambda: crowd.broker() or all(one.is_over() for one in crowd.running.values()))
+    first = until(crowd.broker)
+    stop(first.process)
+    happened["frozen"] += 1
+    crowd.let_go()
+    until(lambda: crowd.broker(but=first))  # the others have written without it
+    first.process.send_signal(signal.SIGCONT)  # what it was asked before it does now, or not
+    crowd.kill(until(crowd.broker))
+    happened["killed"] += 1
+    end_s = time.monotonic() + minutes * 60
+    while time.monotonic() < end_s:
+        broker = until(lambda: crowd.broker() or crowd.all_wait())
         if not isinstance(broker, Child):
             break
         if sum(happened.values()) % 3 < 2:
-            broker.close()
-            crowd.start(broker.name)
+            crowd.kill(broker)
             happened["killed"] += 1
         else:
-            broker.process.send_signal(signal.SIGSTOP)
-            until(lambda broker=broker: crowd.broker() not in (broker, None) or len(crowd.running) == 1)
-            broker.process.send_signal(signal.SIGCONT)  # what it was asked before it does now, or not
+            stop(broker.process)
+            until(lambda broker=broker: crowd.broker(but=broker) or crowd.all_wait(but=broker))
+            broker.process.send_signal(signal.SIGCONT)
             happened["frozen"] += 1
-    until(lambda: all(one.is_over() for one in crowd.running.values()))
-    assert {one.process.returncode for one in crowd.running.values()} == {0}
+    crowd.finish()
     happened |= Counter(audit(crowd, names))
     with capsys.disabled():
         print(f"\nbroker: {dict(happened)}")  # noqa: T201 - it is a report
-    assert happened["killed"]

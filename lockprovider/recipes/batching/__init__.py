@@ -4,7 +4,7 @@
 thread that writes. It imports `fsspec_cas` and the recipes' errors.
 """
 
-from lockprovider.recipes.batching.batcher import Batcher, not_cancelled
+from lockprovider.recipes.batching.batcher import Batcher
 from lockprovider.recipes.batching.numbers import Numbers
 
-__all__ = ["Batcher", "Numbers", "not_cancelled"]
+__all__ = ["Batcher", "Numbers"]

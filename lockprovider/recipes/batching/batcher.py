@@ -16,7 +16,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Generic, TypeVar
 
 from fsspec_cas import World
@@ -67,6 +68,7 @@ class Batcher(Generic[Op, T]):
     def _be_new(self) -> None:
         self._guard = threading.Condition()
         self._line: Line[Waiting[Op, T]] = Line()
+        self._arrived: list[Waiting[Op, T]] = []  # since the writer looked; they are at the end of the line
         self._writer: threading.Thread | None = None
 
     def throttled(self) -> None:
@@ -76,23 +78,30 @@ class Batcher(Generic[Op, T]):
     @property
     def waiting(self) -> int:
         """How many wait for a write to take them."""
-        return len(self._line.waiting)
+        with self._guard:
+            return len(self._line.waiting) + len(self._arrived)
 
-    def submit(self, operation: Op) -> Future[T]:
+    def submit(self, operation: Op, *, kept: bool = False) -> Future[T]:
         """Put it into the line, and go on.
+
+        `kept`: it cannot be cancelled. Dropped, it would be a hole below the numbers that come after it.
 
         Raises:
             Overloaded: too many wait already; it was not taken.
             CoordinationError: it was closed.
         """
         answer: Future[T] = Future()
+        if kept:
+            answer.set_running_or_notify_cancel()
         with self._guard:
             if self._closed:
                 raise CoordinationError("it was closed, and takes nothing more: open another")
-            if len(self._line.waiting) >= self._max_waiting:
+            before = self.waiting
+            if before >= self._max_waiting:
                 raise Overloaded(f"{self._max_waiting} operations wait already: come later, or with fewer at once")
-            self._line = self._line.came((operation, answer))
-            self._guard.notify_all()
+            self._arrived.append((operation, answer))
+            if before + 1 >= self._line.crowd:  # the writer waits for no fewer
+                self._guard.notify()
             if self._writer is not None:
                 return answer
             self._writer = threading.Thread(target=self._run, name="batcher", daemon=True)
@@ -110,8 +119,9 @@ class Batcher(Generic[Op, T]):
     def wait(answer: Future[T]) -> T:
         """The result of an operation in the line; see `do` for a Ctrl-C."""
         try:
-            while not wait([answer], _SLICE_S).done:
-                pass
+            while not answer.done():
+                with contextlib.suppress(NotYet):
+                    answer.exception(_SLICE_S)
         finally:
             answer.cancel()  # of one that is done: nothing
         return answer.result()
@@ -127,7 +137,7 @@ class Batcher(Generic[Op, T]):
     def _run(self) -> None:
         while batch := self._next():
             began_s = self._world.monotonic_s()
-            taken = [one for one in batch if one[1].set_running_or_notify_cancel()]
+            taken = [one for one in batch if one[1].running() or one[1].set_running_or_notify_cancel()]
             try:
                 results = self._write([operation for operation, _ in taken]) if taken else []
                 answers = zip(taken, results, strict=True)
@@ -145,33 +155,23 @@ class Batcher(Generic[Op, T]):
     def _next(self) -> tuple[Waiting[Op, T], ...]:
         """What goes with the next write; nothing: there was nobody for a while, and the thread ends."""
         with self._guard:
-            if patience_s := self._line.patience_s(self._world.monotonic_s()):
-                self._guard.wait_for(lambda: len(self._line.waiting) >= self._line.crowd, patience_s)
-            if not self._line.waiting:
+            if patience_s := self._lined_up().patience_s(self._world.monotonic_s()):
+                self._guard.wait_for(lambda: self.waiting >= self._line.crowd, patience_s)
+            if not self.waiting:
                 self._writer = None
                 return ()
         now_s = self._world.monotonic_s()
         if rest_s := self._line.rest_s(now_s, pace_at(self._pace_s, self._throttled_s, now_s)):
             self._world.sleep(rest_s)
         with self._guard:
-            self._line, batch = self._line.took(self._most)
+            self._line, batch = self._lined_up().took(self._most)
         return batch
 
-
-def not_cancelled(answer: Future[T]) -> Future[T]:
-    """The same answer, for one who may go away: dropped, it would be a hole below the numbers that come after it."""
-    kept: Future[T] = Future()
-    kept.set_running_or_notify_cancel()
-
-    def hand_on(done: Future[T]) -> None:
-        error = done.exception()
-        if error is None:
-            kept.set_result(done.result())
-        else:
-            kept.set_exception(error)
-
-    answer.add_done_callback(hand_on)
-    return kept
+    def _lined_up(self) -> Line[Waiting[Op, T]]:
+        """The line with all who have come; under the guard."""
+        self._line = self._line.came(*self._arrived)
+        self._arrived.clear()
+        return self._line
 
 
 _ALL: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()

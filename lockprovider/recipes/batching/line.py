@@ -38,9 +38,9 @@ class Line(Generic[T]):
     answered_s: float = float("-inf")
     took_s: float = 0.0
 
-    def came(self, operation: T) -> Line[T]:
-        """One more waits."""
-        return replace(self, waiting=(*self.waiting, operation))
+    def came(self, *operations: T) -> Line[T]:
+        """These wait, too."""
+        return replace(self, waiting=(*self.waiting, *operations))
 
     def rest_s(self, now_s: float, pace_s: float) -> float:
         """How long the store is left alone yet."""

@@ -58,7 +58,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `text` is its JSON, made once."""
+    """One message. `text` is its JSON, and `said` that of its body in it; each is made once."""
 
     n: int
     priority: int
@@ -68,6 +68,7 @@ class Message:
     body: Any = field(hash=False)
     error: str = ""
     text: str = field(default="", compare=False)
+    said: str = field(default="", compare=False, repr=False)
 
     def told(self) -> Message:
         """With its text.
@@ -76,13 +77,14 @@ class Message:
             TypeError, ValueError: the body is neither bytes nor what JSON can say.
         """
         raw = isinstance(self.body, bytes)
-        shown, kind = (base64.b64encode(self.body).decode(), "bytes") if raw else (self.body, "json")
+        said = self.said or _dump(base64.b64encode(self.body).decode() if raw else self.body)
         fate = (self.n, self.priority, self.not_before_ms, self.attempts, self.key)
-        return replace(self, text=_dump([*fate, shown, kind, self.error]))
+        kind, error = '"bytes"' if raw else '"json"', _dump(self.error) if self.error else '""'
+        return Message(*fate, self.body, self.error, f"{_dump(fate)[:-1]},{said},{kind},{error}]", said)
 
     def given(self) -> Any:
         """The body for one who may change it."""
-        return self.body if isinstance(self.body, (bytes, str)) else json.loads(_dump(self.body))
+        return self.body if isinstance(self.body, (bytes, str)) else json.loads(self.said or _dump(self.body))
 
     @property
     def order(self) -> tuple[int, int]:
@@ -92,7 +94,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A message that somebody works on. `token` is of this delivery alone; `beat` rises with each heartbeat."""
+    """A message that somebody works on. `token` is of this delivery alone; `beat` rises with each heartbeat.
+
+    `text` is its JSON, made once: a claim is in many writes.
+    """
 
     message: Message
     token: str
@@ -101,12 +106,11 @@ class Claim:
     until_ms: int
     visible_ms: int
     turn: int
+    text: str = field(init=False, compare=False, repr=False)
 
-    @property
-    def text(self) -> str:
-        """Its JSON."""
-        rest = _dump([self.token, self.who, self.beat, self.until_ms, self.visible_ms, self.turn])
-        return f"[{self.message.text},{rest[1:]}"
+    def __post_init__(self) -> None:
+        rest = _dump((self.token, self.who, self.beat, self.until_ms, self.visible_ms, self.turn))
+        object.__setattr__(self, "text", f"[{self.message.text},{rest[1:]}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ Do = Callable[[Any], Any]
 _MARGIN_SHARE = 10
 _MARGIN_MAX_S = 10.0
 _BEATS = 3  # in the time of a claim
+_JOBS = 16  # that have ended are dropped when there are so many, or twice as many as are worked on
 _LINGER_S = 1.0  # of the thread, with no jobs
 _ERROR_CHARS = 500
 _BODY_BYTES = 256 << 10
@@ -205,10 +206,10 @@ def new_message(world: World, body: Any, key: str = "", priority: int = 0, delay
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidInput(f"priority={priority!r} must be a whole number")
     body = body if isinstance(body, bytes) else json_copy(body, "a message that is no bytes")
-    size = len(Message(0, priority, not_before_ms, 0, key, body).told().text)
-    if size > _BODY_BYTES:
+    told = Message(0, priority, not_before_ms, 0, key, body).told()
+    if (size := len(told.text)) > _BODY_BYTES:
         raise TooLarge(f"a message of {size} bytes: keep it in an object of its own, and put its name")
-    return New(body, key, priority, not_before_ms)
+    return New(body, key, priority, not_before_ms, told.said)
 
 
 class ClaimHeartbeat:
@@ -223,13 +224,19 @@ class ClaimHeartbeat:
         """With no jobs: in a forked child, which holds no claims."""
         self._guard = threading.Condition()
         self._jobs: dict[str, Job] = {}
+        self._every_s = 0.0  # it wakes up by itself after so long
+        self._most = _JOBS  # before those that have ended are dropped
         self._thread: threading.Thread | None = None
 
     def add(self, job: Job) -> None:
         """Beat for it from now on."""
         with self._guard:
             self._jobs[job.token] = job
-            self._guard.notify()
+            if len(self._jobs) > self._most:
+                self._drop_ended()
+                self._most = max(_JOBS, 2 * len(self._jobs))
+            if job.visible_s / _BEATS < self._every_s or not self._every_s:
+                self._guard.notify()  # it has to be beaten for sooner than the others
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="queue-heartbeat", daemon=True)
                 self._thread.start()
@@ -239,14 +246,16 @@ class ClaimHeartbeat:
         while True:
             with self._guard:
                 self._drop_ended()
+                self._every_s = 0.0
                 if not self._jobs and not self._guard.wait(_LINGER_S):
                     self._thread = None
                     return
                 self._drop_ended()
                 every_s = min((job.visible_s for job in self._jobs.values()), default=0.0) / _BEATS
+                self._every_s = every_s
                 left_s = began_s + every_s - self._world.monotonic_s()
                 if self._jobs and left_s > 0 and self._guard.wait(left_s):
-                    continue  # a new one: it may have to be beaten for sooner
+                    continue  # a new one
                 self._drop_ended()
                 jobs = [*self._jobs.values()]
             began_s = self._world.monotonic_s()

@@ -15,7 +15,7 @@ A message with a key is delivered when no other of that key is being worked on, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockprovider.recipes.errors import ClaimLost, Fenced, Overloaded, QueueFull, SequenceGap, StateConflict
@@ -27,12 +27,13 @@ UNNAMED = "~"  # what the names of producers begin with that nobody has named
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A message to be put; `not_before_ms` is epoch ms, 0 for now."""
+    """A message to be put; `not_before_ms` is epoch ms, 0 for now. `said`: its body's JSON, where it was made."""
 
     body: Any
     key: str = ""
     priority: int = 0
     not_before_ms: int = 0
+    said: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ def _add(contents: Contents, news: Iterable[New], freed: int = 0) -> list[int]:
     """All of them, or none."""
     messages = []
     for n, new in enumerate(news, contents.next):
-        message = Message(n, new.priority, new.not_before_ms, 0, new.key, new.body)
+        message = Message(n, new.priority, new.not_before_ms, 0, new.key, new.body, said=new.said)
         messages.append(message.told())
     more = sum(len(one.text) for one in messages) - freed
     if messages and contents.size + more > contents.settings.max_bytes:

@@ -15,17 +15,18 @@ among messages without a key, beyond priority and the order of putting while nob
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 from fsspec_cas import InvalidInput, Machine, Store, World, check_path
 from fsspec_cas.given import function, seconds, several, whole
-from lockprovider.recipes.batching import Batcher, not_cancelled
+from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Broker, Bundle, check_broker
 from lockprovider.recipes.errors import CoordinationError
 from lockprovider.recipes.place import me, open_at, repr_at
@@ -94,13 +95,14 @@ class Queue:
         self._writer = QueueWriter(self._store, self.path, timeout_s, self.world, helper)
         self._heartbeat = ClaimHeartbeat(self._batcher.submit, self.world)
         self._known: dict[str, int] = {}
-        self._acknowledged: deque[tuple[str, int]] = deque(maxlen=_CHUNK)
+        self._acknowledged: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._be_new()
         _ALL.add(self)
 
     def _be_new(self) -> None:
         """A client of its own, who has put and claimed nothing."""
         self._client = self.world.new_id()
+        self._claims = itertools.count(1)
         self._unnamed = 0  # how many this client has put without a producer's name
         self._numbers = threading.Lock()  # a number and its place in the line are given together
         self._stopping = threading.Event()
@@ -244,7 +246,8 @@ class Queue:
         deadline_s, poll_s = self.world.monotonic_s() + seconds(timeout), _FIRST_POLL_S
         while True:
             began_s = self.world.monotonic_s()
-            claim = self._batcher.do(Take(self.world.new_id()[-17:], me(), visible_ms))
+            token = f"{self._client[-17:]}-{next(self._claims)}"
+            claim = self._batcher.do(Take(token, me(), visible_ms))
             if not isinstance(claim, NothingReady):
                 job = Job(self._writer.id, claim, began_s, self._batcher.do, self.world)
                 self._heartbeat.add(job)
@@ -433,13 +436,16 @@ class Queue:
             number = self._unnamed if seq is None else whole(seq, "seq", least=1)
             was_told = (name, number) in self._acknowledged
             put = Put(new, name, number, self._client, number if was_told else self._known.get(name, 0), epoch)
-            answer: Future[Any] = self._batcher.submit(put)
-            return put, answer if producer is None else not_cancelled(answer)
+            return put, self._batcher.submit(put, kept=producer is not None)
 
     def _receipt(self, waiting: tuple[Put, Future[Any]]) -> Receipt:
         put, answer = waiting
         result = self._batcher.wait(answer)
-        self._acknowledged.append((put.producer, put.seq))
+        if not put.producer.startswith(UNNAMED):
+            with self._numbers:
+                self._acknowledged[put.producer, put.seq] = None
+                if len(self._acknowledged) > _CHUNK:
+                    self._acknowledged.popitem(last=False)
         return Receipt(result.n, again=True) if isinstance(result, Was) else Receipt(result)
 
 

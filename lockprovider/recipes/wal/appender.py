@@ -12,7 +12,7 @@ from typing import Any
 
 from fsspec_cas import Bytes, CasError, InvalidInput, check_bytes
 from fsspec_cas.given import several, whole
-from lockprovider.recipes.batching import Batcher, not_cancelled
+from lockprovider.recipes.batching import Batcher
 from lockprovider.recipes.broker import Bundle
 from lockprovider.recipes.errors import CoordinationError, TooLarge
 from lockprovider.recipes.place import repr_at
@@ -102,10 +102,9 @@ class Appender:
             number = self._highest + 1 if seq is None else whole(seq, "seq", least=1)
             known = number if number <= self._highest and number in self._told else 0
             answer: Future[Appended] = self._batcher.submit(
-                Append(given, self._name, number, self._client, known=known, epoch=self.epoch)
+                Append(given, self._name, number, self._client, known=known, epoch=self.epoch),
+                kept=self.producer is not None,
             )
-            if self.producer is not None:
-                answer = not_cancelled(answer)
             self._highest = max(self._highest, number)
             self._waiting.add(answer)
         answer.add_done_callback(lambda done: self._done(number, done))

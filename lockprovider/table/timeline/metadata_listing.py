@@ -46,7 +46,7 @@ def outlived(own: Timeline, left: Collection[str], first: str) -> tuple[Instant,
     """The states of its instants that nobody needs: from the oldest on, those that were completed before `first`.
 
     `left`: the begin times of its files, after those of slices before `first` were removed. A reader takes what is
-    older than the timeline for completed: so a timeline that is left begins before all files that are not older yet.
+    older than the timeline for completed: so what is left of it begins before each file that is not older than it now.
     """
     end = min((first, *(begin for begin in left if begin >= own.first_active)))
     found: dict[str, list[Instant]] = {}

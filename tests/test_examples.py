@@ -52,8 +52,9 @@ NONE = {
     "lockprovider.table.spec.TableSpec.with_index": _INSIDE,
     "lockprovider.table.timeline.view.AsOf.includes": _INSIDE,
     **{f"lockprovider.table.timeline.view.FileSlice.{name}": _INSIDE for name in ("of_logs", "with_logs")},
-    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("data_files", "has", "may_look_for_dead")},
-    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("metadata_of", "now", "snapshot_of", "tell")},
+    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("data_files", "has", "locked")},
+    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("may_look_for_dead", "metadata_of", "now")},
+    **{f"lockprovider.table.table.Table.{name}": _INSIDE for name in ("snapshot_of", "tell")},
 }
 
 

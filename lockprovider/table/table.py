@@ -64,7 +64,6 @@ from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction import define, retry
-from lockprovider.table.transaction.fence import with_fence
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -345,8 +344,7 @@ class Table(TableContext):
         >>> table.append(pa.table({"id": [3], "city": ["ulm"]})).inserted
         1
         """
-        extra = with_fence(extra, fence)
-        return arrow.append(self, rows, retries=retries, extra=extra, check_keys=check_keys)
+        return arrow.append(self.under(fence), rows, retries=retries, extra=extra, check_keys=check_keys)
 
     def upsert(
         self,
@@ -372,8 +370,9 @@ class Table(TableContext):
         >>> done.updated, done.inserted
         (1, 1)
         """
-        extra = with_fence(extra, fence)
-        return arrow.upsert(self, rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys)
+        return arrow.upsert(
+            self.under(fence), rows, deletes=deletes, retries=retries, extra=extra, check_keys=check_keys
+        )
 
     def delete(
         self,
@@ -398,10 +397,9 @@ class Table(TableContext):
         >>> table.delete("city = 'ulm' and fare > 3").deleted, table.delete(rows.select(["id", "city"])).deleted
         (1, 1)
         """
-        extra = with_fence(extra, fence)
         if isinstance(keys, (str, pc.Expression)):
-            return replace.delete_all(self, keys, retries=retries, extra=extra)
-        return arrow.delete(self, keys, retries=retries, extra=extra)
+            return replace.delete_all(self.under(fence), keys, retries=retries, extra=extra)
+        return arrow.delete(self.under(fence), keys, retries=retries, extra=extra)
 
     def overwrite(
         self,
@@ -424,9 +422,9 @@ class Table(TableContext):
         >>> sorted(table.to_arrow().column("id").to_pylist())
         [2, 9]
         """
-        return replace.overwrite(self, rows, partitions, retries=retries, extra=with_fence(extra, fence))
+        return replace.overwrite(self.under(fence), rows, partitions, retries=retries, extra=extra)
 
-    def add_columns(self, columns: pa.Schema, *, retries: int = 5) -> CommitResult:
+    def add_columns(self, columns: pa.Schema, *, retries: int = 5, fence: Any = None) -> CommitResult:
         """Add columns, in a commit of their own; older rows have nulls there. Files are not rewritten.
 
         Writers that began before and commit after it get `WriteConflict`, and know the columns when they try again.
@@ -435,6 +433,7 @@ class Table(TableContext):
         Raises:
             UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
             WriteConflict: others added columns first, at each of `retries` + 1 tries.
+            Fenced: a commit of a newer epoch than `fence` was made, see `transact`.
 
         >>> done = table.add_columns(pa.schema([("tip", pa.float64())]))
         >>> table.schema().names
@@ -442,7 +441,7 @@ class Table(TableContext):
         """
         if not isinstance(columns, pa.Schema):
             raise InvalidRecords(f"columns must be a pyarrow.schema([...]), not {type(columns).__name__}")
-        return define.add_columns(self, columns, retries=retries)
+        return define.add_columns(self.under(fence), columns, retries=retries)
 
     def transaction(self, *, pinned: bool = True, fence: Any = None) -> TableTransaction:
         """Begin a transaction on a fresh snapshot: `with table.transaction() as txn:`.
@@ -459,10 +458,7 @@ class Table(TableContext):
         >>> table.to_arrow().to_pylist()
         [{'id': 2, 'city': 'bonn', 'fare': 0.0}]
         """
-        said = with_fence({}, fence)
-        txn = Transaction(self, pinned=pinned)
-        txn.extra.update(said or {})
-        return TableTransaction(txn)
+        return TableTransaction(Transaction(self.under(fence), pinned=pinned))
 
     def transact(
         self,
@@ -502,10 +498,10 @@ class Table(TableContext):
         lockprovider.recipes.errors.Fenced: epoch 7 of 'fares' is over: 8 has written since; ...
         """
         return retry.transact(
-            self,
+            self.under(fence),
             fn,
             retries=retries,
-            extra=with_fence(extra, fence),
+            extra=extra,
             check_keys=check_keys,
             pinned=pinned,
             face=TableTransaction,
@@ -520,12 +516,16 @@ class Table(TableContext):
 
     # -- services ------------------------------------------------------------------------------------------------------
 
-    def clean(self, policy: Policy | None = None, *, dry_run: bool = False) -> tuple[CleanResult, ...]:
+    def clean(
+        self, policy: Policy | None = None, *, dry_run: bool = False, fence: Any = None
+    ) -> tuple[CleanResult, ...]:
         """Remove files that no reader needs any more (default: by the settings' retention).
 
         While another cleaner is at work, this one does nothing. `dry_run`: nothing is written; what it would remove.
+        `fence`, see `transact`, is compared when the plan is made; the clean itself does not say it.
 
         Raises:
+            Fenced: a commit of a newer epoch was made; nothing more is planned.
             InvalidSettings: the policy would keep nothing.
             UnsupportedTable: the table cannot be written here.
             NotAcquired, CasError: the lock or the store; a plan that was made is finished by the next clean.
@@ -533,14 +533,17 @@ class Table(TableContext):
         >>> table.clean(KeepVersions(1))  # each file group has one version yet
         ()
         """
-        return clean.would_clean(self, policy) if dry_run else clean.clean(self, policy)
+        mine = self.under(fence)
+        return clean.would_clean(mine, policy) if dry_run else clean.clean(mine, policy)
 
-    def compact(self, *, dry_run: bool = False) -> tuple[CompactionResult, ...]:
+    def compact(self, *, dry_run: bool = False, fence: Any = None) -> tuple[CompactionResult, ...]:
         """Merge the log files of a merge-on-read table into new base files, while writers go on.
 
-        What is scheduled and nobody runs comes first. `dry_run`: nothing is written; what it would schedule.
+        What is scheduled and nobody runs comes first. `dry_run`: nothing is written; what it would schedule. `fence`,
+        as of all writes (see `transact`), is compared at each step under the lock, and said by the compaction.
 
         Raises:
+            Fenced: a commit of a newer epoch was made; what is scheduled is left to whoever follows.
             UnsupportedTable: the table is copy-on-write, or cannot be written here.
 
         >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
@@ -549,20 +552,25 @@ class Table(TableContext):
         >>> len(logs.compact())
         1
         """
-        return compaction.would_compact(self) if dry_run else compaction.compact_table(self)
+        mine = self.under(fence)
+        return compaction.would_compact(mine) if dry_run else compaction.compact_table(mine)
 
-    def schedule_compaction(self) -> str | None:
+    def schedule_compaction(self, *, fence: Any = None) -> str | None:
         """Write down what is to be merged, for another to run; its begin time, None if there is nothing.
+
+        `fence` is compared, see `transact`; the plan does not say it.
 
         >>> spec = TableSpec("logs", rows, "id", ordering="fare", buckets=1, table_type="merge_on_read")
         >>> logs = Table.create("memory://docs/logs", spec)
         >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
         >>> instant = logs.schedule_compaction()  # to be run here or elsewhere
         """
-        return compaction.schedule_compaction(self)
+        return compaction.schedule_compaction(self.under(fence))
 
-    def run_compaction(self, instant: str) -> CompactionResult:
+    def run_compaction(self, instant: str, *, fence: Any = None) -> CompactionResult:
         """Run a scheduled compaction, of the JVM's too, or go on with one whose executor died; see `compaction`.
+
+        `fence`: see `compact`.
 
         Raises:
             HistoryGone: there is no such compaction, or files that it names are gone.
@@ -573,13 +581,15 @@ class Table(TableContext):
         >>> done = logs.append(rows.slice(0, 1)), logs.upsert(rows.slice(0, 1))
         >>> result = logs.run_compaction(logs.schedule_compaction())
         """
-        return compaction.run_compaction(self, instant)
+        return compaction.run_compaction(self.under(fence), instant)
 
-    def unschedule_compaction(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
+    def unschedule_compaction(
+        self, instant: str | None = None, *, hours: float | None = None, fence: Any = None
+    ) -> tuple[str, ...]:
         """Take a scheduled compaction back; no row changes by it.
 
         With `hours`, in place of an instant, all that were scheduled so long ago, by the store's clock, and that nobody
-        runs. Returns the begin times of what was taken back.
+        runs. Returns the begin times of what was taken back. `fence` is compared, see `transact`.
 
         Raises:
             InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
@@ -591,7 +601,7 @@ class Table(TableContext):
         >>> logs.unschedule_compaction(hours=24)
         ()
         """
-        return compaction.unschedule_compaction(self, instant, hours)
+        return compaction.unschedule_compaction(self.under(fence), instant, hours)
 
     def cluster(
         self,
@@ -600,6 +610,7 @@ class Table(TableContext):
         small_file_bytes: int | None = None,
         *,
         dry_run: bool = False,
+        fence: Any = None,
     ) -> tuple[ClusteringResult, ...]:
         """Join small files of each partition into larger ones, their rows sorted, while writers go on elsewhere.
 
@@ -611,8 +622,10 @@ class Table(TableContext):
             target_file_bytes: about how large a new file is to be.
             small_file_bytes: files below this are joined, if a partition has two (default: half of the target).
             dry_run: nothing is written; what it would schedule first.
+            fence: as of all writes (see `transact`): compared at each step under the lock, and said by the clustering.
 
         Raises:
+            Fenced: a commit of a newer epoch was made; what is scheduled is left to whoever follows.
             InvalidInput: there are no such columns, or sizes.
             UnsupportedTable: the table has buckets (one file group each: nothing to join), or cannot be written here.
             WriteConflict: a write was faster, or is preferred; no row changed by the clustering that gave way.
@@ -623,25 +636,32 @@ class Table(TableContext):
         3
         """
         rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
-        return clustering.would_cluster(self, rule) if dry_run else clustering.cluster_table(self, rule)
+        mine = self.under(fence)
+        return clustering.would_cluster(mine, rule) if dry_run else clustering.cluster_table(mine, rule)
 
     def schedule_clustering(
         self,
         sort_by: Sequence[str] = (),
         target_file_bytes: int = TARGET_FILE_BYTES,
         small_file_bytes: int | None = None,
+        *,
+        fence: Any = None,
     ) -> str | None:
         """Write down what is to be joined, for another to run, JVM Hudi too; its begin time, None if there is nothing.
 
-        Until then writes of those file groups give way. Arguments and errors are those of `cluster`.
+        Until then writes of those file groups give way. Arguments and errors are those of `cluster`; `fence` is
+        compared, but the plan does not say it.
 
         >>> table.schedule_clustering() is None  # a file in each partition: there is nothing to join
         True
         """
-        return clustering.schedule_clustering(self, ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes))
+        rule = ClusteringRule.of(sort_by, target_file_bytes, small_file_bytes)
+        return clustering.schedule_clustering(self.under(fence), rule)
 
-    def run_clustering(self, instant: str) -> ClusteringResult:
+    def run_clustering(self, instant: str, *, fence: Any = None) -> ClusteringResult:
         """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died; see `clustering`.
+
+        `fence`: see `cluster`.
 
         Raises:
             HistoryGone: there is no such clustering, or files that it names are gone.
@@ -652,13 +672,15 @@ class Table(TableContext):
         >>> instant = table.schedule_clustering(sort_by=["id"])
         >>> result = instant and table.run_clustering(instant)
         """
-        return clustering.run_clustering(self, instant)
+        return clustering.run_clustering(self.under(fence), instant)
 
-    def unschedule_clustering(self, instant: str | None = None, *, hours: float | None = None) -> tuple[str, ...]:
+    def unschedule_clustering(
+        self, instant: str | None = None, *, hours: float | None = None, fence: Any = None
+    ) -> tuple[str, ...]:
         """Take a scheduled clustering back; no row changes by it.
 
         With `hours`, in place of an instant, all that were scheduled so long ago, by the store's clock, and that nobody
-        runs. Returns the begin times of what was taken back.
+        runs. Returns the begin times of what was taken back. `fence` is compared, see `transact`.
 
         Raises:
             InvalidInput: not one of the two is given, or `hours` is no number of hours above 0.
@@ -668,14 +690,16 @@ class Table(TableContext):
         >>> table.unschedule_clustering(hours=24)
         ()
         """
-        return clustering.unschedule_clustering(self, instant, hours)
+        return clustering.unschedule_clustering(self.under(fence), instant, hours)
 
-    def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False) -> ArchiveResult:
+    def archive(self, keep: KeepActive | None = None, *, dry_run: bool = False, fence: Any = None) -> ArchiveResult:
         """Move the oldest instants off the timeline (default: by the settings' `archival`); their rows stay.
 
-        `dry_run`: nothing is written; what it would archive, if no writer is dead.
+        `dry_run`: nothing is written; what it would archive, if no writer is dead. `fence`, see `transact`, is compared
+        in each round, where there is something to archive; the archive does not say it.
 
         Raises:
+            Fenced: a commit of a newer epoch was made.
             InvalidSettings: what is to be kept cannot be.
             UnsupportedTable: the table cannot be written here.
             Corrupt: a file of the archive, or an instant, cannot be understood.
@@ -683,7 +707,8 @@ class Table(TableContext):
 
         >>> result = table.archive(KeepActive(20, 30), dry_run=True)
         """
-        return archive.would_archive(self, keep) if dry_run else archive.archive(self, keep)
+        mine = self.under(fence)
+        return archive.would_archive(mine, keep) if dry_run else archive.archive(mine, keep)
 
     def sweep(self) -> tuple[str, ...]:
         """Roll back what dead writers left, and finish what dead services planned; the begin times of all that.
@@ -747,12 +772,14 @@ class Table(TableContext):
         """
         return savepoint.delete_savepoint(self, instant)
 
-    def restore(self, instant: str) -> RestoreResult:
+    def restore(self, instant: str, *, fence: Any = None) -> RestoreResult:
         """Take back every commit that completed after the one that began at `instant`.
 
-        NOT promised: anything for JVM writers that run meanwhile; stop them first.
+        NOT promised: anything for JVM writers that run meanwhile; stop them first. `fence`, see `transact`, is compared
+        before anything is taken back; the restore does not say it, and epochs go with the commits that said them.
 
         Raises:
+            Fenced: a commit of a newer epoch was made.
             HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
             UnsupportedTable: the table cannot be written here.
@@ -762,7 +789,7 @@ class Table(TableContext):
         >>> table.restore(first.instant).taken_back == (done.instant,), table.count()
         (True, 2)
         """
-        return restore.restore(self, instant)
+        return restore.restore(self.under(fence), instant)
 
     def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
         """Say in the properties that a JVM writer made buckets, or that an empty table is to have them.

@@ -20,9 +20,9 @@ from lockprovider.record.commit_log import Entry, Log
 from lockprovider.record.pending import Pending
 from lockprovider.table.format.instant import Action, parse_instant
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit, encode_commit
+from lockprovider.table.state.fence import fences_in, refuse_passed, with_fence
 from lockprovider.table.transaction import decider as table_decider
 from lockprovider.table.transaction.decider import Wanted
-from lockprovider.table.transaction.fence import fences_in, refuse_passed, with_fence
 from model.group_twins import _judges_each_by_the_log_alone
 from model.search import BrokenPromise, explore
 
@@ -59,7 +59,7 @@ def known_of(entry: Entry) -> tuple[Any, CommitMetadata]:
 @functools.cache
 def body(n: int, epoch: int) -> bytes:
     """Of writer n, which has a fence or not."""
-    extra = with_fence({}, epoch or None) or {}
+    extra = with_fence({}, epoch or None)
     data = encode_commit(CommitMetadata({}, "UPSERT", None, extra))
     return Wanted(f"{10**16 + n}", Action.COMMIT, "by_file_group", False, "", "", None, False, data).encode()
 
@@ -111,7 +111,7 @@ def steps(choose: Chooses = group.choose) -> Callable[[World], Iterator[tuple[st
         wanted = body(n, world.epochs[n])
         try:
             refuse_passed(
-                with_fence({}, world.epochs[n] or None) or {},
+                with_fence({}, world.epochs[n] or None),
                 [known_of(entry)[1].extra for entry in world.log.entries],
             )
         except Fenced:

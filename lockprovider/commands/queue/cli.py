@@ -48,6 +48,7 @@ def add(commands: Commands) -> None:
     put.add_argument("--key", default="", help="one of a key is worked on at a time")
     put.add_argument("--priority", type=int, default=0, metavar="N", help="the higher goes first")
     put.add_argument("--delay", type=float, default=0.0, metavar="S", help="not to be delivered before")
+    put.add_argument("--fence", type=int, metavar="EPOCH", help="refused if a newer epoch has put")
     work.add(queue)
     _command(queue, "stat", _stat, "Say how many messages wait, are worked on, and are dead.")
     peek = _command(queue, "peek", _peek, "Show the next messages; none is claimed.")
@@ -86,11 +87,13 @@ def _put(arguments: Any) -> int:
     bodies = _bodies(arguments)
     queue = _opened(arguments)
     if arguments.producer is not None:
-        receipts = queue.put_many(bodies, producer=arguments.producer)
+        receipts = queue.put_many(bodies, producer=arguments.producer, fence=arguments.fence)
     else:
         how = {"key": arguments.key, "priority": arguments.priority, "delay_s": arguments.delay}
         plain = not arguments.key and not arguments.priority and not arguments.delay
-        receipts = queue.put_many(bodies) if plain else [queue.put(body, **how) for body in bodies]
+        fence = arguments.fence
+        puts = (queue.put(body, **how, fence=fence) for body in bodies)
+        receipts = queue.put_many(bodies, fence=fence) if plain else [*puts]
     again = sum(one.again for one in receipts)
     new = len(receipts) - again
     say(arguments, {"outcome": "put", "put": new, "again": again}, f"put: {new}; there before: {again}")

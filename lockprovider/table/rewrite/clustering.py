@@ -146,7 +146,7 @@ def run_clustering(table: TableContext, begin: str, run: executor.Runner = execu
     with _executing(table, begin) as mine:
         planned = mine.planned
         stats = _execute(table, begin, mine, run)
-        with table.lock.acquire() as lease:
+        with table.locked() as lease:
             now = table.listed_timeline()
             executor.refuse_unless_mine(begin, Action.CLUSTERING, mine.heartbeat, now)
             _give_way(table, lease, begin, table.snapshot_of(now), planned)

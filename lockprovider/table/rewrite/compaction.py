@@ -109,7 +109,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
     _check(table)
     with _executing(table, begin) as mine:
         stats = _execute(table, begin, mine, run)
-        with table.lock.acquire() as lease:
+        with table.locked() as lease:
             now = table.listed_timeline()
             executor.refuse_unless_mine(begin, Action.COMPACTION, mine.heartbeat, now)
             said = executor.committed(table, now, COMPACT, stats)

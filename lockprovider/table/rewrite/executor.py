@@ -25,6 +25,7 @@ from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.format.plan.compaction import decode_compaction_plan
 from lockprovider.table.services import listing, plans
+from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.state.writable import writable_config
@@ -65,7 +66,7 @@ def here(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
 
 def schedule(table: TableContext, action: Action, plan: Callable[[Timeline], bytes]) -> str | None:
     """Put on the timeline what `plan` makes of it under the lock; its begin time. None if that is nothing."""
-    with table.lock.acquire() as lease:
+    with table.locked() as lease:
         now = table.listed_timeline()
         data = plan(now)
         if not data:
@@ -147,7 +148,7 @@ def executing(
         Aborted: another executor is at work.
     """
     heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-    with table.lock.acquire() as lease:
+    with table.locked() as lease:
         _refuse_unless_free(table, begin, action)
         files = table.data_files()
         planned = read(lease, files)
@@ -190,7 +191,8 @@ def committed(
     for partition, file_id in ended:
         replaced[partition] = (*replaced.get(partition, ()), file_id)
     schema_json = hudi_schema.to_avro(table.schema(now), config.name)
-    return CommitMetadata(stats_by_partition(stats), operation, schema_json, replaced=replaced)
+    extra = with_fence({}, table.fence)
+    return CommitMetadata(stats_by_partition(stats), operation, schema_json, extra, replaced)
 
 
 def unschedule(table: TableContext, begin: str | None, hours: float | None, action: Action) -> tuple[str, ...]:
@@ -208,7 +210,7 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
         raise InvalidInput(f"give one of the two: the instant={begin!r} of one, or hours={hours!r} for all older ones")
     if hours is not None and not (isinstance(hours, (int, float)) and 0 < hours < math.inf):
         raise InvalidInput(f"hours={hours!r} must be a number above 0: older plans are taken back")
-    with table.lock.acquire() as lease:
+    with table.locked() as lease:
         if begin is not None:
             _refuse_unless_free(table, begin, action)
             found = [begin]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
 from lockprovider import InvalidSettings, Lease, LockError
+from lockprovider.recipes.errors import CoordinationError
 from lockprovider.table.errors import TableError
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE
@@ -81,7 +82,7 @@ def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResul
         recover.sweep(table)
     names: list[str] = []
     while True:
-        with table.lock.acquire() as lease:
+        with table.locked() as lease:
             done, is_last = _round(table, lease, keep)
         names += [one.done.file_name for one in done.actions]
         if is_last:
@@ -94,7 +95,7 @@ def after_commit(table: TableContext) -> None:
     """Archive, if what this process saw last of the timeline is long enough. The commit stands whatever comes of it."""
     keep = table.settings.archival
     if len(table.memory.latest.writes) > keep.most:
-        with contextlib.suppress(CasError, LockError, TableError):
+        with contextlib.suppress(CasError, CoordinationError, LockError, TableError):
             archive(table, keep)
 
 

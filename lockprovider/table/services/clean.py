@@ -70,7 +70,7 @@ def clean(table: TableContext, policy: Policy | None = None) -> tuple[CleanResul
 
 def _schedule(table: TableContext, policy: Policy, alive: contextlib.ExitStack) -> tuple[str, CleanPlan] | None:
     """The begin time, that beats until `alive` ends, and the plan; None if there is nothing to do."""
-    with table.lock.acquire() as lease:
+    with table.locked() as lease:
         paths, now = _listed(table)
         plan = planned(table, policy, paths, now, plans.store_ms(table))
         if now.pending(Action.CLEAN) or not plan.files:

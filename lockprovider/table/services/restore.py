@@ -60,7 +60,7 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
     """
     check_text(instant, "instant")
     writable_config(table)
-    with table.lock.acquire() as lease:
+    with table.locked() as lease:
         archive_removal.finish_removal(table, lease)
         for begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_restore_plan(table, begin))

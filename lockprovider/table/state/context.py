@@ -8,15 +8,16 @@ NOT promised: that an answer still holds when it is there, or that two answers a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from fsspec_cas import CasError, Entry, Machine, Store, World, check_url
-from lockprovider import AuditLog, InvalidSettings, Lock, LockRecord
+from lockprovider import AuditLog, InvalidSettings, Lease, Lock, LockRecord
 from lockprovider.table.errors import TableError
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Instant
@@ -28,6 +29,7 @@ from lockprovider.table.state.archive_index import Archive
 from lockprovider.table.state.cache import Memory
 from lockprovider.table.state.current import CurrentState, TableView
 from lockprovider.table.state.events import LOGGED, WARNED, EventKind, TableEvent, Watcher, nobody
+from lockprovider.table.state.fence import Fence, refuse_passed_in
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot
 
@@ -70,6 +72,7 @@ class TableContext:
         self.archived = Archive(self.place)
         by_metadata = self.settings.read_from_metadata
         self.current = CurrentState(store, url, self._lock, self.memory, self.archived, by_metadata=by_metadata)
+        self.fence: Fence | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For a pickle or a copy, which is another client of the same table, and remembers nothing."""
@@ -81,10 +84,13 @@ class TableContext:
             "watcher": self._watcher,
             "world": self.world,
             "audit": self._audit,
+            "fence": self.fence,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        fence = state.pop("fence", None)
         TableContext.__init__(self, **state)
+        self.fence = fence
 
     @classmethod
     def open(
@@ -198,6 +204,41 @@ class TableContext:
     def lock(self) -> Lock:
         """This process's client of the table lock."""
         return self._lock
+
+    def under(self: _Context, fence: Any) -> _Context:
+        """The same table, whose writes and services are of this epoch: see `fence` of `Table.transact`. None: this one.
+
+        For what takes a table and no fence: Spark and Dask writers, streams.
+
+        Raises:
+            InvalidInput: it is none.
+
+        >>> fenced = table.under(("loader", 4))
+        >>> done = fenced.append(pa.table({"id": [3], "city": ["ulm"]}))
+        >>> table.under(("loader", 3)).append(pa.table({"id": [4], "city": ["ulm"]}))
+        Traceback (most recent call last):
+        ...
+        lockprovider.recipes.errors.Fenced: epoch 3 of 'loader' is over: 4 has written since; ...
+        """
+        if fence is None:
+            return self
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__)  # what is known of the table, and its lock, are shared
+        found.fence = Fence.of(fence)
+        return found
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Lease]:
+        """Hold the table's lock, if no commit of a newer epoch was made: what is published under it follows none.
+
+        Raises:
+            Fenced: one was.
+            NotAcquired, CasError: the lock or the store.
+        """
+        with self._lock.acquire() as lease:
+            if self.fence is not None:
+                refuse_passed_in(self, self.listed_timeline(), (self.fence,))
+            yield lease
 
     def now(self, record: LockRecord | None = None, *, listed: bool = False) -> TableView:
         """The table now, listed only where the lock's log does not tell it; see `CurrentState.now`."""

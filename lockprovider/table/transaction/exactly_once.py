@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from lockprovider.table.errors import AlreadyCommitted
 from lockprovider.table.format.instant import Instant
-from lockprovider.table.format.streams import batches_by_stream, noted
-from lockprovider.table.state import archive_index
+from lockprovider.table.format.streams import noted
+from lockprovider.table.state.batches import last_batch
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -46,16 +46,3 @@ def committed_in(table: TableContext, timeline: Timeline, batch_id: BatchId) -> 
     """The commit that this batch, or a later one of its stream, is in; None if there is none."""
     last = last_batch(table, timeline, batch_id.stream)
     return last[1] if last is not None and last[0] >= batch_id.batch else None
-
-
-def last_batch(table: TableContext, timeline: Timeline, stream: str) -> tuple[int, Instant] | None:
-    """The last batch of a stream, and the commit that it is in; None if there is none.
-
-    Reads back to the stream's latest commit; for a stream that has none all commits on the timeline, and what the
-    archive's files say of their streams.
-    """
-    for instant in reversed(timeline.writes):
-        last = batches_by_stream(table.metadata_of(instant).extra).get(stream)
-        if last is not None:
-            return last, instant
-    return archive_index.last_archived_batch(table.archived, stream)

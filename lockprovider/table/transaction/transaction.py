@@ -27,6 +27,7 @@ from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteS
 from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import anchors, archive
 from lockprovider.table.settings import Mode
+from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.conflict import completed_since
 from lockprovider.table.timeline.non_blocking import bare_buckets, left_bare, missing, refuse_replacing
@@ -314,7 +315,8 @@ class Transaction:
     def _proposal(self, begin: str, stats: tuple[WriteStat, ...]) -> Proposal:
         keys = _look_for_keys(self, stats) if self.check_keys else None
         said = operation_name(self._action, self.operation)
-        metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, self.extra, self._replaced)
+        extra = with_fence(self.extra, self.table.fence)
+        metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, extra, self._replaced)
         is_blind = self._is_blind and self._snapshot is None
         return Proposal(
             begin,

@@ -23,13 +23,13 @@ from lockprovider.table.format.metadata import COMPACT, CommitMetadata
 from lockprovider.table.services import rollback
 from lockprovider.table.state import archive_index
 from lockprovider.table.state.as_of import with_logs
+from lockprovider.table.state.fence import fences_in, refuse_passed_in
 from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.conflict import ConcurrentOperation, archived_since, completed_since, undone_since
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import Snapshot, lost
 from lockprovider.table.transaction.conflict_rules import columns_digest, refuse_columns, refuse_overlap
 from lockprovider.table.transaction.exactly_once import committed_in
-from lockprovider.table.transaction.fence import refuse_passed_in
 from lockprovider.table.transaction.in_flight import pending_writes, planned_services
 from lockprovider.table.transaction.key_check import refuse_shared
 
@@ -58,7 +58,7 @@ def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat
     """
     _check_alive(table, proposal, heartbeat, seen)
     _check_batch(table, proposal, seen.timeline)
-    refuse_passed_in(table, seen.timeline, proposal.metadata.extra)
+    refuse_passed_in(table, seen.timeline, fences_in(proposal.metadata.extra))
     _check_conflicts(table, proposal, seen.timeline)
 
 

@@ -116,3 +116,12 @@ def test_a_command_whose_claim_is_lost_is_ended(url, tmp_path) -> None:
     finally:
         working.kill()
         working.wait()
+
+
+@pytest.mark.parametrize("how", [(), ("--producer", "days"), ("--priority", 1)])
+def test_what_an_older_epoch_puts_is_refused(url, how) -> None:
+    queue("create", url)
+    queue("put", url, "a", "--fence", 3)
+    assert "epoch 2 is over: 3 has put since" in queue("put", url, "b", "--fence", 2, *how, code=1).stderr
+    queue("put", url, "c", "--fence", 3, *how)
+    assert [letter.body for letter in Queue.open(url).peek()].count("b") == 0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from patience import until
 from test_documents import blocks
 
+import lockprovider
 from lockprovider.state import Fenced
+from lockprovider.table import Table, TableSpec
 
 README = "lockprovider/recipes/README.md"
 
@@ -79,22 +83,39 @@ def test_log_offsets_of_a_stream_whose_batch_comes_again(folder) -> None:
     assert [one["batch"] for one in told] == [0, 1, 2]
 
 
-def test_election_one_compactor_whose_late_write_is_refused(folder, capsys) -> None:
+def test_queue_large_bodies_stand_beside_it(folder) -> None:
+    queue = lockprovider.queue.create(f"file://{folder}/large.json")
+    (folder / "backfill-bodies").mkdir()
+    loaded: list[bytes] = []
+    large = bytes(1 << 20)
+    run("bodies.put_if_absent", {"queue": queue, "large": large, "load": loaded.append}, folder)
+    assert loaded == [large]
+    assert not [*(folder / "backfill-bodies").iterdir()]
+
+
+def test_election_one_compactor_is_refused_once_another_has_compacted(folder, capsys) -> None:
     names = run('election = lockprovider.election.open("memory', {}, folder)
     assert capsys.readouterr().out.startswith("vm-7 ")
-    state = run('state = lockprovider.state.open("s3', {}, folder)["state"]
-    state.update(lambda s: {**s, "compacted": 0}, fence=1 << 52)  # somebody has led since
-    compacting = threading.Event()
+    schema = pa.schema([("id", pa.int64()), ("ts", pa.int64())])
+    spec = TableSpec("trips", schema, "id", ordering="ts", buckets=1, table_type="merge_on_read")
+    table = Table.create(f"file://{folder}/trips", spec)
 
-    def compact(_: str) -> int:
-        compacting.set()
-        return 7
+    def upsert(ts: int, **how: Any) -> None:
+        table.upsert(pa.Table.from_pylist([{"id": 1, "ts": ts}], schema=schema), retries=9, **how)
+
+    upsert(1)
+    upsert(2)
+
+    def follow() -> None:
+        until(lambda: table.timeline().writes[-1].action.value == "commit")
+        upsert(3, fence=("compactor", 1 << 52))  # somebody has led since
 
     body = next(one for one in blocks(README, "python") if "def main(term):" in one)
-    made = {**names, "state": state, "compact": compact}
-    main = body.partition("election.run")[0].replace("wait(60)", "wait(0)")
-    exec(compile(main, README, "exec"), made)  # noqa: S102 - that is the point
-    with pytest.raises(Fenced):
-        names["election"].run(made["main"])
-    assert compacting.is_set()
-    assert state.read().value["compacted"] == 0
+    main = body.partition("election.run")[0].replace("wait(60)", "wait(0)").replace("s3://bucket", f"file://{folder}")
+    exec(compile(main, README, "exec"), names)  # noqa: S102 - that is the point
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow)
+        with pytest.raises(Fenced, match="of 'compactor' is over"):
+            names["election"].run(names["main"])
+        following.result()
+    assert table.to_arrow().column("ts").to_pylist() == [3]

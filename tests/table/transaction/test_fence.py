@@ -18,8 +18,8 @@ from lockprovider.recipes.errors import Fenced
 from lockprovider.table import KeepActive, KeepCommits, Table
 from lockprovider.table.engines import arrow as engine
 from lockprovider.table.format.streams import batches_by_stream
+from lockprovider.table.state.fence import fences_in
 from lockprovider.table.transaction.exactly_once import BatchId
-from lockprovider.table.transaction.fence import fences_in, with_fence
 from lockprovider.table.transaction.transaction import Transaction
 
 
@@ -29,8 +29,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def begun(table: Table, fence: Any, id_: int) -> Transaction:
-    txn = Transaction(table)
-    txn.extra.update(with_fence({}, fence) or {})
+    txn = Transaction(table.under(fence))
     engine.write(txn, upserts=rows((id_, chr(96 + id_), id_)))
     return txn
 

@@ -121,7 +121,7 @@ class HudiCas(DataSource):
 _OF_READS = (
     "columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized", "starting", "max_commits",
 )  # fmt: skip
-_OF_WRITES = ("merge_schema", "if_exists")
+_OF_WRITES = ("merge_schema", "if_exists", "fence")
 
 
 def _job(options: SparkOptions, schema: StructType, *, overwrite: bool) -> WriteJob:

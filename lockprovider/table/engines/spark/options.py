@@ -15,12 +15,13 @@ from fsspec_cas import InvalidInput
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.state.context import TableContext
+from lockprovider.table.state.fence import Fence
 
 _HUDI = "hoodie."
 _QUERY_TYPE = "hoodie.datasource.query.type"
 _READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized"})
 _STREAM = frozenset({"stream_id", "starting", "max_commits"})
-_WRITE = frozenset({"mergeschema", "if_exists"})
+_WRITE = frozenset({"mergeschema", "if_exists", "fence"})
 _OURS = frozenset({"path", "storage_options", "checkpointlocation"}) | _READ | _STREAM | _WRITE
 _IF_EXISTS = ("append", "error", "ignore")
 
@@ -46,6 +47,7 @@ class SparkOptions:
         merge_schema: `mergeSchema=true`: columns that a write has and the table has not are added to it first.
         if_exists: what a write does where there is a table: `append`, or `error` or `ignore`, which Spark itself does
             not let modes of Python's sources be.
+        fence: the epoch under which a write is made, `7` or, with a name, `loader:7`; see `Table.transact`.
         hudi: those that start with `hoodie.`.
     """
 
@@ -64,6 +66,7 @@ class SparkOptions:
     max_commits: int | None = None
     merge_schema: bool = False
     if_exists: str = "append"
+    fence: Fence | None = None
     hudi: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -97,6 +100,7 @@ class SparkOptions:
             max_commits=count_option("max_commits", known.get("max_commits")),
             merge_schema=_flag("mergeSchema", known.get("mergeschema", "false")),
             if_exists=known.get("if_exists", "append").lower(),
+            fence=_fence(known.get("fence")),
             hudi={key: value for key, value in known.items() if key.startswith(_HUDI)},
         )
         if found.if_exists not in _IF_EXISTS:
@@ -126,7 +130,15 @@ class SparkOptions:
         Raises:
             TableNotFound, UnsupportedTable: see `Table.open`.
         """
-        return TableContext.open(self.url, storage_options=self.storage_options, settings=self.settings)
+        table = TableContext.open(self.url, storage_options=self.storage_options, settings=self.settings)
+        return table.under(self.fence)
+
+
+def _fence(text: str | None) -> Fence | None:
+    if text is None:
+        return None
+    name, _, epoch = text.rpartition(":")
+    return Fence.of((name, count_option("fence", epoch)))
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

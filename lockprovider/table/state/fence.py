@@ -4,6 +4,9 @@ A commit says under which epoch it was made, beside the batches of streams, so "
 there" are one atomic step: whoever decides the commit compares its epoch with those of all commits before it. It is in
 the table, not in the lock record: a JVM lock client, which drops what it does not know there, takes nothing of it
 away, and an epoch is found after its commit was archived, too. What a restore or a rollback takes back is gone.
+
+Services decide under the lock, while nobody commits: they compare once they have it (`TableContext.locked`), and what
+they publish is refused if somebody else has had it since. Those whose instant is a commit say their epoch in it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from fsspec_cas import InvalidInput
 from lockprovider.recipes.errors import Fenced
 from lockprovider.recipes.values import check_fence
 from lockprovider.table.format.streams import batches_by_stream, noted
-from lockprovider.table.transaction.exactly_once import last_batch
+from lockprovider.table.state.batches import last_batch
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -39,6 +42,8 @@ class Fence:
         Raises:
             InvalidInput: it is none.
         """
+        if isinstance(given, Fence):
+            return given
         name, of = given if isinstance(given, tuple) and len(given) == 2 else ("", given)  # noqa: PLR2004 - a pair
         if not isinstance(name, str):
             raise InvalidInput(f"fence={given!r} must be a term, or a name and a term: fence=('compactor', term)")
@@ -62,16 +67,16 @@ class Fence:
             )
 
 
-def with_fence(extra: Mapping[str, str] | None, fence: Any) -> Mapping[str, str] | None:
+def with_fence(extra: Mapping[str, str], fence: Any) -> Mapping[str, str]:
     """A commit's extra metadata that says this fence, too; None is none.
 
     Raises:
         InvalidInput: the fence has no epoch.
     """
-    if fence is None or not isinstance(extra, Mapping | None):
+    if fence is None:
         return extra
     found = Fence.of(fence)
-    return {**(extra or {}), **noted(extra or {}, found.stream, found.epoch)}
+    return {**extra, **noted(extra, found.stream, found.epoch)}
 
 
 def fences_in(extra: Mapping[str, str]) -> tuple[Fence, ...]:
@@ -93,12 +98,12 @@ def refuse_passed(extra: Mapping[str, str], others: Iterable[Mapping[str, str]])
                 fence.must_be_newest(said.get(fence.stream, 0))
 
 
-def refuse_passed_in(table: TableContext, now: Timeline, extra: Mapping[str, str]) -> None:
-    """The same, of all commits of a table.
+def refuse_passed_in(table: TableContext, now: Timeline, fences: Iterable[Fence]) -> None:
+    """Return if no commit of a table is of a newer epoch than these.
 
     Raises:
-        Fenced: one of them is of a newer epoch.
+        Fenced: one of them is.
     """
-    for fence in fences_in(extra):
+    for fence in fences:
         last = last_batch(table, now, fence.stream)
         fence.must_be_newest(0 if last is None else last[0])

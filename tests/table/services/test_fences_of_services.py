@@ -1,0 +1,138 @@
+"""A service of an epoch that another has followed changes nothing; compaction and clustering say theirs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, rows
+
+from lockprovider.recipes.errors import Fenced
+from lockprovider.table import ClusterEvery, KeepActive, KeepCommits, KeepVersions, Table, TableEvent, TableSettings
+from lockprovider.table.format.instant import Action
+from lockprovider.table.format.metadata import WriteStat
+from lockprovider.table.rewrite import clustering, compaction, executor
+from lockprovider.table.timeline.clustering_plan import ClusteringRule
+
+FEW = replace(SETTINGS, retention=KeepCommits(1), archival=KeepActive(3, 4))
+LOGS = replace(SPEC, ordering="value", table_type="merge_on_read", buckets=1)
+
+RULE = ClusteringRule()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Two files in a partition, the older versions of one of them, and a commit of epoch 7 before others."""
+    made = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=SETTINGS.lock))
+    made.append(rows((1, "a", 1)), fence=7)
+    made.append(rows((2, "a", 2)))
+    for value in range(4):
+        made.upsert(rows((1, "a", value)))
+    return Table.open(made.url, settings=FEW)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Table:
+    """A file group with a log."""
+    made = Table.create(str(tmp_path / "l"), LOGS, settings=SETTINGS)
+    made.append(rows((1, "a", 1)), fence=7)
+    made.upsert(rows((1, "a", 2)))
+    return made
+
+
+SERVICES = {
+    "clean": lambda table, fence: table.clean(KeepVersions(1), fence=fence),
+    "archive": lambda table, fence: table.archive(fence=fence),
+    "cluster": lambda table, fence: table.cluster(fence=fence),
+    "schedule_clustering": lambda table, fence: table.schedule_clustering(fence=fence),
+    "run_clustering": lambda table, fence: table.run_clustering(table.schedule_clustering(fence=None), fence=fence),
+    "unschedule_clustering": lambda table, fence: table.unschedule_clustering(
+        table.schedule_clustering(fence=None), fence=fence
+    ),
+    "restore": lambda table, fence: table.restore(table.history()[2].instant, fence=fence),
+    "add_columns": lambda table, fence: table.add_columns(pa.schema([("tip", pa.float64())]), fence=fence),
+    "compact": lambda table, fence: table.compact(fence=fence),
+    "schedule_compaction": lambda table, fence: table.schedule_compaction(fence=fence),
+    "run_compaction": lambda table, fence: table.run_compaction(table.schedule_compaction(fence=None), fence=fence),
+    "unschedule_compaction": lambda table, fence: table.unschedule_compaction(
+        table.schedule_compaction(fence=None), fence=fence
+    ),
+}
+
+
+def done(table: Table) -> tuple[set[str], set[Any]]:
+    """What was completed, but for a refused write's own rollback, and the rows."""
+    instants = table.listed_timeline().instants
+    return {i.file_name for i in instants if i.completion and i.action is not Action.ROLLBACK}, content(table)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_of_an_older_epoch_is_refused_and_changes_nothing(request, name: str) -> None:
+    table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
+    before = done(table)
+    with pytest.raises(Fenced, match="epoch 6 is over: 7 has written since") as caught:
+        SERVICES[name](table, 6)
+    assert caught.value.epoch == 7
+    assert done(table) == before
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_of_the_newest_epoch_is_done(request, name: str) -> None:
+    table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
+    rows_before = content(table)
+    SERVICES[name](table, 7)
+    if name not in ("restore", "add_columns"):
+        assert content(table) == by_hudi_rs(table.url) == rows_before
+
+
+@pytest.mark.parametrize("name", ["compact", "cluster", "add_columns"])
+def test_a_service_that_is_a_commit_says_its_epoch(request, name: str) -> None:
+    table: Table = request.getfixturevalue("logs" if "compact" in name else "table")
+    SERVICES[name](table, 8)
+    with pytest.raises(Fenced, match="epoch 7 is over: 8"):
+        Table.open(table.url).append(rows((9, "a", 9)), fence=7)
+
+
+@pytest.mark.parametrize("kind", ["compact", "cluster"])
+def test_a_leader_that_is_followed_while_it_writes_files_completes_nothing_and_the_next_one_does(
+    request, kind: str
+) -> None:
+    table: Table = request.getfixturevalue("logs" if kind == "compact" else "table")
+
+    def overtaken(tasks: Sequence[executor.RewriteTask]) -> Iterator[WriteStat]:
+        written = [*executor.here(tasks)]
+        Table.open(table.url).append(rows((5, "b", 5)), fence=8)
+        yield from written
+
+    before = content(table) | {(5, "b", 5)}
+    rewrite = compaction.compact_table if kind == "compact" else partial(clustering.cluster_table, rule=RULE)
+    with pytest.raises(Fenced, match="epoch 7 is over: 8"):
+        rewrite(table.under(7), run=overtaken)
+    assert content(table) == before
+    (result, *_) = SERVICES[kind](Table.open(table.url), 8)
+    assert result.completion
+    assert content(table) == by_hudi_rs(table.url) == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [replace(FEW, archive_automatically=True), replace(SETTINGS, clustering=ClusterEvery(1))],
+    ids=["archival", "clustering"],
+)
+def test_what_follows_a_commit_fails_it_not_if_another_leads_by_then(tmp_path: Path, settings: TableSettings) -> None:
+    table = Table.create(str(tmp_path / "t"), SPEC, settings=TableSettings(lock=SETTINGS.lock))
+    for number in range(8):
+        table.append(rows((number, "a", 1)), fence=7)
+
+    def follow(event: TableEvent) -> None:
+        if event.kind == "committed":
+            Table.open(table.url).append(rows((9, "a", 9)), fence=8)
+
+    late = Table.open(table.url, settings=settings, watcher=follow)
+    assert late.append(rows((8, "a", 8)), fence=7).inserted == 1
+    assert len(content(table)) == 10

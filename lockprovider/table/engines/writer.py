@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lockprovider.table.errors import InvalidRecords, UnsupportedTable, WriteConflict
 from lockprovider.table.files.bucket_groups import look_like_buckets
-from lockprovider.table.files.group_writer import GroupWriter, WritesHere
+from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import BUCKET, BUCKETS, INDEX
 from lockprovider.table.transaction.transaction import Transaction
@@ -39,8 +39,8 @@ def for_here(txn: Transaction, schema: pa.Schema) -> GroupWriter:
     """The same, for this process only: its transaction knows what was written, and need not look for it."""
     _check_marked(txn)
     txn.write_here()
-    begin, here = txn.start(), WritesHere(txn.markers, txn.announced, txn.partitions)
-    return GroupWriter(txn.table.place, begin, txn.config, schema, here)
+    here = txn.start_here()
+    return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here)
 
 
 def _refuse_other(txn: Transaction, mine: pa.Schema, found: pa.Schema) -> None:

@@ -76,7 +76,7 @@ def _all_there(table: TableContext, seen: Snapshot | None, partitions: Collectio
 def _write(table: TableContext, lease: Lease, now: Timeline, bare: Sequence[Bucket]) -> None:
     """Under the lock, from the begin to the completion."""
     config, schema = table.config(), table.schema(now)
-    here = WritesHere([], set(), set())
+    here = WritesHere([], set(), set(), lambda: None)  # the plan is put before
     with plans.beating(table, now) as begin:
         writer = GroupWriter(table.place, begin, config, schema, here)
         writer.open_partitions({partition for partition, _ in bare})

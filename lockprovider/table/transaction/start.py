@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ class InstantKind:
 class Started:
     """An instant of this writer, from its start until it is committed, rolled back, or left to another process.
 
-    `view` is the table as it was seen after it was taken.
+    `view` is the table as it was seen after it was taken. `creating`: its inflight file, which may be under way.
     `looks_for_dead`: it was listed to find dead writers, too.
     `is_asked_for`: its commit was tried by this view. Another try looks again: a withdrawn intent has used up its name.
     `in_doubt`: somebody may commit it yet. `is_listed`: it has begun in the metadata table, too.
@@ -62,6 +63,7 @@ class Started:
     begin: str
     heartbeat: WriterHeartbeat
     view: TableView
+    creating: Future[bool] | None = None
     looks_for_dead: bool = False
     is_asked_for: bool = False
     in_doubt: bool = False
@@ -72,6 +74,15 @@ class Started:
     def seen(self) -> Timeline:
         """The timeline then."""
         return self.view.timeline
+
+    def wait_in_flight(self) -> None:
+        """Return once its inflight file is there: by that a JVM's rollback knows that there may be data files.
+
+        Raises:
+            CasError: it may not be.
+        """
+        if self.creating is not None:
+            self.creating.result()
 
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
         """Tell of the start, on this snapshot, and clean up after dead writers if it is time to."""
@@ -99,6 +110,8 @@ class Started:
             return
         self.is_over = True
         try:
+            with contextlib.suppress(CasError):
+                self.wait_in_flight()  # else it might come after what removes it
             with contextlib.suppress(CasError, NotAcquired):
                 mine = None if self.in_doubt or self.is_listed or not self.heartbeat.alive else files
                 if mine is None or not rollback.take_back_alone(table, self.begin, mine):
@@ -163,11 +176,12 @@ def _verify(
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
     looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
     seen = table.now(listed=looks_for_dead)
-    if creating.result() and seen.listed:  # maybe before it was there
+    if seen.listed:  # maybe before it was there
         seen = replace(seen, timeline=seen.timeline.plus([inflight]))
     now = seen.timeline
     if seen.config == kind.config and seen.latest_begin < begin and now.is_alone(requested):
-        return Started(begin, heartbeat, seen, looks_for_dead)
+        return Started(begin, heartbeat, seen, creating, looks_for_dead)
+    creating.result()  # else it might come after its removal
     heartbeat.leave()
     names = (inflight.file_name, requested.file_name)  # in this order
     table.store.delete_all([*(f"{TIMELINE}/{name}" for name in names), heartbeat_path(begin)])

@@ -140,7 +140,14 @@ class Transaction:
 
     def start(self) -> str:
         """Take an instant, if not done yet: after this, data files may be written under its begin time."""
-        return self._started().begin
+        mine = self._started()
+        mine.wait_in_flight()
+        return mine.begin
+
+    def start_here(self) -> WritesHere:
+        """The same, for files that this process writes: it may announce them while its inflight file is under way."""
+        mine = self._started()
+        return WritesHere(self.markers, self.announced, self.partitions, mine.wait_in_flight)
 
     def _started(self) -> Started:
         if self._instant is None:
@@ -164,10 +171,10 @@ class Transaction:
             anchors.anchor(self.table, partitions())
             self._is_blind, self._timeline = True, None  # nothing was read of it
         if self._timeline is None and seen is not None and _passes(check, seen):
-            self.start()  # else it may have got a column since
+            self._started()  # else it may have got a column since
         schema = self.table.schema(self.timeline)
         check(schema)
-        self.start()
+        self._started()
         if self._is_blind and self._batch_id is not None:
             self.exactly_once(self._batch_id)  # what came between is before the timeline that the commit is judged by
         return schema
@@ -254,7 +261,7 @@ class Transaction:
         """
         if self._stats is not None:
             raise InvalidRecords("a transaction takes one write; put upserts and deletes into the same one")
-        self.start()
+        self._started()
         found = tuple(stats)
         ended = [stat.path for stat in found if stat.file_id in self._replaced.get(stat.partition, ())]
         if ended:
@@ -270,7 +277,7 @@ class Transaction:
         index, written = index_of(self.config), [stat.group for stat in stats]
         if not (bare := left_bare(self._replaced, written, ended, index.buckets)):
             return ()
-        here = None if self._writes_elsewhere else WritesHere(self.markers, self.announced, self.partitions)
+        here = None if self._writes_elsewhere else self.start_here()
         schema = self.table.schema(self.timeline)
         writer = GroupWriter(self.table.place, self.begin, self.config, schema, here)
         mine = {(partition, file_id) for partition, ids in self._replaced.items() for file_id in ids}
@@ -289,6 +296,7 @@ class Transaction:
         if self._stats is None:
             raise InvalidRecords("nothing was written in this transaction; write first, or do not commit")
         mine, stats = self._started(), self._stats
+        mine.wait_in_flight()
         self._remove_strays(mine.begin, stats)
         self.table.tell("written", mine.begin, files=len(stats))
         proposal = self._proposal(mine.begin, stats)

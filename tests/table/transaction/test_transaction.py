@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from noting import Later, record
+from patience import until
 from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
 
 from fsspec_cas import Store
@@ -243,6 +246,55 @@ def test_a_rollback_does_not_take_the_begin_time_of_a_writer(tmp_path: Path) -> 
     assert len(writers) == 1
     assert table.timeline().pending_rollbacks == ()
     assert not list((folder / ".hoodie" / ".heartbeat").iterdir())
+
+
+class HoldsInflight(LocalBackend):
+    """Behind a network; the inflight file does not get on until it is let go."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self.go, self.put_there = threading.Event(), list[str]()
+
+    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        if path.endswith(".inflight"):
+            await asyncio.to_thread(self.go.wait)
+        self.put_there.append(path.rpartition("/")[2])
+        return await super().put(path, *args, **kwargs)
+
+
+def held_at_its_inflight(folder: Path) -> tuple[Transaction, HoldsInflight]:
+    made = Table.create(str(folder / "t"), SPEC, settings=SETTINGS)
+    backend = HoldsInflight()
+    return Transaction(Table(Store(backend, made.url), made.url, settings=SETTINGS)), backend
+
+
+def test_a_file_is_announced_while_its_instant_gets_in_flight_and_written_after_that(tmp_path: Path) -> None:
+    txn, backend = held_at_its_inflight(tmp_path)
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(engine.write, txn, upserts=rows((1, "a", 1)))
+        try:
+            until(lambda: any(".marker." in name for name in backend.put_there))
+            assert not [name for name in backend.put_there if name.endswith((".parquet", ".inflight"))]
+        finally:
+            backend.go.set()
+        writing.result()
+    txn.commit()
+    wanted = [name for name in backend.put_there if name.endswith((".parquet", ".inflight"))]
+    assert [name.rpartition(".")[2] for name in wanted] == ["inflight", "parquet"]
+    assert content(txn.table) == {(1, "a", 1)}  # type: ignore[arg-type]
+
+
+def test_what_is_taken_back_while_it_gets_in_flight_leaves_nothing(tmp_path: Path) -> None:
+    txn, backend = held_at_its_inflight(tmp_path)
+    txn.start_here()
+    with ThreadPoolExecutor() as threads:
+        ending = threads.submit(txn.rollback)
+        wait([ending], timeout=0.3)  # one that did not wait for the file would be done by then
+        backend.go.set()
+        ending.result()
+    assert list((tmp_path / "t/.hoodie/timeline").glob(f"{txn.begin}*")) == []
+    assert f"{txn.begin}.inflight" in backend.put_there
 
 
 def test_when_the_retries_are_used_up_the_conflict_comes_out(table: Table) -> None:

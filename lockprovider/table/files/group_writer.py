@@ -259,7 +259,8 @@ class GroupWriter:
         file = LogFile(old.file_id, self.begin, 1, token)
         stat, data = encode_log(self.config, file, old.partition, (rows, keys, deletes))
         self._mark(stat.partition, stat.file_name, MarkerKind.CREATE)
-        self._wait_in_flight()
+        if self.here is not None:
+            self.here.wait_in_flight()
         if not self._create(stat.path, data) and self.place.store.read(stat.path).data != data:
             raise _written_twice(stat.path)
         return stat
@@ -278,15 +279,12 @@ class GroupWriter:
         """Create the file, after its marker."""
         stat = file.stat
         self._mark(stat.partition, stat.file_name, marker)
-        self._wait_in_flight()
+        if self.here is not None:
+            self.here.wait_in_flight()
         is_mine = self._create(stat.path, file.data)
         if is_mine and self.place.key_notes.are_used:
             self.place.key_notes.add(stat.path, KeyNote.of(pq.read_metadata(pa.BufferReader(file.data))))
         return replace(stat, file_size=len(file.data) if is_mine else self._size_of_earlier(stat.path, file.keys))
-
-    def _wait_in_flight(self) -> None:
-        if self.here is not None:
-            self.here.wait_in_flight()
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
         if self.here is not None and join(partition, name) in self.here.announced:

@@ -120,11 +120,13 @@ def hashes(keys: Any) -> NDArray[np.uint32]:
 
 
 def _add(bits: NDArray[np.bool_], keys: Any, room: int) -> None:
-    """Set the bits of keys."""
+    """Set the bits of keys, from the first to the last: those of many are more than the processor's cache holds."""
     data, offsets = _utf8(keys)
+    places = np.empty((_hashes(room), len(offsets) - 1), dtype=np.int32)
     for start in range(0, len(offsets) - 1, _SLICE):
-        for at in _positions(data, offsets[start : start + _SLICE + 1], _hashes(room), _bits(room)):
-            bits[at] = True
+        for number, at in enumerate(_positions(data, offsets[start : start + _SLICE + 1], len(places), _bits(room))):
+            places[number, start : start + len(at)] = at
+    bits[np.sort(places, axis=None)] = True
 
 
 def _fitting(known: KnownFilter, count: int, room: int) -> BloomFilter | None:
@@ -314,6 +316,9 @@ class _Blocks:
 
 
 def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Blocks:
+    if len(lengths) and lengths[0] == lengths[-1] > 0:
+        length = int(lengths[0])
+        return _blocks_of_one_length(data[starts[0] : starts[-1] + length].reshape(-1, length))
     counts = lengths // 4
     firsts = tuple(int(np.searchsorted(counts, j, side="right")) for j in range(int(counts.max(initial=0))))
     words = tuple(_mixed(_word(data, starts[first:] + 4 * j)) for j, first in enumerate(firsts))
@@ -326,6 +331,19 @@ def _blocks(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray
         tails[has] ^= (signed << (8 * (back - 1))).view(np.uint32)
     factors = np.where(left > 0, _M, np.uint32(1))  # a key without a tail is left as it is
     return _Blocks(lengths.astype(np.uint32), words, firsts, tails, factors)
+
+
+def _blocks_of_one_length(keys: NDArray[np.uint8]) -> _Blocks:
+    """Of keys that lie side by side, a row each: nothing has to be gathered."""
+    count, length = keys.shape
+    words = tuple(
+        _mixed(np.ascontiguousarray(keys[:, at : at + 4]).view("<u4").reshape(-1)) for at in range(0, length - 3, 4)
+    )
+    tails = np.zeros(count, dtype=np.uint32)
+    for back in range(1, length % 4 + 1):
+        tails ^= (keys[:, -back].view(np.int8).astype(np.int32) << (8 * (back - 1))).view(np.uint32)
+    factor = _M if length % 4 else np.uint32(1)
+    return _Blocks(np.asarray(length, np.uint32), words, (0,) * len(words), tails, np.asarray(factor))
 
 
 def _word(data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.uint32]:

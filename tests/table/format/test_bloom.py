@@ -86,6 +86,13 @@ def test_keys_of_mixed_lengths_do_not_disturb_each_other(keys: list[str]) -> Non
     assert bloom.encode_filter(pa.array(["x", *keys])[1:]) == bloom.encode_filter(keys)
 
 
+@pytest.mark.parametrize("length", range(1, 10))
+def test_keys_of_one_length_are_hashed_as_they_are_among_others(length: int) -> None:
+    keys = ["é" * (length // 2) + "x" * (length % 2), "abcdefghi"[:length], "ihgfedcba"[:length]]
+    assert found_bits(bloom.encode_filter(keys, room=ROOM)) == set().union(*map(expected_bits, keys))
+    assert bloom.hashes(keys).tolist() == bloom.hashes([*keys, "a longer one"]).tolist()[:-1]
+
+
 @pytest.mark.parametrize("counts", [[], [3], [0, 1, 17, 0, 300], [5, 40_000, 20_000, 20_000, 7]])
 def test_filters_made_together_are_those_of_each(counts: list[int]) -> None:
     groups = [

@@ -13,6 +13,7 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hudi import HudiTableBuilder
 from hypothesis import given, settings
@@ -104,6 +105,14 @@ def test_many_rows_are_a_parquet_block_and_few_an_avro_one(tmp_path: Path, monke
     table.upsert(rows(*((i, "a", "y", 2) for i, *_ in many)))
     table.upsert(rows((0, "a", "z", 3)))
     assert [block.kind for block in blocks(table)] == [BlockKind.PARQUET, BlockKind.AVRO]
+    columns = pq.read_metadata(BytesIO(blocks(table)[0].content)).row_group(0)
+    each = [columns.column(number) for number in range(columns.num_columns)]
+    assert {one.path_in_schema for one in each if not one.has_dictionary_page} == {
+        "_hoodie_commit_seqno",
+        "_hoodie_record_key",
+        "id",
+    }, "no dictionary where no value comes twice"
+    assert not any(one.is_stats_set for one in each), "a block is read as a whole"
     monkeypatch.setattr(write_log, "_BLOCK_BYTES", 10_000)
     table.upsert(rows(*((i, "a", "w", 4) for i, *_ in many)))
     assert len(blocks(table)) > 4, "a block may not be larger than others can read"

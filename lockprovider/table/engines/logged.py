@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.files.group_writer import GroupWriter
-from lockprovider.table.files.key_match import is_whole
+from lockprovider.table.files.key_match import NumberMatch, number_match
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.slice_rows import rows_of_keys
@@ -32,11 +32,13 @@ _NOBODY = -1
 
 
 def home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
-    """Of each key the number of the slice that it is in; -1 if it is in none."""
+    """Of each of some different keys the number of the slice that it is in; -1 if it is in none."""
     homes = np.full(len(keys), _NOBODY)
     writer.place.key_notes.look_up(writer.place.store, [one.path for one in slices if one.path])
     several = np.zeros(len(keys), dtype=np.bool_)
-    for number, here in enumerate(in_order([partial(_has, writer, one, keys) for one in slices], limit)):
+    by_number = number_match(keys, writer.config.key_column, writer.schema)
+    jobs = [partial(_has, writer, one, keys, by_number) for one in slices]
+    for number, here in enumerate(in_order(jobs, limit)):
         several |= here & (homes != _NOBODY)
         homes[here] = number
     if several.any():
@@ -54,11 +56,12 @@ def changes_of(
     token: str,
     limit: int,
 ) -> tuple[list[Callable[[], WriteStat | None]], pa.Array]:
-    """What there is to write for rows of different keys, and deleted keys, of one partition: a call a file group.
+    """What there is to write for rows of different keys, and other keys to delete, of a partition: a call a file group.
 
     Besides the numbers of the rows whose keys are in no group.
     """
     rows, keys, deletes = changes
+    deletes = pc.unique(deletes)
     there = home_of(writer, slices, pa.concat_arrays([keys, deletes]), limit)
     mine, gone = there[: len(keys)], there[len(keys) :]
     jobs: list[Callable[[], WriteStat | None]] = []
@@ -71,12 +74,10 @@ def changes_of(
     return jobs, pc.indices_nonzero(pc.equal(mine, _NOBODY))
 
 
-def _has(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> NDArray[np.bool_]:
+def _has(writer: GroupWriter, one: FileSlice, keys: pa.Array, by_number: NumberMatch | None) -> NDArray[np.bool_]:
     if not one.path:
         return _mask(pc.is_in(keys, value_set=_rows_in(writer, one, keys)))
-    column = writer.config.key_column
-    by_number = column if column is not None and is_whole(writer.schema, column) else None
-    return KeyFile(writer.place, one.path, one.size, by_number).has(keys)
+    return KeyFile(writer.place, one.path, one.size).has(keys, by_number)
 
 
 def _rows_in(writer: GroupWriter, one: FileSlice, keys: pa.Array) -> pa.Array:

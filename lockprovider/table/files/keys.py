@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lockprovider.table.files import base_file
-from lockprovider.table.files.key_match import TextMatch, number_match
+from lockprovider.table.files.key_match import NumberMatch, TextMatch, is_whole
 from lockprovider.table.files.key_notes import KeyNote
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.schema import RECORD_KEY
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """One base file, opened when it is asked; `key` is the column that its record keys are the text of."""
+    """One base file, opened when it is asked."""
 
     place: TablePlace
     path: str
     size: int
-    key: str | None = None
 
     @cached_property
     def keys(self) -> pa.Array:
@@ -56,33 +55,33 @@ class KeyFile:
         return other.among(self.keys)
 
     def among(self, wanted: pa.Array) -> pa.Array:
-        """Those of the wanted keys that are in the file.
+        """Those of the wanted keys that are in the file, each once.
 
         Raises:
             HistoryGone, Corrupt: as for `keys`.
         """
-        return wanted.filter(pa.array(self.has(wanted)))
+        each = wanted.unique()
+        return each.filter(pa.array(self.has(each)))
 
-    def has(self, wanted: pa.Array) -> NDArray[np.bool_]:
-        """Which of the wanted keys are in the file: by the range of its keys, its bloom filter, then the keys.
+    def has(self, wanted: pa.Array, by_number: NumberMatch | None = None) -> NDArray[np.bool_]:
+        """Which of some different keys are in the file: by the range of its keys, its bloom filter, then the keys.
+
+        `by_number` is the match of all of them, if the table has one.
 
         Raises:
             HistoryGone, Corrupt: as for `keys`.
         """
         found = self._note.perhaps(wanted)
-        if found.any():
-            each = wanted.filter(pa.array(found)).dictionary_encode()
-            met = np.zeros(len(each.dictionary), dtype=np.bool_)
-            met[self._met(each.dictionary)] = True
-            found[found] = met[each.indices]
+        if not found.any():
+            return found
+        if by_number is not None and is_whole(self._file.schema_arrow, by_number.column):
+            found[:] = False
+            found[by_number.met(base_file.read_columns(self._file, [by_number.column]))[1]] = True
+            return found
+        near = np.flatnonzero(found)
+        found[:] = False
+        found[near[TextMatch(wanted.take(pa.array(near))).met(pa.table([self.keys], [RECORD_KEY]))[1]]] = True
         return found
-
-    def _met(self, keys: pa.Array) -> NDArray[np.int64]:
-        """The numbers of those of some different keys that are in the file."""
-        by_number = number_match(keys, self.key, self._file.schema_arrow)
-        if by_number is not None:
-            return by_number.met(base_file.read_columns(self._file, [by_number.column]))[1]
-        return TextMatch(keys).met(pa.table([self.keys], [RECORD_KEY]))[1]
 
     @property
     def _note(self) -> KeyNote:

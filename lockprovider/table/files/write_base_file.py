@@ -23,7 +23,7 @@ from pyarrow import types
 
 from lockprovider.table.files import base_file as files
 from lockprovider.table.format import bloom, schema
-from lockprovider.table.format.data_files import BaseFile
+from lockprovider.table.format.data_files import BaseFile, LogFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def write_base_file(
     groups, out = _row_groups(parts, keys, met, partition, base_file), BytesIO()
     first = next(groups)
     compression = "snappy" if first.num_rows <= _FEW_ROWS else COMPRESSION
-    settings = {"compression": compression, "use_dictionary": _repetitive(first), "store_schema": False}
+    settings = {"compression": compression, "use_dictionary": repetitive(first), "store_schema": False}
     settings["write_statistics"] = _compared(first)
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
@@ -72,12 +72,12 @@ def write_base_file(
     return out.getvalue()
 
 
-def fresh(rows: pa.Table, base_file: BaseFile, places: NDArray[np.int64]) -> pa.Table:
+def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -> pa.Table:
     """Rows of this file's instant, with commit time and sequence number; `places` are theirs in the file."""
-    task = base_file.write_token.split("-", 1)[0]
-    numbers = _numbered(f"{base_file.begin}_{task}_", places)
+    task = file.write_token.split("-", 1)[0]
+    numbers = _numbered(f"{file.begin}_{task}_", places)
     own = [pa.field(schema.COMMIT_TIME, _TEXTS), pa.field(schema.COMMIT_SEQNO, pa.string())]
-    columns = [_constant(base_file.begin, len(places)), numbers, *rows.columns]
+    columns = [constant(file.begin, len(places)), numbers, *rows.columns]
     return pa.table(columns, schema=pa.schema([*own, *rows.schema]))
 
 
@@ -105,8 +105,8 @@ def _row_groups(
             commit_times,
             seqnos,
             met[-1],
-            _constant(partition, count),
-            _constant(base_file.name, count),
+            constant(partition, count),
+            constant(base_file.name, count),
         )
         fields = (pa.field(name, column.type) for name, column in zip(schema.META_COLUMNS, own, strict=True))
         yield pa.table([*own, *data], schema=pa.schema([*fields, *schema.without_meta(rows.schema)]))
@@ -124,7 +124,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield pa.concat_tables(held)
 
 
-def _constant(text: str, count: int) -> pa.Array:
+def constant(text: str, count: int) -> pa.Array:
     """One text in all rows, as what it is in the file: a dictionary of one entry."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), [text])
 
@@ -160,7 +160,7 @@ def _used(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(values.type.value_type).dictionary_encode()
 
 
-def _repetitive(full: pa.Table) -> bool | list[str]:
+def repetitive(full: pa.Table) -> bool | list[str]:
     """The columns worth a dictionary: those that repeat a value near their beginning; all if some are nested."""
     if any(types.is_nested(column.type) for column in full.schema):
         return True  # their parts have names of their own

@@ -21,7 +21,7 @@ from pyarrow import types
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.base_file import AVRO_KEY, SPARK_KEY, array_of
 from lockprovider.table.files.merge_log import MergeRule
-from lockprovider.table.files.write_base_file import CALENDAR, COMPRESSION
+from lockprovider.table.files.write_base_file import CALENDAR, COMPRESSION, constant, fresh, repetitive
 from lockprovider.table.format.data_files import LogFile, parse_log_file
 from lockprovider.table.format.layout import join
 from lockprovider.table.format.log_block import BlockKind, Header, LogBlock, encode_blocks
@@ -107,11 +107,11 @@ def values_of_deletes(config: TableConfig, deletes: pa.Table) -> pa.Array:
 
 def _with_own(rows: pa.Table, keys: pa.Array, partition: str, file: LogFile) -> pa.Table:
     """With Hudi's columns; a log's rows have the file group in place of the file's name."""
-    count, task = rows.num_rows, file.write_token.split("-", 1)[0]
-    numbers = pc.binary_join_element_wise(f"{file.begin}_{task}", pa.array(np.arange(count)).cast(pa.string()), "_")
-    begin, path, group = (pa.repeat(pa.scalar(text), count) for text in (file.begin, partition, file.file_id))
-    own = [begin, numbers, keys, path, group]
-    return pa.table([*own, *rows.columns], names=[*META_COLUMNS, *rows.column_names]).cast(with_meta(rows.schema))
+    count = rows.num_rows
+    begin, numbers, *columns = fresh(rows, file, np.arange(count)).columns
+    own = [begin, numbers, keys, constant(partition, count), constant(file.file_id, count)]
+    fields = [pa.field(name, column.type) for name, column in zip(META_COLUMNS, own, strict=True)]
+    return pa.table([*own, *columns], schema=pa.schema([*fields, *rows.schema]))
 
 
 def _contents(full: pa.Table, text: str) -> Iterator[tuple[BlockKind, bytes]]:
@@ -132,7 +132,9 @@ def _has_times_inside(kind: pa.DataType) -> bool:
 
 def _parquet(rows: pa.Table, text: str) -> bytes:
     out = BytesIO()
-    with pq.ParquetWriter(out, rows.schema, compression=COMPRESSION, store_schema=False) as writer:
+    settings = {"compression": COMPRESSION, "use_dictionary": repetitive(rows), "store_schema": False}
+    settings["write_statistics"] = False  # a block is read as a whole
+    with pq.ParquetWriter(out, rows.schema, **settings) as writer:
         writer.write_table(rows)
         writer.add_key_value_metadata({AVRO_KEY: text, SPARK_KEY: CALENDAR})
     return out.getvalue()

@@ -115,10 +115,12 @@ def test_logs_are_merged_alike_with_the_key_column_or_without(
     assert table.to_arrow().equals(whole)
 
 
-def test_a_files_keys_are_looked_up_alike_and_those_asked_for_twice_too(tmp_path: Path) -> None:
+def test_a_files_keys_are_looked_up_alike_and_those_asked_for_twice_come_once(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), TableSpec("t", COLUMNS, ("id",)))
     table.append(pa.table({"id": range(0, 50_000, 2)}))
     one, place = table.snapshot().slices[0], table.place
     asked = pa.array([str(number) for number in (*range(20_000), 4, 4, 5, -1)])
-    found = [KeyFile(place, one.path, one.size, key).among(asked).to_pylist() for key in (None, "id")]
-    assert found[0] == found[1] == [str(number) for number in (*range(0, 20_000, 2), 4, 4)]
+    file, each = KeyFile(place, one.path, one.size), asked.unique()
+    expected = [int(key) in range(0, 20_000, 2) for key in each.to_pylist()]
+    assert file.has(each).tolist() == file.has(each, number_match(each, "id", COLUMNS)).tolist() == expected
+    assert file.among(asked).to_pylist() == [str(number) for number in range(0, 20_000, 2)]

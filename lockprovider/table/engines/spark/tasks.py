@@ -241,13 +241,17 @@ def insert_all(writer: GroupWriter, batches: Batches, within: frozenset[str] | N
     found: list[str] = sorted(pc.unique(partitions).to_pylist())
     if within is not None:
         check_within(found, within)
-    mine = {partition: pc.equal(partitions, partition) for partition in found}
+    mine = {partition: pc.equal(partitions, partition) for partition in found if len(found) > 1}
+
+    def of(partition: str, values: Any) -> Any:
+        return values.filter(mine[partition]) if mine else values
+
     for partition in found:
-        check_unique(pa.chunked_array([keys.filter(mine[partition])]), partition)
+        check_unique(pa.chunked_array([of(partition, keys)]), partition)
     stats: list[WriteStat] = []
     for partition in found:
-        here, file_id = mine[partition], group_id(writer.begin, "insert", partition, task)
-        stats.append(writer.insert(partition, rows.filter(here), keys.filter(here), _token(task), file_id))
+        file_id = group_id(writer.begin, "insert", partition, task)
+        stats.append(writer.insert(partition, of(partition, rows), of(partition, keys), _token(task), file_id))
         writer.withdraw_if_rolled_back(stats[-1].path)
     return stats
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from operator import attrgetter
 
 from lockprovider.table.format.instant import Action, Instant, InstantState, after, format_ms, parse_instant
 
 _ROLLED_BACK = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 _BEGIN, _COMPLETION, _NAME = attrgetter("begin"), attrgetter("completion"), attrgetter("file_name")
+_SECOND = 14  # digits
 _SERVICES = frozenset({Action.CLUSTERING, Action.COMPACTION, Action.LOGCOMPACTION})
 
 
@@ -169,23 +171,28 @@ class Timeline:
         latest = max(self.latest_time, begun)
         return now if now > latest else after(latest)
 
+    def begun_at(self, begin: str) -> Iterator[Instant]:
+        """All that began then, without a look at each instant: by the second, which orders times of 14 digits, too."""
+        second = begin[:_SECOND]
+        at = bisect_left(self.instants, second, key=_second)
+        near = takewhile(lambda i: i.begin.startswith(second), self.instants[at:])
+        return (i for i in near if i.begin == begin)
+
     def is_alone(self, instant: Instant) -> bool:
         """Whether no other action began at the same time."""
-        return all(other.action is instant.action for other in self.instants if other.begin == instant.begin)
+        return all(other.action is instant.action for other in self.begun_at(instant.begin))
 
     def written_at(self, begin: str) -> Instant | None:
         """The completed write that began at `begin`; a rollback, say, of the same time is another instant."""
-        return next((i for i in self.instants if i.begin == begin and i.is_completed and i.changes_rows), None)
+        return next((i for i in self.begun_at(begin) if i.is_completed and i.changes_rows), None)
 
     def pending_action(self, begin: str) -> Action | None:
         """The action of the pending write `begin`; None if there is none."""
-        return next(
-            (i.action for i in self.instants if i.begin == begin and i.changes_rows and not i.is_completed), None
-        )
+        return next((i.action for i in self.begun_at(begin) if i.changes_rows and not i.is_completed), None)
 
     def is_pending(self, begin: str) -> bool:
         """Whether the write `begin` is inflight and not completed: without that its writer must not commit."""
-        states = {i.state for i in self.instants if i.begin == begin and i.changes_rows}
+        states = {i.state for i in self.begun_at(begin) if i.changes_rows}
         return InstantState.INFLIGHT in states and InstantState.COMPLETED not in states
 
     @property
@@ -207,15 +214,19 @@ class Timeline:
 
     def pending_files(self, begin: str) -> tuple[str, ...]:
         """File names of the requested and inflight states of one write, inflight last."""
-        pending = (i for i in self.instants if i.begin == begin and i.changes_rows and not i.is_completed)
+        pending = (i for i in self.begun_at(begin) if i.changes_rows and not i.is_completed)
         return tuple(i.file_name for i in sorted(pending, key=lambda i: i.state is InstantState.INFLIGHT))
+
+
+def _second(instant: Instant) -> str:
+    return instant.begin[:_SECOND]
 
 
 def _knowing(after: Timeline, before: Timeline, new: Sequence[Instant]) -> Timeline:
     """The same timeline; what had been found out of the timeline `before` these instants is not found out again."""
     begun = {i.begin for i in new}
     others = (i for i in before.perhaps_pending if i.begin not in begun)
-    vars(after)["perhaps_pending"] = (*others, *_perhaps_pending(i for i in after.instants if i.begin in begun))
+    vars(after)["perhaps_pending"] = (*others, *_perhaps_pending(i for begin in begun for i in after.begun_at(begin)))
     vars(after)["services"] = (*before.services, *(i for i in new if i.action is not Action.COMMIT))
     done = sorted((i for i in new if i.is_completed and i.changes_rows), key=lambda i: i.completion or "")
     last = before.writes[-1].completion or "" if before.writes else ""

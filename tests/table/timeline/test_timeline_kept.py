@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockprovider.table.format.instant import Action, format_ms
+from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.timeline.checkpoint import Checkpoint
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.view import rewound
 
 TIMES = st.integers(0, 40).map(lambda n: f"{20261122080000 + n // 10}{n % 10:03d}"[: 17 if n % 11 else 14])
 PENDING = ["commit.requested", "inflight", "deltacommit.inflight", "savepoint.inflight"]
@@ -51,3 +53,33 @@ def test_a_commit_is_five_bytes_of_it() -> None:
     timeline = Timeline.of(names)
     assert len(Checkpoint.of("log", 3, timeline, ()).encode()) < 5 * len(names)
     assert again(timeline).instants == timeline.instants
+
+
+@given(st.lists(NAMES, max_size=30), st.sets(TIMES), TIMES)
+def test_what_began_at_one_time_is_found_as_by_a_look_at_each(names: list[str], gone: set[str], begin: str) -> None:
+    listed = Timeline.of(names)
+    for timeline in (listed, rewound(listed, lambda done: done.begin not in gone), again(listed)):
+        begun = [i for i in timeline.instants if i.begin == begin]
+        writes = [i for i in begun if i.changes_rows]
+        pending = [i for i in writes if not i.is_completed]
+        assert timeline.written_at(begin) == next((i for i in writes if i.is_completed), None)
+        assert timeline.pending_action(begin) == next((i.action for i in pending), None)
+        assert {*timeline.pending_files(begin)} == {i.file_name for i in pending}
+        is_inflight = any(i.state is InstantState.INFLIGHT for i in pending)
+        assert timeline.is_pending(begin) == (is_inflight and len(pending) == len(writes))
+        assert all(timeline.is_alone(i) == (len({other.action for other in begun}) == 1) for i in begun)
+
+
+def test_the_states_of_one_write_are_found_without_a_look_at_each_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    begins = [format_ms(1_700_000_000_000 + 1000 * n) for n in range(4000)]
+    timeline, looks = Timeline.of(f"{t}_{t}.commit" for t in begins), 0
+    plain = Instant.changes_rows.fget
+
+    def counted(self: Instant) -> bool:
+        nonlocal looks
+        looks += 1
+        return plain(self)
+
+    monkeypatch.setattr(Instant, "changes_rows", property(counted))
+    assert timeline.written_at(begins[3000]) is not None
+    assert looks < 5

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from noting import rewritten
 from patience import PATIENCE_S
 from table import mor_tables
 from table.asked_for import Asked, at_rest, counted
@@ -68,6 +69,19 @@ def test_a_small_append_asks_eleven_times(opened: tuple[Table, Asked]) -> None:
     at_rest(table)
     assert in_order(asked.names) == in_order([*BEGIN, "put marker", "put data", *COMMIT])
     assert content(table) == {(1, "a", 1), (2, "a", 2)}
+
+
+@pytest.mark.parametrize("duty_ms", [0, 1])
+def test_the_properties_are_read_by_whoever_decides_and_not_by_each_writer(tmp_path: Path, duty_ms: int) -> None:
+    table, asked = counted(Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS), SETTINGS)
+    table.append(rows((1, "a", 1)))
+    at_rest(table)
+    rewritten(Table.open(table.url).store, dutyMs=duty_ms)
+    asked.names.clear()
+    txn = Transaction(table, pinned=False)
+    txn.start()
+    assert ("get properties" in asked.names) == (duty_ms == 0)
+    txn.rollback()
 
 
 def test_an_append_into_many_partitions_is_two_writes_a_file_and_no_larger_than_its_rows(tmp_path: Path) -> None:

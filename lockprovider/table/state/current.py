@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -58,6 +58,7 @@ class TableView:
 
     Not `listed`: by that log. Then all who have committed are there, and what others have pending is not known.
     `latest_begin`: of all that was seen completed, also of what is left out because one before it is not there.
+    `is_combined`: somebody was on duty, who decides what others ask for.
     """
 
     timeline: Timeline
@@ -66,6 +67,7 @@ class TableView:
     place: int
     listed: bool
     latest_begin: str
+    is_combined: bool = False
 
 
 class CurrentState:
@@ -171,12 +173,21 @@ class CurrentState:
         record = record or self._record()
         log = record.log if record is not None and record.tells_all else None
         seen = None if listed else self.known(log)
+        is_combined = record is not None and record.duty_ms > 0
         if seen is not None:
             # Right before a commit the properties are looked at in any case: not every upgrade is made under the lock.
             config = self.config() if decided else seen.config
             begin = seen.timeline.latest_completed_begin
-            return TableView(seen.timeline, config, seen.log, seen.place, listed=False, latest_begin=begin)
-        return self._listed_now(record, decided=decided)
+            return TableView(
+                seen.timeline,
+                config,
+                seen.log,
+                seen.place,
+                listed=False,
+                latest_begin=begin,
+                is_combined=is_combined,
+            )
+        return replace(self._listed_now(record, decided=decided), is_combined=is_combined)
 
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
         log = record.log if record is not None and record.tells_all else None

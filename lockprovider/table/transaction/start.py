@@ -86,7 +86,9 @@ class Started:
 
     def look_around(self, table: TableContext, snapshot: Timeline) -> None:
         """Tell of the start, on this snapshot, and clean up after dead writers if it is time to."""
-        table.store.in_background(table.config)  # as of after the look at the record: the commit need not wait for it
+        if not self.view.is_combined:  # else whoever is on duty reads them
+            # As of after the look at the record: the commit, which writes that itself, need not wait for it.
+            table.store.in_background(table.config)
         try:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
             if self.looks_for_dead:

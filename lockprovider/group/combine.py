@@ -226,6 +226,7 @@ class Standing:
 
     `refused`: writes in a row that others were faster than. `age_s`: for how long it knows the record as it is.
     `waits_s`: for how long it wants something. `name`: that of its process in the line, unless one there wants to hold.
+    `writes`: after how many more writes of the record it can know more.
     """
 
     posted: bool = False
@@ -233,6 +234,7 @@ class Standing:
     age_s: float = 0.0
     waits_s: float = 0.0
     name: str = ""
+    writes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +278,30 @@ def next_step(record: LockRecord, mine: Standing, now_ms: int, poll_s: float) ->
         return LookAgain(rest_s)
     duty_s = min(record.duty_ms / 1000, LONGEST_S)
     if mine.age_s < duty_s:
-        return LookAgain(min(duty_s / _LOOKS, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
+        pause_s = max(_until_told_s(record, mine, now_ms, duty_s / DUTY_ROUNDS), mine.waits_s / _SLOWER)
+        return LookAgain(min(pause_s, duty_s - mine.age_s + _SOONEST_S)) if mine.posted else Post()
     if others_wait(record, mine.name) and max(lies_free_s(record, now_ms), mine.waits_s) <= goes_first_s(record):
         return LookAgain(_pause_s(mine, poll_s))  # whoever wants to hold it goes first
     return WriteRecord(duty=mine.posted or mine.refused > 0)
+
+
+def _until_told_s(record: LockRecord, mine: Standing, now_ms: int, round_s: float) -> float:
+    """Until the write that tells more, if rounds go on to take so long.
+
+    By two clocks: where they differ it is looked at too often, or that many rounds too late.
+    """
+    due_s = mine.writes * round_s - (now_ms - record.freed_ms) / 1000
+    return min(max(due_s, round_s / 2), mine.writes * round_s)
+
+
+def first_look_s(record: LockRecord) -> float:
+    """The latest first look of one that has posted, by how long it took of late; in seconds from now.
+
+    A few rounds, unless more waits than one write decides: then it may take many.
+    """
+    if len(record.unapplied) >= MOST_UNAPPLIED:
+        return _FIRST_LOOK_S
+    return min(_FIRST_LOOK_S, record.duty_ms / 1000 * _FIRST_LOOK_ROUNDS / DUTY_ROUNDS)
 
 
 def _pause_s(mine: Standing, poll_s: float) -> float:
@@ -288,4 +310,7 @@ def _pause_s(mine: Standing, poll_s: float) -> float:
 
 _FIRST_S = 0.05
 _SOONEST_S = 0.001
-_LOOKS = 6  # of one that waits, in the time for which duty is announced
+_FIRST_LOOK_S = 4.0
+_FIRST_LOOK_ROUNDS = 4
+DUTY_ROUNDS = 3  # for so many rounds duty is announced
+_SLOWER = 8  # the longer one waits, the more seldom it looks

@@ -15,7 +15,7 @@ from lockprovider.group.intents import Intents
 from lockprovider.record.commit_log import Log
 
 SMOOTHING = 4  # a running mean takes over one part in so many of what was measured last
-_EARLY = 0.7  # of the time that it takes, the first look is made
+_EARLY = 0.85  # of the time that it takes, the first look is made
 
 CommitAnswer = Decided | Void | Hold
 

@@ -24,10 +24,8 @@ from lockprovider.record.record import LockRecord
 
 _RETRY_S = 0.2
 _EMPTY_ROUNDS = 2  # in a row, and the duty is over
-_DUTY_ROUNDS = 3  # for so many rounds it is announced
 _LEAST_DUTY_S = 0.06
 _LEAST_ROUND_S = 0.005
-_MOST_EARLY_S = 2.0
 
 
 @dataclass
@@ -128,16 +126,18 @@ class Member:
             case LookAgain(seconds):
                 self._writer.stale = True
                 spread_s = seconds * (1 + self._world.random() / 4)
-                return max(spread_s, min(self._requests.first_look_s(), _MOST_EARLY_S))
+                return max(spread_s, min(self._requests.first_look_s(), combine.first_look_s(known.record)))
             case _:
                 return self._all_hold()
 
     def _until_there_s(self, known: Known) -> float | None:
         """All is decided, and another applies it: until the next look whether mine is there, and all before it.
 
-        None if nobody does.
+        None if nobody does, or the record soon tells that.
         """
         record, now_s, put_s = known.record, self._world.monotonic_s(), self._writer.put_s
+        if self._record_tells:
+            return None
         if record.owner == self._me.owner or now_s - known.seen_s >= record.duty_ms / 1000:
             return None
         stems = tuple(request.intent.stem for request in self._requests)
@@ -156,7 +156,8 @@ class Member:
         now_s = self._world.monotonic_s()
         posted = all(request.is_there for request in undecided)
         age_s, waits_s = now_s - known.seen_s, now_s - self._requests.since_s
-        return Standing(posted, self._writer.refused, age_s, waits_s, self._name())
+        writes = 2 if undecided and self._record_tells else 1  # the first decides, the next says that it is there
+        return Standing(posted, self._writer.refused, age_s, waits_s, self._name(), writes)
 
     def _name(self) -> str:
         """Of this process in the line, if nobody here wants to hold the lock."""
@@ -276,6 +277,11 @@ class Member:
         return None
 
     @property
+    def _record_tells(self) -> bool:
+        """Whether the record is written so often that what is there need not be looked for."""
+        return self._store.capabilities.writes_per_s is None
+
+    @property
     def _pace_s(self) -> float:
         """Between two writes of the record by anybody, where the store has asked for it: as often as it takes them."""
         return 1 / (self._store.capabilities.writes_per_s or math.inf) if self._throttled() else 0.0
@@ -312,4 +318,4 @@ class Member:
 
 
 def _announced_s(round_s: float) -> float:
-    return max(_LEAST_DUTY_S, _DUTY_ROUNDS * round_s)
+    return max(_LEAST_DUTY_S, combine.DUTY_ROUNDS * round_s)

@@ -23,6 +23,7 @@ from lockprovider.group.combine import (
     Void,
     WriteRecord,
     choose,
+    first_look_s,
     may_write,
     next_step,
     verdict,
@@ -238,7 +239,7 @@ def test_whom_others_must_not_meet_is_told_the_entries_since_its_place_alone() -
 # -- what to do next ---------------------------------------------------------------------------------------------------
 
 FREE = record_of("a")
-ON_DUTY = replace(record_of("a"), duty_ms=600)
+ON_DUTY = replace(record_of("a"), duty_ms=600, freed_ms=NOW_MS)
 WAITED_FOR = replace(FREE, line=("somebody",), freed_ms=NOW_MS)
 HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
 
@@ -250,7 +251,14 @@ HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
         (FREE, Standing(refused=1), WriteRecord(duty=True)),
         (FREE, Standing(posted=True), WriteRecord(duty=True)),
         (ON_DUTY, Standing(age_s=0.59), Post()),
-        (ON_DUTY, Standing(posted=True, age_s=0.3), LookAgain(pytest.approx(0.1))),
+        (ON_DUTY, Standing(posted=True, age_s=0.3), LookAgain(pytest.approx(0.2))),
+        (ON_DUTY, Standing(posted=True, age_s=0.3, writes=2), LookAgain(pytest.approx(0.301))),
+        (ON_DUTY, Standing(posted=True, writes=2), LookAgain(pytest.approx(0.4))),
+        (replace(ON_DUTY, freed_ms=NOW_MS - 50), Standing(posted=True), LookAgain(pytest.approx(0.15))),
+        (replace(ON_DUTY, freed_ms=NOW_MS - 9999), Standing(posted=True), LookAgain(pytest.approx(0.1))),
+        (replace(ON_DUTY, freed_ms=NOW_MS + 9999), Standing(posted=True), LookAgain(pytest.approx(0.2))),
+        (ON_DUTY, Standing(posted=True, waits_s=4.0), LookAgain(pytest.approx(0.5))),
+        (ON_DUTY, Standing(posted=True, waits_s=40.0), LookAgain(pytest.approx(0.601))),
         (ON_DUTY, Standing(posted=True, age_s=0.58), LookAgain(pytest.approx(0.021))),
         (ON_DUTY, Standing(posted=True, age_s=0.6), WriteRecord(duty=True)),
         (ON_DUTY, Standing(age_s=0.6), WriteRecord()),
@@ -263,6 +271,17 @@ HELD = replace(FREE, expired=False, valid_until_ms=NOW_MS + 60_000)
 )
 def test_what_to_do_next(record: LockRecord, mine: Standing, act: object) -> None:
     assert next_step(record, mine, NOW_MS, 1.0) == act
+
+
+def test_where_one_write_decides_all_the_first_look_is_after_a_few_rounds_whatever_it_took_of_late() -> None:
+    assert first_look_s(ON_DUTY) == pytest.approx(0.8)
+    assert first_look_s(replace(ON_DUTY, duty_ms=60_000)) == first_look_s(full()) == 4.0
+
+
+def full() -> LockRecord:
+    """As many wait to be applied as may."""
+    unapplied = tuple(Pending.of_bytes(f"{n}.", b"-") for n in range(MOST_UNAPPLIED))
+    return replace(ON_DUTY, pending=unapplied[-1], earlier=unapplied[:-1])
 
 
 def test_a_lock_that_is_held_is_looked_at_more_and_more_seldom_and_when_it_lapses() -> None:

@@ -69,6 +69,11 @@ class Watched(Noting):
     def __init__(self, *, blocking: bool = True) -> None:
         super().__init__(blocking=blocking)
         self.before: Callable[[str, bytes], None] = lambda *_: None
+        self.got: list[str] = []
+
+    async def get(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        self.got.append(Path(path).name)
+        return await super().get(path, *args, **kwargs)
 
     async def put(self, path: str, data: bytes, *args: Any, **kwargs: Any) -> Any:
         self.before(Path(path).name, data)
@@ -461,6 +466,23 @@ def test_one_that_is_posted_is_decided_by_whoever_is_on_duty_and_there_before_it
     assert isinstance(came, Decided)
     assert came.path == "mine.2"
     assert store.read(came.posted).data == b"-", "where its intent is, so that it may be removed"
+
+
+@pytest.mark.parametrize("writes_per_s", [None, 1.0], ids=["", "where the record is seldom written"])
+def test_whether_what_the_one_on_duty_has_decided_is_there_is_said_by_the_record(
+    store: Store, backend: Watched, clock: ManualClock, writes_per_s: float | None
+) -> None:
+    backend.capabilities = replace(backend.capabilities, writes_per_s=writes_per_s)
+    on_duty(store)
+    mine = wanted(store, "mine")
+    publishing = started(client(store, clock), mine)
+    until(lambda: posted(store) == {"mine."})
+    decide(store, mine, duty_ms=DUTY_MS)
+    backend.got.clear()
+    until(lambda: backend.got.count(RECORD) > 2 or "mine.1" in backend.got)
+    put_there(store, duty_ms=DUTY_MS)
+    assert publishing.result(SOON_S) == Decided("mine.1", f".hoodie/.locks/intents/{mine.name}")
+    assert ("mine.1" in backend.got) == (writes_per_s is not None)
 
 
 def test_one_that_meets_what_the_one_on_duty_has_decided_is_refused(store: Store, clock: ManualClock) -> None:

@@ -169,9 +169,8 @@ class Lock:
         with client.telling(), client.metrics.acquisition():
             deadline_s = self._world.monotonic_s() + timeout_s
             if not client.turn.acquire(max(0.0, deadline_s - self._world.monotonic_s())):
-                raise NotAcquired(
-                    f"another thread of this process holds {client.where!r}: wait longer", owner=self.owner
-                )
+                said = f"another thread of this process holds {client.where!r}: wait longer"
+                raise NotAcquired(said, owner=self.owner)
             try:
                 client.wants(keeps_log=keeps_log, deadline_s=deadline_s)
                 self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
@@ -215,11 +214,8 @@ class Lock:
         if lease is None or lease.released:
             return None
         if lease.thread is not threading.current_thread():
-            raise LockError(
-                f"{self._client.where!r} was taken by thread {lease.thread.name!r}; only that may release it",
-                url=self._client.where,
-                owner=lease.owner,
-            )
+            said = f"{self._client.where!r} was taken by thread {lease.thread.name!r}; only that may release it"
+            raise LockError(said, url=self._client.where, owner=lease.owner)
         return lease
 
     def __enter__(self) -> Lease:
@@ -337,6 +333,16 @@ class Lock:
         """
         return self._of_this_process().committer.sweep()
 
+    def discard(self, *paths: str) -> None:
+        """Remove what a commit has left and nobody needs: soon, or never, should this process die or the store fail.
+
+        Raises:
+            InvalidInput: one is no path of an object; nothing is removed.
+
+        >>> lock.discard("heartbeats/7")
+        """
+        self._of_this_process().committer.discard(paths)
+
     def stage(self, path: str, data: bytes, *, sole: bool = False) -> Pending:
         """Put the bytes of a later `publish_staged` into the store; the lock is not needed yet.
 
@@ -385,11 +391,7 @@ class Lock:
 
 
 def _at_most(timeout: float | None, *, blocking: bool) -> float | None:
-    """How long to wait.
-
-    Raises:
-        InvalidSettings: it is not to wait, and for how long.
-    """
+    """How long to wait; refused if it is not to wait, and for how long."""
     if blocking:
         return timeout
     if timeout:

@@ -9,11 +9,12 @@ for as long as there is something to decide. One thread does all of that, and en
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from fsspec_cas import Store, World
+from fsspec_cas import CasError, Store, World, check_path
 from lockprovider.errors import PublishUnknown
 from lockprovider.group.applying import Applying
 from lockprovider.group.combine import Decider, Hold
@@ -30,6 +31,7 @@ from lockprovider.record.commit_log import tells
 from lockprovider.record.pending import Pending
 
 _IDLE_S = 1.0  # for so long the thread waits for more
+_LEFT = 4  # publishes, whose leftovers are removed by one request
 _AT_EXIT_S = 5.0  # at most, for what is under way
 
 
@@ -63,6 +65,7 @@ class Committer:
         self._new: list[tuple[CommitRequest, Known | None]] = []
         self._thread: threading.Thread | None = None
         self._exiting = False
+        self._left: list[tuple[str, ...]] = []
         me = replace(me, owner=world.new_id())  # what it writes is not to be taken for what a holder wrote
         applying = Applying(store, world, self._wake.set)
         self._requests = CommitRequests(store, self._intents, world)
@@ -123,6 +126,21 @@ class Committer:
         assert request.came is not None  # noqa: S101 - it is done
         return request.came
 
+    def discard(self, paths: Iterable[str]) -> None:
+        """Remove what a publish has left and nobody needs: with that of the next few, or when nothing is to be done.
+
+        Not promised: that it is removed, should this process die or the store fail.
+
+        Raises:
+            InvalidInput: one is no path of an object; nothing is removed.
+        """
+        checked = tuple(map(check_path, paths))
+        with self._guard:
+            self._left.append(checked)
+            waits = self._thread is not None and self._store.is_remote and len(self._left) < _LEFT
+        if not waits:
+            self._store.in_background(self._remove_left)
+
     def rest(self, timeout_s: float) -> None:
         """Return when all that was asked here is done, with what nobody waits for; at the latest after so long."""
         self._rest.wait(timeout_s)
@@ -139,6 +157,11 @@ class Committer:
         over = [intent for intent in left if is_over(intent, log)]
         self._intents.remove(*over)
         return len(over)
+
+    def _remove_left(self) -> None:
+        with self._guard:
+            left, self._left = self._left, []
+        self._store.delete_all([path for paths in left for path in paths])
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +188,7 @@ class Committer:
         return self._member.turn()
 
     def _ends(self) -> bool:
-        """Nothing is left to do: wait a little for more."""
+        """Nothing is left to do: wait a little for more, then remove what is left over."""
         with self._guard:
             if self._new:
                 return False
@@ -173,8 +196,11 @@ class Committer:
         if not self._exiting:
             self._wake.wait(_IDLE_S)
             self._wake.clear()
+        if not self._new:
+            with contextlib.suppress(CasError):
+                self._remove_left()
         with self._guard:
-            if self._new:
+            if self._new or self._left:
                 return False
             self._thread = None
             atexit.unregister(self._at_exit)

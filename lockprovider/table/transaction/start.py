@@ -101,7 +101,7 @@ class Started:
         """After the commit: what is left over is harmless, nobody waits for its end, and `recover.sweep` removes it."""
         self.is_over = True
         self.heartbeat.leave()
-        table.store.in_background(partial(table.store.delete_all, [*left, heartbeat_path(self.begin)]))
+        table.lock.discard(*left, heartbeat_path(self.begin))
 
     def roll_back(self, table: TableContext, files: Sequence[str] | None) -> None:
         """Remove everything that was written; what cannot be removed now is left to the next writer.

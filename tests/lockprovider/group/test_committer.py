@@ -36,7 +36,7 @@ from deciding import (
 from noting import RECORD, SETTINGS, Noting, record, rewritten
 from patience import PATIENCE_S, until
 
-from fsspec_cas import Store, Won
+from fsspec_cas import InvalidInput, Store, Won
 from fsspec_cas.answer import NotNow
 from fsspec_cas.testing import ManualClock
 from lockprovider import (
@@ -52,7 +52,7 @@ from lockprovider import (
     PublishUnknown,
     Void,
 )
-from lockprovider.group import combine
+from lockprovider.group import combine, committer
 from lockprovider.group.intents import Intents
 from lockprovider.lease.states import Moment
 from lockprovider.record.line import LONGEST_S
@@ -708,6 +708,32 @@ def test_one_that_met_what_is_not_there_yet_is_told_so_only_when_it_is(store: St
     with pytest.raises(Met):
         refused.result(SOON_S)
     assert there(store) == {"first", "another"}
+
+
+def test_what_publishes_have_left_is_removed_four_at_a_time(
+    store: Store, backend: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "_IDLE_S", PATIENCE_S)
+    lock, left = client(store), [f"left{number}" for number in range(4)]
+    for name in left:
+        store.put_if_absent(name, b"").unwrap()
+    commit(lock, "second")
+    for name in left[:3]:
+        lock.discard(name)
+    assert there(store) & {*left} == ({left[3]} if backend.blocking else {*left})
+    lock.discard(left[3])
+    until(lambda: not there(store) & {*left})
+
+
+def test_what_publishes_have_left_is_removed_when_nothing_is_left_to_do(store: Store) -> None:
+    lock = client(store)
+    store.put_if_absent("left", b"").unwrap()
+    commit(lock, "second")
+    with pytest.raises(InvalidInput):
+        lock.discard("left", "../left")
+    assert "left" in there(store)
+    lock.discard("left", "never there")
+    until(lambda: "left" not in there(store))
 
 
 class Paced(Watched):

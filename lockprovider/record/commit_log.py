@@ -17,7 +17,7 @@ from typing import Any
 
 from lockprovider.record.pending import Pending
 
-_LEVEL = 6  # entries are much alike: the last sixteen of small commits are 2.4 KB
+_LEVEL = 3  # entries are much alike: a tenth more bytes than by 6, in half the time
 _PACKED = 16384  # bytes; everybody who waits for the lock reads them
 _ENTRIES = 128
 _FIRSTS = 16  # the last entries may not be there yet: what is put there before them is kept for these

@@ -41,6 +41,7 @@ from lockprovider import (
     Pending,
     PublishUnknown,
 )
+from lockprovider.client.own_process import command
 from lockprovider.settings import GRACE_MS
 from simulate.network import Network, Weather
 from simulate.scheduler import Crew, Process, Scheduler
@@ -403,4 +404,5 @@ class History:
 
     def _tell(self, who: str, *what: str) -> None:
         line = f"{self.scheduler.now_s:9.3f} {who} {' '.join(what)}"
-        self.story.append(line.replace(self._root, "").replace(f"pid {os.getpid()}", "pid"))
+        line = line.replace(self._root, "").replace(f"pid {os.getpid()}", "pid")
+        self.story.append(line.replace(f", {command()}, since", ", since"))

@@ -23,7 +23,7 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
-from lockprovider.acquire.polling import Join, Observation, Waiter, comes_again, join_failed, looked, passing
+from lockprovider.acquire.polling import FIRST_S, Join, Observation, Waiter, join_failed, looked, passing
 from lockprovider.lease.machine import step
 from lockprovider.lease.states import (
     EVERYONE,
@@ -126,7 +126,6 @@ class _Process:
     busy: bool = False
     gap_s: float | None = None
     waited_s: float = 0.0
-    known_s: float | None = None  # since when `seen` is known, if it may be gone by once
     released_s: float = -1e9
     dead: bool = False
     dies: bool = False
@@ -228,16 +227,16 @@ class Simulation:
         self._release_sent_s = self.now_s
         yield from self._release(process, me.me)
         process.busy = False
-        process.released_s = process.known_s = self.now_s
+        process.released_s = self.now_s
         me.asks_left -= 1
         if me.asks_left > 0:
             self.at(self.now_s + self.case.work_s, lambda: self._asks(me))
         self._next(process)
 
     def _again(self, process: _Process) -> bool:
-        seen = process.machine.record
+        """As `ProcessQueue.comes_again`."""
         gap_s = process.gap_s
-        return bool(process.waiting) or (gap_s is not None and comes_again(gap_s, process.waited_s, seen))
+        return bool(process.waiting) or (gap_s is not None and gap_s < max(2 * FIRST_S, process.waited_s))
 
     def _release(self, process: _Process, me: Me) -> Task:
         while isinstance(process.machine, Held):
@@ -263,7 +262,8 @@ class Simulation:
                 yield 1e9, None
             last = self.now_s >= me.until_s
             sent_s, reads = self.now_s, process.reads
-            age_s = self._news(process)
+            if not isinstance(process.machine, Idle):
+                process.machine = Idle()
             wish = TryLock(self._moment(process), EVERYONE if last else over)
             effect = yield from self._feed(process, me.me, wish)
             if not isinstance(effect, Busy):
@@ -271,7 +271,7 @@ class Simulation:
                 return
             if last:
                 return
-            seen = self._observed(process, effect, self.now_s - sent_s if process.reads > reads else None, age_s)
+            seen = self._observed(process, effect, self.now_s - sent_s if process.reads > reads else None)
             waiter, what = looked(waiter, seen, self.random.random())
             if isinstance(what, Join):
                 waiter, what = yield from self._join(process, waiter, seen)
@@ -280,19 +280,9 @@ class Simulation:
             yield max(0.0, pause_s), None
             over = passing(waiter, seen, self.now_s)
 
-    def _news(self, process: _Process) -> float:
-        """What `ProcessQueue.news` makes of what is known; how old that is."""
-        known_s, process.known_s = process.known_s, None
-        if process.seen is not None and known_s is not None and process.name in process.seen[0].line[1:]:
-            process.machine = Idle(process.seen)
-            return self.now_s - known_s
-        if not isinstance(process.machine, Idle):
-            process.machine = Idle()
-        return 0.0
-
-    def _observed(self, process: _Process, busy: Busy, took_s: float | None, age_s: float) -> Observation:
+    def _observed(self, process: _Process, busy: Busy, took_s: float | None) -> Observation:
         now = self._moment(process)
-        return Observation(*process.seen, busy, now.now_ms, now.monotonic_s, took_s, age_s if took_s is None else 0.0)
+        return Observation(*process.seen, busy, now.now_ms, now.monotonic_s, took_s)
 
     def _join(self, process: _Process, waiter: Waiter, seen: Observation) -> Task:
         record = joined(seen.record, process.name)

@@ -129,10 +129,8 @@ class _Acquisition:
         known = self._client.known
         assert known is not None  # noqa: S101 - the answer is about a record that was read
         at_s = self._world.monotonic_s()
-        took_s, age_s = (None, self._queue.age_s) if began_s is None else (at_s - began_s, 0.0)
-        return Observation(
-            known.record, known.version, busy, self._world.now_ms(), at_s, took_s, age_s, known.understood
-        )
+        took_s = None if began_s is None else at_s - began_s
+        return Observation(known.record, known.version, busy, self._world.now_ms(), at_s, took_s, known.understood)
 
     def _look_or_join(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, float]:
         waiter, what = looked(waiter, seen, self._world.random())

@@ -60,7 +60,6 @@ class Observation:
     now_ms: int
     monotonic_s: float
     took_s: float | None  # the look itself; None if no request was needed: the record is the own released one
-    age_s: float = 0.0  # of what is known without a look
     joinable: bool = True  # the record is one that we understand to the last byte
 
 
@@ -104,7 +103,7 @@ def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Paus
             return known, Join()
         if known.watched < _WATCHES:
             return replace(known, watched=known.watched + 1), Pause(0.0)
-    pause_s = min(_pause_s(known, seen, draw) - seen.age_s, _at_most_s(known, seen, draw))
+    pause_s = min(_pause_s(known, seen, draw), _at_most_s(known, seen, draw))
     return known, Pause(max(0.0, min(pause_s, max(LONGEST_S, waiter.poll_s))))
 
 
@@ -133,14 +132,6 @@ def passing(waiter: Waiter, seen: Observation, monotonic_s: float) -> Passing:
         return Passing()
     free_s = monotonic_s - waiter.free_since_s
     return Passing(_ALL if free_s > LONGEST_S else int(free_s / _patience_s(waiter, seen)), waiter.version)
-
-
-def comes_again(gap_s: float, waited_s: float, record: LockRecord) -> bool:
-    """Whether one that asked so soon after its last release will be back before its turn, if it stands at the end.
-
-    `waited_s` is how long it waited for its turn of late.
-    """
-    return gap_s < max(2 * FIRST_S, waited_s, (len(record.line) + 1) * record.turn_ms / 1000)
 
 
 def _noted(waiter: Waiter, seen: Observation) -> Waiter:

@@ -13,10 +13,9 @@ from collections.abc import Callable
 
 from fsspec_cas import Machine, Store, World
 from lockprovider.acquire.fifo import Fifo
-from lockprovider.acquire.polling import comes_again
+from lockprovider.acquire.polling import FIRST_S
 from lockprovider.lease.record_file import Known
 from lockprovider.lease.states import Busy, Held, Idle
-from lockprovider.record.record import LockRecord
 
 _NAME_LENGTH = 12  # of a UUID's 32 digits: a mistaken name only costs politeness
 
@@ -37,8 +36,6 @@ class ProcessQueue:
         self._released_s: float | None = None
         self._owner = ""  # of the one of us who had the lock last
         self._waited_s = 0.0
-        self._known_s: float | None = None
-        self._age_s = 0.0
         self._gap_s: float | None = None  # of late, between a release here and the next wish
 
     @classmethod
@@ -47,9 +44,12 @@ class ProcessQueue:
         clock = "machine" if isinstance(world, Machine) else id(world)
         return _QUEUES.get((os.getpid(), store.place, path, clock), world)
 
-    def comes_again(self, held: LockRecord) -> bool:
-        """Whether somebody here will want the lock again, as far as can be known; `held` is the own record."""
-        return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s, held))
+    def comes_again(self) -> bool:
+        """Whether somebody here will want the lock again before its turn, if it stands at the end of the line: a guess.
+
+        One that asked sooner after its last release than it had waited for its turn.
+        """
+        return self.fifo.taken or (self._gap_s is not None and self._gap_s < max(2 * FIRST_S, self._waited_s))
 
     @property
     def holder(self) -> Held | None:
@@ -63,34 +63,15 @@ class ProcessQueue:
             self._gap_s = self._world.monotonic_s() - self._released_s
 
     def news(self) -> tuple[Idle, Known | None]:
-        """What is known here of the record; the released one may be taken without a look, once.
-
-        And if others are ahead of us in the line, that is known without a look, too.
-        """
+        """What is known here of the record; the released one may be taken without a look, once."""
         with self._guard:
             idle, self._idle = self._idle, Idle()
-            known = self._known
-            if known is not None and self._others_are_ahead(known.record):
-                self._known_s, self._age_s = None, self._age_of_known_s()
-                return Idle((known.record, known.version)), known
-            return idle, known
-
-    @property
-    def age_s(self) -> float:
-        """How old the last news were, of what is known without a look."""
-        return self._age_s
-
-    def _others_are_ahead(self, record: LockRecord) -> bool:
-        """As was seen since the last time that this was used."""
-        return self._known_s is not None and self.name in record.line[1:]
-
-    def _age_of_known_s(self) -> float:
-        return 0.0 if self._known_s is None else self._world.monotonic_s() - self._known_s
+            return idle, self._known
 
     def saw(self, known: Known | None) -> None:
         """This is what the record is now; if another has written it, what one of us released is not there any more."""
         with self._guard:
-            self._known, self._known_s = known, self._world.monotonic_s()
+            self._known = known
             released = self._idle.released
             if released is not None and (known is None or known.version != released[1]):
                 self._idle = Idle()
@@ -113,7 +94,7 @@ class ProcessQueue:
             if self._holds != holds:
                 return
             self._holds, self._known, self._idle = None, known, idle
-            self._released_s = self._known_s = self._world.monotonic_s()
+            self._released_s = self._world.monotonic_s()
             self._freed.set()
 
     def end_of_hold(self) -> threading.Event | None:

@@ -277,7 +277,7 @@ class Client:
         with self.publisher.one_publish, driver.one_step:
             self.publisher.finish_in_flight()
             while isinstance(driver.state, (Held, Rolling)):
-                driver.feed(Release(driver.moment(), self.publisher.comes_again()))
+                driver.feed(Release(driver.moment(), self.queue.comes_again()))
                 self.publisher.finish_in_flight()
             released = isinstance(driver.state, Idle) and driver.state.released is not None
         driver.note_end(at_ms, held=released)

@@ -169,11 +169,6 @@ class Publisher:
 
     # -- applying what was decided ---------------------------------------------------------------------------------
 
-    def comes_again(self) -> bool:
-        """Whether somebody here will want the lock again that is held now."""
-        held = self._driver.held()
-        return held is not None and self._queue.comes_again(held.record)
-
     def finish_in_flight(self) -> Ended | None:
         """Find out what became of a write whose answer is missing."""
         driver = self._driver

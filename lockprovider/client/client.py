@@ -52,7 +52,6 @@ from lockprovider.lease.states import (
     TryLock,
 )
 from lockprovider.observe.metrics import OnMetric, Recorder
-from lockprovider.publish.applier import Applier
 from lockprovider.publish.publisher import Publisher
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import GRACE_MS, HAND_OVER_S, LockSettings
@@ -96,10 +95,9 @@ class Client:
         # A busy data path must not starve the renewals.
         self.records = store.isolated_connections().on_throttled(throttled)
         self._file = RecordFile(self.records, path, world)
-        applier = Applier(store)
-        self._observer = ClientObserver(self.me, world, self.metrics, audit, applier)
+        self._observer = ClientObserver(self.me, world, self.metrics, audit)
         self._driver = Driver(self.me, self._file, self._observer)
-        self.publisher = Publisher(store, path, self.me, self.queue, self._driver, applier=applier)
+        self.publisher = Publisher(store, path, self.me, self._driver)
         threads = self.queue.fifo  # not the queue, which goes with its clients
         self.committer = Committer(
             store,
@@ -243,7 +241,7 @@ class Client:
 
     def note_end(self, *, held: bool) -> None:
         """Tell the audit, if there is one, that the lock was released, or is not held any more."""
-        self._driver.note_end(held=held)
+        self._observer.ended(self.world.now_ms(), held=held)
 
     def renew(self) -> Done | Ended | None:
         """Prolong the lease once. What could not be applied before is tried again, if nobody is at it."""
@@ -280,7 +278,7 @@ class Client:
                 driver.feed(Release(driver.moment(), self.queue.comes_again()))
                 self.publisher.finish_in_flight()
             released = isinstance(driver.state, Idle) and driver.state.released is not None
-        driver.note_end(at_ms, held=released)
+        self._observer.ended(at_ms, held=released)
 
     def release_quietly(self) -> None:
         """Best effort, when something else is already being raised."""

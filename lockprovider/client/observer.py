@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from fsspec_cas import Outcome, World
 from lockprovider.lease.states import Done, Held, Me, State, Transition
 from lockprovider.observe.metrics import Recorder
-from lockprovider.publish.applier import Applier
-from lockprovider.record.record import LockRecord
 
 if TYPE_CHECKING:
     from lockprovider.observe.audit_log import AuditLog
@@ -19,23 +17,17 @@ _LOG = logging.getLogger("lockprovider")
 
 
 class ClientObserver:
-    """Hands on what the driver tells (`driving.Observer`)."""
+    """Hands on what the driver tells (`lease.driver.Observer`), and the end of a lease."""
 
-    def __init__(self, me: Me, world: World, metrics: Recorder, audit: AuditLog | None, applier: Applier) -> None:
+    def __init__(self, me: Me, world: World, metrics: Recorder, audit: AuditLog | None) -> None:
         self._me = me
         self._world = world
         self._metrics = metrics
         self._audit = audit
-        self._applier = applier
 
     def stepped(self, me: Me, transition: Transition) -> None:
         """See `Recorder.stepped`."""
         self._metrics.stepped(me, transition)
-
-    def takes(self, record: LockRecord, seen: LockRecord | None) -> None:
-        """Look for what is unapplied, meanwhile."""
-        del seen
-        self._applier.look_ahead(record.unapplied)
 
     def wrote(self, state: State, outcome: Outcome) -> None:
         """See `Recorder.wrote`."""
@@ -53,6 +45,6 @@ class ClientObserver:
             self._audit.renewed(held.record, self._me.settings.validity_s)
 
     def ended(self, at_ms: int, *, held: bool) -> None:
-        """Likewise."""
+        """The lock was released, if `held`; else it is known not to be held any more."""
         if self._audit is not None:
             self._audit.ended(at_ms, held=held)

@@ -30,7 +30,6 @@ from lockprovider.lease.states import (
     Transition,
     Writing,
 )
-from lockprovider.record.record import LockRecord
 
 REQUEST_S = 20.0  # for one step of the protocol; retries within it are the store's
 LAST_S = 5.0  # for an acquisition that has no more time: one look is worth nothing without an answer
@@ -45,17 +44,11 @@ class Observer(Protocol):
     def stepped(self, me: Me, transition: Transition) -> None:
         """The machine has made a step."""
 
-    def takes(self, record: LockRecord, seen: LockRecord | None) -> None:
-        """`record` is about to be written, to take the lock that was `seen` like this (None: not seen so)."""
-
     def wrote(self, state: State, outcome: Outcome) -> None:
         """The record was written in this state, or not."""
 
     def done(self, done: Done, held: Held) -> None:
         """This is done, and the lock is held."""
-
-    def ended(self, at_ms: int, *, held: bool) -> None:
-        """The lock was released, if `held`; else it is known not to be held any more."""
 
 
 class Driver:
@@ -90,8 +83,6 @@ class Driver:
                 case ReadRecord():
                     event = self.read()
                 case PutRecord():
-                    if self._writes("take"):
-                        self._observer.takes(effect.record, self._seen_at(effect))
                     event = self._put(effect)
                 case _:
                     self._note(effect)
@@ -127,22 +118,10 @@ class Driver:
         monotonic_s = self.world.monotonic_s()
         return Moment(self.world.now_ms(), monotonic_s, self.world.new_id())
 
-    def note_end(self, at_ms: int | None = None, *, held: bool) -> None:
-        """Tell that the lock was released, or is not held any more."""
-        self._observer.ended(self.world.now_ms() if at_ms is None else at_ms, held=held)
-
     def _note(self, answer: Answer) -> None:
         held = self.held()
         if held is not None and isinstance(answer, Done):
             self._observer.done(answer, held)
-
-    def _writes(self, *purposes: str) -> bool:
-        return isinstance(self.state, Writing) and self.state.purpose in purposes
-
-    def _seen_at(self, effect: PutRecord) -> LockRecord | None:
-        """The record that this write replaces, if it is the one that was seen last."""
-        seen = self._file.known
-        return seen.record if seen is not None and seen.version == effect.condition else None
 
     def _put(self, effect: PutRecord) -> Event:
         try:

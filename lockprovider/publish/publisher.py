@@ -9,7 +9,6 @@ import logging
 import threading
 
 from fsspec_cas import AlreadyExists, CasError, Store, Version
-from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import LockError, MalformedRecord, PublishUnknown, Unappliable
 from lockprovider.lease.driver import Driver, final
 from lockprovider.lease.machine import only_ours_since, settle_commit
@@ -28,7 +27,6 @@ from lockprovider.lease.states import (
     Verdict,
 )
 from lockprovider.publish import steps
-from lockprovider.publish.applier import Applier
 from lockprovider.record.pending import Pending
 
 _LOG = logging.getLogger("lockprovider")
@@ -37,17 +35,14 @@ _LOG = logging.getLogger("lockprovider")
 class Publisher:
     """Publishes under its client's lease. `one_publish` is held for the whole of it."""
 
-    def __init__(
-        self, store: Store, path: str, me: Me, queue: ProcessQueue, driver: Driver, *, applier: Applier
-    ) -> None:
+    def __init__(self, store: Store, path: str, me: Me, driver: Driver) -> None:
         self.one_publish = threading.RLock()  # renewals go on meanwhile
         self._store = store
         self._folder = path.rpartition("/")[0]
         self._me = me
-        self._queue = queue
         self._driver = driver
         self._world = driver.world
-        self._applier = applier
+        self._sent: set[Pending] = set()  # what was begun to be applied, and may yet arrive
         self._tried: dict[Pending, Version] = {}  # commits of this lease, and where in the record's history they belong
         self.breaks = False  # an operator's order: set aside whatever cannot be applied
         self.set_aside: dict[str, str] = {}  # of what could not be applied, the path, and where it is kept
@@ -165,7 +160,7 @@ class Publisher:
         there = steps.digest_at(self._store, pending.path)
         verdict = settle_commit(pending, self._me.owner, epoch, seen, there)
         # Who drops `pending` from the record (a JVM writer does) does not stop what we have sent already.
-        return "unknown" if verdict == "not_committed" and self._applier.may_arrive(pending) else verdict
+        return "unknown" if verdict == "not_committed" and pending in self._sent else verdict
 
     # -- applying what was decided ---------------------------------------------------------------------------------
 
@@ -183,8 +178,22 @@ class Publisher:
 
     def _apply(self, what: Apply, data: bytes | None = None, left_s: steps.Left | None = None) -> None:
         """Apply it, while this lease lives. That may take long, so the machine is not kept; only told in the end."""
-        there = self._applier.apply(what, data, left_s or self.left_s, self._sets_aside)
-        self._note_applied(what.pending, set_aside=not there)
+        left_s = left_s or self.left_s
+        there = [self._is_applied(earlier, None, left_s) for earlier in what.earlier]
+        self._sent.add(what.pending)
+        there.append(self._is_applied(what.pending, data, left_s))
+        self._sent.discard(what.pending)
+        self._note_applied(what.pending, set_aside=not all(there))
+
+    def _is_applied(self, pending: Pending, data: bytes | None, left_s: steps.Left) -> bool:
+        """False: it was set aside."""
+        try:
+            steps.apply(self._store, pending, data, left_s)
+        except Unappliable as error:
+            if not self._sets_aside(pending, error):
+                raise
+            return False
+        return True
 
     def _sets_aside(self, pending: Pending, why: Unappliable) -> bool:
         """Where other bytes are at its path it never can be there, and nobody shall be kept waiting for that.
@@ -200,7 +209,9 @@ class Publisher:
 
     def roll_forward(self, what: Apply) -> None:
         """Finish what was decided under an earlier lease, if it was not there already."""
-        if self._applier.were_seen((*what.earlier, what.pending)):
+        unapplied = (*what.earlier, what.pending)
+        many = bool(what.earlier) and all(pending.sole for pending in unapplied)
+        if many and steps.are_there(self._store, [pending.path for pending in unapplied]):
             self._note_applied(what.pending)
         else:
             self._apply(what)

@@ -34,6 +34,14 @@ class Tried:
     looked: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one who asks for the lock promises, and until when it waits, on the monotonic clock."""
+
+    keeps_log: bool
+    deadline_s: float
+
+
 class Acquirer(Protocol):
     """A client that wants the lock."""
 
@@ -52,29 +60,29 @@ class Acquirer(Protocol):
     def held(self) -> Held | None:
         """What it believes that it holds."""
 
-    def try_once(self, over: Passing, *, patient: bool) -> Tried:
+    def try_once(self, over: Passing, wish: Wish, *, patient: bool) -> Tried:
         """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
         """Another of the queue has released this, and knows that."""
 
-    def joined(self, there: LockRecord, version: Version) -> bool:
+    def joined(self, there: LockRecord, version: Version, wish: Wish) -> bool:
         """Write the record with the line that it is in now, if nobody else has written it."""
 
 
-def acquire(client: Acquirer, queue: ProcessQueue, world: World, deadline_s: float) -> None:
+def acquire(client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
     """Return once the client has the lock.
 
     Raises:
         NotAcquired: it was held by others until the deadline; says by whom.
     """
     queue.asks()
-    if not queue.fifo.acquire(timeout=max(0.0, deadline_s - world.monotonic_s())):
+    if not queue.fifo.acquire(timeout=max(0.0, wish.deadline_s - world.monotonic_s())):
         raise _not_acquired(client.where, queue.refusal(client.owner), world)
     try:
         began_s = world.monotonic_s()
-        _Acquisition(client, queue, world, deadline_s).until_it_is_there()
-        queue.took(client.owner, client.held, client.known, world.monotonic_s() - began_s)
+        _Acquisition(client, queue, world, wish).until_it_is_there()
+        queue.took(client.held, client.known, world.monotonic_s() - began_s)
     finally:
         queue.fifo.release()
 
@@ -82,19 +90,19 @@ def acquire(client: Acquirer, queue: ProcessQueue, world: World, deadline_s: flo
 class _Acquisition:
     """It is this client's turn in its queue."""
 
-    def __init__(self, client: Acquirer, queue: ProcessQueue, world: World, deadline_s: float) -> None:
+    def __init__(self, client: Acquirer, queue: ProcessQueue, world: World, wish: Wish) -> None:
         self._client = client
         self._queue = queue
         self._world = world
-        self._deadline_s = deadline_s
+        self._wish = wish
 
     def until_it_is_there(self) -> None:
         waiter, over = Waiter(self._queue.name, self._client.settings.poll_s), Passing()
         while True:
             end_of_hold = self._hear_from_queue()
             began_s = self._world.monotonic_s()
-            last = began_s >= self._deadline_s  # a try that cannot wait lets nobody go first
-            tried = self._client.try_once(EVERYONE if last else over, patient=not last)
+            last = began_s >= self._wish.deadline_s  # a try that cannot wait lets nobody go first
+            tried = self._client.try_once(EVERYONE if last else over, self._wish, patient=not last)
             busy = tried.busy
             if busy is None:
                 return
@@ -111,7 +119,7 @@ class _Acquisition:
             over = passing(waiter, seen, self._world.monotonic_s())
 
     def _left_s(self) -> float:
-        return self._deadline_s - self._world.monotonic_s()
+        return self._wish.deadline_s - self._world.monotonic_s()
 
     def _hear_from_queue(self) -> threading.Event | None:
         """While one of us holds it, a look at the store is only for what the holder itself cannot know."""
@@ -137,7 +145,7 @@ class _Acquisition:
         if isinstance(what, Join):
             there = joined(seen.record, self._queue.name)
             sent_s = self._world.monotonic_s()
-            if not self._client.joined(there, seen.version):
+            if not self._client.joined(there, seen.version, self._wish):
                 waiter, what = join_failed(waiter, self._world.random(), self._world.monotonic_s() - sent_s)
                 return waiter, what.seconds
             self._queue.knows(self._client.known)

@@ -19,11 +19,6 @@ class Fifo:
         """Whether somebody has it now."""
         return self._taken
 
-    @property
-    def wanted(self) -> bool:
-        """Whether somebody waits for it."""
-        return bool(self._waiting)
-
     def acquire(self, timeout: float) -> bool:
         """Take it, waiting for at most so many seconds."""
         called = threading.Event()

@@ -34,7 +34,6 @@ class ProcessQueue:
         self._holds: Callable[[], Held | None] | None = None
         self._freed = threading.Event()
         self._released_s: float | None = None
-        self._owner = ""  # of the one of us who had the lock last
         self._waited_s = 0.0
         self._gap_s: float | None = None  # of late, between a release here and the next wish
 
@@ -81,10 +80,10 @@ class ProcessQueue:
         with self._guard:
             self._known = known
 
-    def took(self, owner: str, holds: Callable[[], Held | None], known: Known | None, waited_s: float) -> None:
+    def took(self, holds: Callable[[], Held | None], known: Known | None, waited_s: float) -> None:
         """One of us has the lock, after so long."""
         with self._guard:
-            self._owner, self._waited_s = owner, waited_s
+            self._waited_s = waited_s
             self._freed = threading.Event()
             self._holds, self._known, self._idle = holds, known, Idle()
 

@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Store, Version, Won, World
-from lockprovider.acquire.acquire import Tried
+from lockprovider.acquire.acquire import Tried, Wish
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.client.observer import ClientObserver
@@ -109,8 +109,6 @@ class Client:
             throttled=asked_for_patience.is_set,
             audit=audit,
         )
-        self._keeps_log = False
-        self._deadline_s = 0.0
         self._took_s = 0.0
 
     @property
@@ -138,11 +136,6 @@ class Client:
 
     # -- asking for the lock (`lockprovider.acquire.acquire`) ----------------------------------------------------------
 
-    def wants(self, *, keeps_log: bool, deadline_s: float) -> None:
-        """The next tries are for somebody who promises this, and waits until then."""
-        self._keeps_log = keeps_log
-        self._deadline_s = deadline_s
-
     def adopt(self, idle: Idle, known: Known | None) -> None:
         """What another client of this process has released, and knows, is as good as the own."""
         self._file.known = known or self._file.known
@@ -152,24 +145,23 @@ class Client:
         elif isinstance(state, Idle) and state.released is not None and known is not None:
             self._driver.state = state if known.version == state.released[1] else Idle()
 
-    def joined(self, there: LockRecord, version: Version) -> bool:
+    def joined(self, there: LockRecord, version: Version, wish: Wish) -> bool:
         """Add this process to the line, under the version that was read."""
         with contextlib.suppress(CasError):  # politeness must not fail an acquisition
-            left_s = self._deadline_s - self.world.monotonic_s()
+            left_s = wish.deadline_s - self.world.monotonic_s()
             return left_s > 0 and isinstance(self._file.put(there, version, min(REQUEST_S, left_s)), Won)
         return False
 
-    def try_once(self, over: Passing, *, patient: bool) -> Tried:
+    def try_once(self, over: Passing, wish: Wish, *, patient: bool) -> Tried:
         """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
         driver = self._driver
         with driver.one_step:
             driver.looked, driver.patient = False, patient
-            driver.until_s = max(self._deadline_s, self.world.monotonic_s() + LAST_S)
+            driver.until_s = max(wish.deadline_s, self.world.monotonic_s() + LAST_S)
             if not isinstance(driver.state, (Idle, Lost)):
                 driver.state = Idle()  # what an earlier release or acquisition that failed has left
             try:
-                line, epoch = self._file.line_of_late(), self._file.highest_epoch
-                answer = driver.feed(TryLock(driver.moment(), over, self._keeps_log, line, epoch))
+                answer = driver.feed(TryLock(driver.moment(), over, wish.keeps_log, self._file.highest_epoch))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
                     self.publisher.roll_forward(answer)
             except BaseException:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from fsspec_cas import Machine, Store, World, check_bytes, check_path, require_safe_for_locks
-from lockprovider.acquire.acquire import acquire
+from lockprovider.acquire.acquire import Wish, acquire
 from lockprovider.client.client import Client
 from lockprovider.client.inspect import look
 from lockprovider.client.lease import Lease, OnLost
@@ -172,11 +172,10 @@ class Lock:
                 said = f"another thread of this process holds {client.where!r}: wait longer"
                 raise NotAcquired(said, owner=self.owner)
             try:
-                client.wants(keeps_log=keeps_log, deadline_s=deadline_s)
                 self.require_safe_store(max(0.0, deadline_s - self._world.monotonic_s()))
                 # Who takes the lock before it is freed, as it is after a commit, has to wait for late writers of that.
                 client.committer.rest(min(_FREED_S, max(0.0, deadline_s - self._world.monotonic_s())))
-                acquire(client, client.queue, self._world, deadline_s)
+                acquire(client, client.queue, self._world, Wish(keeps_log, deadline_s))
                 client.got()
                 return self._begin(client)
             except BaseException:

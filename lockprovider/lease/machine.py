@@ -23,12 +23,9 @@ applied yet stays in the record: whoever takes the lock applies all that first.
 A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
 One that does not keep it drops it with its take.
 
-One that knows nothing of `line` hardly finds the lock free where many wait. So if one was seen of late (`guest_ms`),
-those in the line leave the lock alone for as long as it takes to be found, every so often (`rest_ms`).
-
-`line` in the record says whose turn is next. It is politeness: who does not see it, or passes over it, takes the lock
-as safely as anybody. So waiters may write it too: while the lock is held, one adds itself under the version it has read
-and changes nothing else (`joined`). The holder's next write is refused once, and finds its own lease at a new version.
+`line` in the record says whose turn is next (`lockprovider.record.line`). Waiters write it too: while the lock is held,
+one adds itself under the version it has read and changes nothing else (`joined`). The holder's next write is refused
+once, and finds its own lease at a new version.
 """
 
 from __future__ import annotations
@@ -121,7 +118,7 @@ def _outside(me: Me, state: Idle | Lost | Reading, event: Event) -> Step:
 
 
 def _reading(wish: TryLock) -> Reading:
-    return Reading(wish.passing, wish.keeps_log, wish.line, wish.epoch)
+    return Reading(wish.passing, wish.keeps_log, wish.epoch)
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
@@ -217,7 +214,6 @@ def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wis
 
 def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRecord:
     no_shows = _no_shows(me, seen, at, wish.passing) if seen else 0
-    restored = wish.line if seen and not seen.nonce else ()
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
@@ -226,7 +222,7 @@ def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRe
         nonce=at.nonce,
         pending=seen.pending if seen else None,
         holder=me.holds_since(at.now_ms),
-        line=tuple(name for name in (seen.line[no_shows:] or restored) if name != me.line_name) if seen else (),
+        line=tuple(name for name in seen.line[no_shows:] if name != me.line_name) if seen else (),
         turn_ms=turn_ms(seen, at.now_ms) if seen else 0,
         late_ms=late_ms(seen, at.now_ms) if seen else 0,
         log=_log(seen, at) if wish.keeps_log else None,

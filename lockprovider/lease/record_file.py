@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from fsspec_cas import Condition, Content, ObjectNotFound, Outcome, Store, Version, Won, World
 from lockprovider.record.record import LockRecord
 
-_LINE_S = 30.0  # for so long those are taken to wait who were seen in a line that a JVM writer has dropped
-
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -38,7 +36,6 @@ class RecordFile:
         self._path = path
         self.world = world
         self.highest_epoch = 0  # that was seen
-        self._line: tuple[float, tuple[str, ...]] = (0.0, ())  # as it was seen last, and when
 
     def read(self, timeout_s: float) -> Known | None:
         """The record now; None if there is none.
@@ -56,8 +53,8 @@ class RecordFile:
             record = LockRecord.decode(content.data)
             understood = record.nonce != "" and record.encode() == content.data
             self.known = Known(record, content.version, understood, self.world.monotonic_s())
-        if self.known is not None and self.known.record.nonce:
-            self._saw(self.known.record)
+        if self.known is not None:
+            self.highest_epoch = max(self.highest_epoch, self.known.record.epoch)
         return self.known
 
     def put(self, record: LockRecord, condition: Condition, timeout_s: float) -> Outcome:
@@ -73,17 +70,8 @@ class RecordFile:
             outcome = self._store.put_if_absent(self._path, data, timeout=timeout_s)
         if isinstance(outcome, Won):
             self.known = Known(record, outcome.version, understood=True, seen_s=self.world.monotonic_s())
-            self._saw(record)
+            self.highest_epoch = max(self.highest_epoch, record.epoch)
         return outcome
-
-    def line_of_late(self) -> tuple[str, ...]:
-        """Who waited of late, whatever the record says now."""
-        at_s, line = self._line
-        return line if self.world.monotonic_s() - at_s < _LINE_S else ()
-
-    def _saw(self, record: LockRecord) -> None:
-        self.highest_epoch = max(self.highest_epoch, record.epoch)
-        self._line = self.world.monotonic_s(), record.line
 
     def _content(self, timeout_s: float) -> Content | None:
         if self.known is None:

@@ -68,15 +68,13 @@ EVERYONE = Passing(1 << 30)  # for a try that does not wait, nor leave the lock 
 class TryLock:
     """Take the lock if it is free and nobody else's turn.
 
-    `keeps_log`: only publishes will be done under it.
-    `line`: who waited a moment ago, should one that knows nothing of it have dropped it. `epoch`: the highest that this
-    client has seen; the same.
+    `keeps_log`: only publishes will be done under it. `epoch`: the highest that this client has seen, should one that
+    knows nothing of it have dropped it.
     """
 
     at: Moment
     passing: Passing = Passing()
     keeps_log: bool = False
-    line: tuple[str, ...] = ()
     epoch: int = 0
 
 
@@ -224,7 +222,6 @@ class Reading:
 
     passing: Passing = Passing()
     keeps_log: bool = False
-    line: tuple[str, ...] = ()
     epoch: int = 0
 
 

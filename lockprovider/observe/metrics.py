@@ -192,7 +192,7 @@ class Recorder:
         """A write of the record, sent in this state, came to this."""
         if isinstance(outcome, Unknown):
             self._count(UNKNOWN)
-        elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose in ("take", "publish"):
+        elif isinstance(outcome, Lost) and isinstance(state, Writing) and state.purpose == "take":
             self._count(PRECONDITION)
 
     def throttled(self) -> None:
@@ -230,7 +230,7 @@ def _counted(owner: str, step: Transition) -> tuple[str, ...]:
             return (BY_OTHERS,)
         case Checking(), RecordSeen(record), Done("released") if step.after == Idle(None):
             return (BY_OTHERS, NOT_RELEASED) if record and record.owner != owner else (NOT_RELEASED,)
-        case _, _, Done("released" | "handed_over"):
+        case _, _, Done("released"):
             return (RELEASED,)
         case _:
             return ()

@@ -10,17 +10,12 @@
 Whoever acquires a lock whose record carries `pending` applies it first. A holder that was paused before the commit
 point never commits; one that was paused after it has committed, in the order of the commit points.
 
-A holder that has others waiting may hand the lock over with its commit point, in one write, and apply after that. It
-has half of `HAND_OVER_S` for it, as long as the record keeps those away who know nothing of `pending`.
+Who has nothing to do under the lock but publish need not hold it (`lockprovider.group`). Then several publishes may be
+decided and not be there yet. Whoever applies one applies those that were decided before it first.
 
-And who has nothing to do under the lock but that one publish need not take it before (`client.turn`): the commit point
-is conditional on the version at which the lock was seen free, takes it and hands it over. Then several publishes
-may be decided and not be there yet. Whoever applies one applies those that were decided before it first, so that what
-is there never lacks what was decided earlier.
-
-Applying is bounded by the lease under which it is done: nothing is written after its end, and no write is waited for
-longer. Whoever is going to remove what was published waits for those who handed over (`LockRecord.late_ms`). So an
-object that was removed under a later lease does not come back from a roll-forward that was paused.
+Applying is bounded: by the lease under which it is done, or by half of `HAND_OVER_S` from the write that decided;
+nothing is written after that, and no write is waited for longer. Whoever is going to remove what was published waits
+that long (`LockRecord.late_ms`). So what was removed does not come back from a roll-forward that was paused.
 
 Not promised: that, of a write that was sent in time and is held up on its way until after the removal, or of a process
 that is stopped in the very moment of sending; nor that a publish whose answer was lost can tell a removed object from

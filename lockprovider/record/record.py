@@ -52,9 +52,9 @@ class LockRecord:
             that is long past.
         duty_ms: for how long after this write its writer looks at the intents again; 0 if it does not. A hint.
         rest_ms: until when those in the line leave a released lock to such a one, epoch ms; or until when they did.
-        handed: the holder has ended with a publish and handed the lock over. Any of ours may take it; who knows nothing
-            of `pending` (a JVM writer) has to wait until `valid_until_ms`.
-        late_ms: `valid_until_ms` of the last that was handed over, whose publish may not be there yet; 0 if that is
+        handed: nobody holds it, and something may not be there yet. Any of ours may take it; who knows nothing of
+            `pending` (a JVM writer) has to wait until `valid_until_ms`.
+        late_ms: `valid_until_ms` of the last that was `handed`, by which something may be put there yet; 0 if that is
             long past.
         log: the publishes of late, of holders that keep one; None as soon as anybody has held it who does not.
 

@@ -672,12 +672,3 @@ def test_while_it_rests_none_of_those_who_wait_takes_it_but_one_that_cannot_wait
 
 def test_a_rest_that_lies_far_ahead_is_a_clock_s_error() -> None:
     assert rests_s(replace(OTHERS, expired=True, rest_ms=NOW_MS + REST_MS + 1), NOW_MS) == 0
-
-
-def test_a_line_that_a_jvm_writer_has_dropped_is_put_back_by_one_that_knows_it() -> None:
-    me = replace(ME, line_name="mine")
-    for seen, line in ((BY_JVM, ("next", "last")), (replace(OTHERS, expired=True, line=("another",)), ("another",))):
-        reading, _ = step(me, Idle(), TryLock(at(), EVERYONE, line=("next", "mine", "last")))
-        _, take = step(me, reading, RecordSeen(seen, V1, at()))
-        assert isinstance(take, PutRecord)
-        assert take.record.line == line

@@ -24,6 +24,7 @@ FIRST_S = 0.05
 
 _ALL = 1 << 20
 _DOUBLINGS = 10
+_GROWTH = 1.5  # of a pause, each time that another got the lock, or that a burst of joins was refused
 _LOOKS = 6  # of the first in the line, in the length of a turn, once that should have ended
 _SLOWER = 4  # its next look in a turn that lasts long: after this share of how much longer it lasts
 _EARLY = 0.9  # of the time until the own turn is slept through: turns are not equally long
@@ -34,13 +35,11 @@ _LOST_RACE_WAY_S = 0.02
 _LOST_RACE_WAYS = 2  # to the store, until whoever was faster may have ended
 _CROWD_S = 0.15  # the first pause in a crowd without a line
 _CROWD_WAYS = 3  # to the store, if that is longer
-_CROWD_GROWTH = 1.5  # of that, each time that another got the lock
 _CROWD_POLLS = 0.55  # of the pace, at most: where many wait, a long pause costs the last of them most
 _CROWD_EVEN = 0.3  # of the pause is the same for all
 _SLACK_S = 0.1  # what the first in the line may be late by, besides its pace and its way to the store
 _SOONEST_S = 0.001
 _JOIN_BURST = 4  # attempts in a row: against turns that are short, one in three or four succeeds
-_JOIN_GROWTH = 1.5
 _WATCHES = 12  # looks for a fresh record between two bursts, at most
 _FRESH_WAYS = 2.5  # to the store, that two looks may be apart
 _LONG_WAYS = 15  # in shorter turns, a record that is not fresh is written before an attempt gets there
@@ -169,7 +168,7 @@ def _should_join(waiter: Waiter, seen: Observation) -> bool:
         return False
     if seen.took_s is None and not waiter.refused:
         return True
-    rounds = _JOIN_GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
+    rounds = _GROWTH ** min(waiter.refused // _JOIN_BURST, _DOUBLINGS)
     turn_s = min(LONGEST_S, seen.record.turn_ms / 1000 or _UNKNOWN_TURN_S)
     return _waited_s(waiter, seen.monotonic_s) > rounds * (len(line) + 1) * turn_s
 
@@ -204,7 +203,7 @@ def _guests_pause_s(waiter: Waiter, seen: Observation, draw: float) -> float:
 def _crowd_pause_s(waiter: Waiter, draw: float) -> float:
     """Who sees others get the lock again and again looks more and more seldom: nobody knows how many they are."""
     first_s = max(_CROWD_S, _CROWD_WAYS * waiter.way_s)
-    growth = _CROWD_GROWTH ** min(waiter.rivals - 1, _DOUBLINGS)
+    growth = _GROWTH ** min(waiter.rivals - 1, _DOUBLINGS)
     return min(_CROWD_POLLS * waiter.poll_s, first_s * growth) * (_CROWD_EVEN + 2 * (1 - _CROWD_EVEN) * draw)
 
 

@@ -1,7 +1,8 @@
 """The clients of one lock in one process: they wait for each other here, and only the first of them asks the store.
 
 So a process looks at a lock at the pace of one client, however many threads and `Lock` objects want it; what one of
-them has seen or released, the next one knows without a request. In the line of the record they stand as one.
+them has released, the next one takes without a look, and what one has seen is not sent again. In the line of the record
+they stand as one.
 """
 
 from __future__ import annotations

@@ -191,6 +191,9 @@ _VALUES = {
         "FLINK_STATE",
     ),
     "hoodie.write.record.merge.mode": ("COMMIT_TIME_ORDERING", "EVENT_TIME_ORDERING"),
+    "hoodie.compact.inline.trigger.strategy": ("NUM_COMMITS",),
+    "hoodie.compact.schedule.inline": ("FALSE",),
+    "hoodie.clustering.schedule.inline": ("FALSE",),
 }
 _ALIKE = 0.9  # below it Hudi's own keys elsewhere are taken for misspelt ones
 

@@ -30,6 +30,7 @@ from lockprovider.observe.audit_log import AuditLog
 from lockprovider.record.commit_log import tells
 from lockprovider.record.pending import Pending
 
+_SIGNALS_S = 1.0  # a signal that comes right before a wait is seen after it
 _IDLE_S = 1.0  # for so long the thread waits for more
 _LEFT = 4  # publishes, whose leftovers are removed by one request
 _AT_EXIT_S = 5.0  # at most, for what is under way
@@ -105,21 +106,25 @@ class Committer:
             return Hold()
         now_s = self._world.monotonic_s()
         request = CommitRequest(intent, decider, now_s, now_s + timeout_s, threading.Event())
-        with self._guard:
-            if self._thread is None:
-                thread = threading.Thread(target=self._serve, name="group-commit", daemon=True)
-                thread.start()  # if that fails nothing is wanted, and the next tries again
-                self._thread = thread
-                atexit.register(self._at_exit)
-            self._rest.clear()
-            self._new.append((request, known))
-        self._wake.set()
+        is_wanted = False
         try:
-            request.done.wait()
+            with self._guard:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._serve, name="group-commit", daemon=True)
+                    thread.start()  # if that fails nothing is wanted, and the next tries again
+                    self._thread = thread
+                    atexit.register(self._at_exit)
+                self._rest.clear()
+                self._new.append((request, known))
+                is_wanted = True
+            self._wake.set()
+            while not request.done.wait(_SIGNALS_S):
+                pass
         except BaseException:  # an interrupt: nobody waits for it any more
             request.deadline_s = now_s
             self._wake.set()
-            request.done.wait(REQUEST_S)
+            if is_wanted:
+                request.done.wait(REQUEST_S)
             raise
         if request.error is not None:
             raise request.error

@@ -2,6 +2,7 @@
 
     python -m benchmarks.queues          # two minutes; --threads, --producers, --seconds, --put-ms, --get-ms, --json
     python -m benchmarks.queues --waiting 100000 1000000    # only that: queues in which so many wait
+    python -m benchmarks.queues --pace 1 --threads 512      # only puts, at the pace of GCS
     python -m benchmarks.queues --peers     # only the queue and the log, and after each redis streams or slatedb
 
 Threads of one process put a message, claim one and acknowledge it, again and again; update one document; and append
@@ -24,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import lockprovider
 from benchmarks.coordination import asked
@@ -32,6 +34,7 @@ from benchmarks.queue_peers import Row, StreamCycles, figures, redis_streams, sl
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import running
 from fsspec_cas import Store
+from fsspec_cas.backends.s3 import S3Backend
 
 
 def repeated(
@@ -77,6 +80,15 @@ def cycles(site: Site, count: int, seconds: float) -> Row:
         row = repeated(site, count, seconds, cycle)
     assert set(worked.values()) == {1}, "a message was worked on twice"
     return row
+
+
+def puts(site: Site, count: int, seconds: float) -> Row:
+    """Put, and no more; what was refused for its pace is counted among the requests."""
+    url = f"s3://{site.bucket}/queues/puts-{count}.json"
+    with lockprovider.queue.create(url, storage_options=site.storage_options) as queue:
+        row = repeated(site, count, seconds, lambda number: queue.put({"from": number}))
+        refused = sum(times for what, times in asked(site).items() if what.endswith("429"))
+        return {**row, "429": float(refused)}
 
 
 def waiting(site: Site, most: int, count: int, seconds: float) -> tuple[Row, dict[str, float]]:
@@ -224,10 +236,16 @@ def main() -> None:
     parser.add_argument("--put-ms", type=float, default=30.0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--waiting", type=int, nargs="*", help="measure nothing but queues in which so many wait")
+    parser.add_argument("--pace", type=float, default=0.0, help="writes of an object a second; beyond them is 429")
     parser.add_argument("--peers", action="store_true", help="only the queue and the log, beside their peers")
     given = parser.parse_args()
     rows: list[tuple[str, Row]] = []
-    with running(given.get_ms, given.put_ms) as site:
+    if given.pace:  # of S3 nobody knows a limit; of GCS its backend says it
+        S3Backend.capabilities = replace(S3Backend.capabilities, writes_per_s=given.pace)
+    with running(given.get_ms, given.put_ms, pace=given.pace) as site:
+        if given.pace:
+            rows += [(f"queue: put, {count} threads", puts(site, count, given.seconds)) for count in given.threads]
+            given.waiting = []
         if given.peers:
             rows += beside_peers(site, given)
             given.waiting = []

@@ -24,6 +24,7 @@ MODULES = {
 # What is slept through in tests, besides by `patience`: a time is meant there, not something that happens meanwhile.
 SLEEPS = {
     "tests/patience.py": "waits for conditions, for all others",
+    "tests/jvm/counting_child.py": "writers rest between commits",
     "tests/jvm/test_lock_provider.py": "clients rest between turns",
     "tests/jvm/test_spark_races.py": "writers rest between turns",
     "tests/soak/leaks.py": "what is closed takes its time to be gone",

@@ -165,6 +165,7 @@ def _conf(classpath: list[Path], server: S3Server, folder: Path, zone: str) -> d
         "access.key": server.key,
         "secret.key": server.secret,
         "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "connection.maximum": "2000",  # a driver that writes for minutes runs out of 96: not all readers are closed
     }
     return {
         "spark.driver.extraClassPath": joined(classpath),

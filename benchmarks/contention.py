@@ -23,7 +23,7 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
-from lockprovider.acquire.polling import FIRST_S, Join, Observation, Waiter, join_failed, looked, passing
+from lockprovider.acquire.polling import Join, Observation, Waiter, comes_again, join_failed, looked, passing
 from lockprovider.lease.machine import step
 from lockprovider.lease.states import (
     EVERYONE,
@@ -234,9 +234,8 @@ class Simulation:
         self._next(process)
 
     def _again(self, process: _Process) -> bool:
-        """As `ProcessQueue.comes_again`."""
         gap_s = process.gap_s
-        return bool(process.waiting) or (gap_s is not None and gap_s < max(2 * FIRST_S, process.waited_s))
+        return bool(process.waiting) or (gap_s is not None and comes_again(gap_s, process.waited_s))
 
     def _release(self, process: _Process, me: Me) -> Task:
         while isinstance(process.machine, Held):

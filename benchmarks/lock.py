@@ -37,7 +37,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from statistics import median, quantiles
@@ -97,6 +97,11 @@ def figures(process: subprocess.Popen[str]) -> Any:
     if process.wait() not in (0, -6):  # obstore's process may abort at its exit, after all work is done
         raise ChildFailed(f"a child failed: {process.returncode}")
     return json.loads(printed)
+
+
+def jain(counts: Sequence[int]) -> float:
+    """How evenly something was shared out: 1 if all have the same, 1/n if one of n has all; 0 of nothing."""
+    return sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) if sum(counts) else 0.0
 
 
 def measure_cycles(rounds: int, count: int, rng: random.Random) -> dict[str, Any]:

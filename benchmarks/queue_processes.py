@@ -27,6 +27,7 @@ from typing import Any
 
 import lockprovider
 from benchmarks.coordination import asked
+from benchmarks.lock import jain
 from benchmarks.queues import Row
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import running
@@ -127,7 +128,7 @@ def crowd(site: Site, kind: str, *, broker: bool, processes: int, threads: int, 
         "longest ms": took_ms[-1],
         "PUTs each": sum(count for name, count in requests.items() if name.startswith("PUT")) / len(took_ms),
         "requests each": sum(requests.values()) / len(took_ms),
-        "Jain": sum(counts) ** 2 / (len(counts) * sum(count * count for count in counts)),
+        "Jain": jain(counts),
     }
 
 

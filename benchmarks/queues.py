@@ -25,16 +25,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import lockprovider
 from benchmarks.coordination import asked
 from benchmarks.lock_peers import NotHere
 from benchmarks.queue_peers import Row, StreamCycles, figures, redis_streams, slatedb_puts
-from benchmarks.s3_clients import Site
+from benchmarks.s3_clients import Site, known_to_take
 from benchmarks.shaped_s3 import running
 from fsspec_cas import Store
-from fsspec_cas.backends.s3 import S3Backend
 
 
 def repeated(
@@ -216,7 +214,13 @@ def ratios(rows: Sequence[tuple[str, Row]]) -> dict[str, float]:
 
 def table(rows: Sequence[tuple[str, Row]]) -> str:
     """Markdown."""
-    heads = ("per s", "median ms", "p99 ms", "requests each")
+    heads = [
+        "per s",
+        "median ms",
+        "p99 ms",
+        "requests each",
+        *(["429"] if any("429" in row for _, row in rows) else []),
+    ]
     beside = ratios(rows)
     last = ["here per s / its"] if beside else []
     lines = [f"| | {' | '.join([*heads, *last])} |", f"|{'---|' * (len(heads) + len(last) + 1)}"]
@@ -240,8 +244,8 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="only the queue and the log, beside their peers")
     given = parser.parse_args()
     rows: list[tuple[str, Row]] = []
-    if given.pace:  # of S3 nobody knows a limit; of GCS its backend says it
-        S3Backend.capabilities = replace(S3Backend.capabilities, writes_per_s=given.pace)
+    if given.pace:
+        known_to_take(given.pace)
     with running(given.get_ms, given.put_ms, pace=given.pace) as site:
         if given.pace:
             rows += [(f"queue: put, {count} threads", puts(site, count, given.seconds)) for count in given.threads]

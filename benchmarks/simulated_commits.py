@@ -28,6 +28,7 @@ from statistics import median, quantiles
 from typing import Any
 from uuid import uuid4
 
+from benchmarks.lock import jain
 from benchmarks.shaped_s3 import ROOT
 from benchmarks.table_children import ROWS, SCHEMA, rows
 from fsspec_cas import Store, Version
@@ -356,7 +357,7 @@ def run(name: str, appears: str, writers: int, seed: int, *, seconds: float, cpu
         requests=asked.total() / len(took_ms),
         refused=sum(count for what, count in asked.items() if what.endswith("Denied")) / len(took_ms),
         throttled=sum(count for what, count in asked.items() if what.endswith("NotNow")) / len(took_ms),
-        jain=sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)),
+        jain=jain(counts),
     )
 
 

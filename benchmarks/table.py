@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.lock import ChildFailed, ask, figures, launched, tell
+from benchmarks.lock import ChildFailed, ask, figures, jain, launched, tell
 from benchmarks.s3_clients import Site
 from benchmarks.shaped_s3 import ROOT, running
 
@@ -197,7 +197,7 @@ def summary(
         refused=None if requests is None else refusals / commits,
         throttled=None if requests is None else throttled / commits,
         cpu_ms=1000 * sum(one["cpu_s"] for one in told) / commits,
-        jain=sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) if sum(counts) else 0.0,
+        jain=jain(counts),
         wrong=len(expected - good) + len(there.keys() - expected),
         why=next((one["why"] for one in told if one["why"]), ""),
         paths={what: count / commits for what, count in sorted(kinds(requests or {}).items())},

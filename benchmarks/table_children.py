@@ -9,13 +9,12 @@ import contextlib
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from benchmarks.s3_clients import Site
+from benchmarks.s3_clients import Site, known_to_take
 
 ROWS = 100
 SCHEMA = pa.schema([("id", pa.int64()), ("writer", pa.int64()), ("value", pa.float64())])
@@ -357,18 +356,11 @@ def _ms(call: Any) -> float:
     return 1000 * (time.perf_counter() - began_s)
 
 
-def _known_to_take(writes_per_s: float) -> None:
-    """Of S3 nobody knows a limit; of GCS, whose pace the server has, its backend says it."""
-    from fsspec_cas.backends.s3 import S3Backend
-
-    S3Backend.capabilities = replace(S3Backend.capabilities, writes_per_s=writes_per_s)
-
-
 def main() -> None:
     """Run the task."""
     task = json.loads(sys.stdin.readline())
     if task.get("pace"):
-        _known_to_take(task["pace"])
+        known_to_take(task["pace"])
     kinds = {"make": make, "commits": commits, "check": check, "growth": growth}
     print(json.dumps(kinds[task["kind"]](engine_of(Site(**task["site"]), task), task)))
 

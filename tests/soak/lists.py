@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import threading
@@ -53,7 +54,7 @@ class Crowd:
         self.table = Table.create(server.new_prefix(), spec, storage_options=self.options, settings=SETTINGS)
         for name in SHARED:
             self.table.append(row(name, []))
-        self.chance = random.Random(seed)
+        self.seed, self.chance = seed, random.Random(seed)
         self.everybody: list[Appender] = []
         self.running: list[Appender] = []
         self.over = threading.Event()
@@ -142,6 +143,20 @@ class Crowd:
             ],
         }
         return {what: some for what, some in wrong.items() if some}
+
+    def live(self, processes: int, lookers: Sequence[Callable[[Crowd], None]], seconds: float) -> dict[str, object]:
+        """All of it for so long; what is wrong then. What did not happen has tested nothing: that is wrong, too."""
+        with self.of(processes, lookers):
+            self.disturb(seconds)
+            self.settle()
+        wrong, wanted = self.audit(), ("done", "killed", "stopped", *(look.__name__ for look in lookers))
+        missing = [what for what in wanted if not self.happened[what]]
+        return wrong | ({"never happened": missing} if missing else {})
+
+    @property
+    def report(self) -> str:
+        """What happened, for people."""
+        return f"\n{json.dumps({'seed': self.seed, 'behind': self.was_behind, **self.happened})}"
 
     def acknowledged(self) -> set[str]:
         return set[str]().union(*(one.done for one in tuple(self.everybody)))

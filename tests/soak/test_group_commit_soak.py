@@ -6,7 +6,6 @@ time twice, and each look of each reader has all that was acknowledged before.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,12 +30,7 @@ def test_no_commit_of_processes_that_die_or_stand_still_is_lost_doubled_or_half_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     crowd = Crowd(seaweedfs, seed, appears)
-    with crowd.of(PROCESSES, LOOKS[appears]):
-        crowd.disturb(float(request.config.getoption("--soak")) * 60 / 2)
-        crowd.settle()
-    wrong = crowd.audit()
+    wrong = crowd.live(PROCESSES, LOOKS[appears], float(request.config.getoption("--soak")) * 60 / 2)
     with capsys.disabled():
-        print(f"\n{json.dumps({'seed': seed, 'behind': crowd.was_behind, **crowd.happened})}")  # noqa: T201
+        print(crowd.report)  # noqa: T201
     assert wrong == {}
-    looks = [look.__name__ for look in LOOKS[appears]]
-    assert [what for what in ("done", "killed", "stopped", *looks) if not crowd.happened[what]] == []

@@ -125,7 +125,7 @@ class TableSettings:
         archive_automatically: whether a commit is followed by an archival once there is something to archive
             (`hoodie.archive.automatic`; not by default here: it lists all files).
         compaction: after how many commits a writer that commits compacts a merge-on-read table, too; None: never.
-        clustering: the same of clustering, on tables without buckets. Neither fails a commit.
+        clustering: the same of clustering, on tables without buckets. None of the three fails a commit.
         index: what is known of the table's index; None: whatever it has.
         check_keys: whether new keys are compared at the commit with those that others have inserted meanwhile (see
             `key_check`); only worth having if all writers of the table do it. A table with a bucket index needs it not.

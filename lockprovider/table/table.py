@@ -508,7 +508,7 @@ class Table(TableContext):
         )
 
     def run_inline_services(self) -> None:
-        """Compact or cluster, if the settings say so and it is time to: what follows each commit of this table.
+        """Archive, compact, cluster, if the settings say so and it is time to: what follows each commit of this table.
 
         >>> table.run_inline_services()  # as its settings say: nothing, by default
         """

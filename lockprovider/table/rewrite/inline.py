@@ -1,4 +1,4 @@
-"""Compaction and clustering by themselves: what a writer whose settings say so does after its commits.
+"""Archival, compaction and clustering by themselves: what a writer whose settings say so does after its commits.
 
 The metadata table that a writer keeps is compacted whatever its settings say.
 
@@ -6,7 +6,8 @@ Counted is what has completed since the last plan, whoever made it. The commit s
 fails is told to the watcher and, as a warning, to the log. A plan that could not be run now is run after a later
 commit, or by anybody, and the doctor names it until then.
 
-Source: Hudi `hoodie.compact.inline`, `hoodie.clustering.inline`; `ScheduleCompactionActionExecutor.needCompact`.
+Source: Hudi `hoodie.archive.automatic`, `hoodie.compact.inline`, `hoodie.clustering.inline`;
+`ScheduleCompactionActionExecutor.needCompact`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lockprovider.table.errors import UnsupportedTable
 from lockprovider.table.format.instant import Action
 from lockprovider.table.rewrite.clustering import cluster_table
 from lockprovider.table.rewrite.compaction import compact_table
-from lockprovider.table.services import compact_listing
+from lockprovider.table.services import archive, compact_listing
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 def run_due(table: TableContext) -> None:
     """Run what is due. A table with nothing to compact, or that cannot be clustered, is left alone."""
     compaction, clustering = table.settings.compaction, table.settings.clustering
+    if table.settings.archive_automatically:
+        with _told(table, "archival"):
+            archive.archive_if_due(table)
     with _told(table, "compaction of the metadata table"):
         compact_listing.compact_if_due(table)
     if compaction is not None:

@@ -18,16 +18,12 @@ Source: Hudi `TimelineArchiverV2`, `LSMTimelineWriter`.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fsspec_cas import CasError
-from lockprovider import InvalidSettings, Lease, LockError
-from lockprovider.recipes.errors import CoordinationError
-from lockprovider.table.errors import TableError
+from lockprovider import InvalidSettings, Lease
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import MARKERS, TIMELINE
 from lockprovider.table.format.lsm import Archived
@@ -91,12 +87,15 @@ def archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResul
             return ArchiveResult(tuple(names), done.held)
 
 
-def after_commit(table: TableContext) -> None:
-    """Archive, if what this process saw last of the timeline is long enough. The commit stands whatever comes of it."""
+def archive_if_due(table: TableContext) -> None:
+    """Archive, if what this process saw last of the timeline is long enough.
+
+    Raises:
+        What `archive` raises.
+    """
     keep = table.settings.archival
     if len(table.memory.latest.writes) > keep.most:
-        with contextlib.suppress(CasError, CoordinationError, LockError, TableError):
-            archive(table, keep)
+        archive(table, keep)
 
 
 def would_archive(table: TableContext, keep: KeepActive | None = None) -> ArchiveResult:

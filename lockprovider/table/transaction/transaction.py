@@ -25,7 +25,7 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import markers_dir, parse_marker
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.services import anchors, archive
+from lockprovider.table.services import anchors
 from lockprovider.table.settings import Mode
 from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.writable import writable_config
@@ -301,8 +301,6 @@ class Transaction:
         self.table.tell("written", mine.begin, files=len(stats))
         proposal = self._proposal(mine.begin, stats)
         completion, waited_s = Committing(self.table, mine, proposal, self.markers).run()
-        if self.table.settings.archive_automatically:
-            archive.after_commit(self.table)
         self.table.run_inline_services()
         return proposal.result(completion, conflicts=conflicts, lock_wait_s=waited_s)
 

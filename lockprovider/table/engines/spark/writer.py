@@ -124,7 +124,7 @@ class WriteJob:
             return Written(group.begin, insert_all(group, batches), context.getLocalProperty(_QUERY))
 
     def commit(self, written: list[Written], batch_id: BatchId | None = None) -> CommitResult | None:
-        """Make the write visible, and compact or cluster if Hudi's keys say so; None if there is nothing to do.
+        """Make the write visible, then archive, compact, cluster if Hudi's keys say so; None if there is nothing to do.
 
         Raises:
             Aborted, AlreadyCommitted: see `Transaction.commit`; the instant is rolled back.

@@ -133,6 +133,14 @@ def passing(waiter: Waiter, seen: Observation, monotonic_s: float) -> Passing:
     return Passing(_ALL if free_s > LONGEST_S else int(free_s / _patience_s(waiter, seen)), waiter.version)
 
 
+def comes_again(gap_s: float, waited_s: float) -> bool:
+    """Whether one that asked so soon after its last release will be back before its turn, at the end of the line.
+
+    A guess: `waited_s` is how long it waited for its turn of late.
+    """
+    return gap_s < max(2 * FIRST_S, waited_s)
+
+
 def _noted(waiter: Waiter, seen: Observation) -> Waiter:
     same = waiter.version == seen.version
     since_s = waiter.free_since_s if same and waiter.free_since_s is not None else seen.monotonic_s

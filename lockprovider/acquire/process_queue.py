@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from fsspec_cas import Machine, Store, World
 from lockprovider.acquire.fifo import Fifo
-from lockprovider.acquire.polling import FIRST_S
+from lockprovider.acquire.polling import comes_again
 from lockprovider.lease.record_file import Known
 from lockprovider.lease.states import Busy, Held, Idle
 
@@ -45,11 +45,8 @@ class ProcessQueue:
         return _QUEUES.get((os.getpid(), store.place, path, clock), world)
 
     def comes_again(self) -> bool:
-        """Whether somebody here will want the lock again before its turn, if it stands at the end of the line: a guess.
-
-        One that asked sooner after its last release than it had waited for its turn.
-        """
-        return self.fifo.taken or (self._gap_s is not None and self._gap_s < max(2 * FIRST_S, self._waited_s))
+        """Whether somebody here will want the lock again, as far as can be known."""
+        return self.fifo.taken or (self._gap_s is not None and comes_again(self._gap_s, self._waited_s))
 
     @property
     def holder(self) -> Held | None:

@@ -294,10 +294,10 @@ def _until_told_s(record: LockRecord, mine: Standing, now_ms: int, round_s: floa
     return min(max(due_s, round_s / 2), mine.writes * round_s)
 
 
-def first_look_s(record: LockRecord) -> float:
-    """The latest first look of one that has posted, by how long it took of late; in seconds from now.
+def latest_first_look_s(record: LockRecord) -> float:
+    """When one that has posted looks first, at the latest, however long it took of late; in seconds from now.
 
-    A few rounds, unless more waits than one write decides: then it may take many.
+    After a few rounds, unless more waits than one write decides: then it may take many.
     """
     if len(record.unapplied) >= MOST_UNAPPLIED:
         return _FIRST_LOOK_S

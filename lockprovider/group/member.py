@@ -126,7 +126,7 @@ class Member:
             case LookAgain(seconds):
                 self._writer.stale = True
                 spread_s = seconds * (1 + self._world.random() / 4)
-                return max(spread_s, min(self._requests.first_look_s(), combine.first_look_s(known.record)))
+                return max(spread_s, min(self._requests.first_look_s(), combine.latest_first_look_s(known.record)))
             case _:
                 return self._all_hold()
 

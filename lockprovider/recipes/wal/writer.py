@@ -164,9 +164,7 @@ class LogWriter:
         """Another's client says itself what it took."""
         if not isinstance(operation, Append):
             return operation
-        one = operation
-        took = self._took.get(one.client, 0)
-        return Append(one.data, one.producer, one.seq, one.client, took, one.known, one.epoch, self._since)
+        return replace(operation, took=self._took.get(operation.client, 0), since=self._since)
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         said = f"it is not known whether this was appended to the log {self._objects.path!r}: {why}"

@@ -23,7 +23,7 @@ from lockprovider.group.combine import (
     Void,
     WriteRecord,
     choose,
-    first_look_s,
+    latest_first_look_s,
     may_write,
     next_step,
     verdict,
@@ -274,8 +274,8 @@ def test_what_to_do_next(record: LockRecord, mine: Standing, act: object) -> Non
 
 
 def test_where_one_write_decides_all_the_first_look_is_after_a_few_rounds_whatever_it_took_of_late() -> None:
-    assert first_look_s(ON_DUTY) == pytest.approx(0.8)
-    assert first_look_s(replace(ON_DUTY, duty_ms=60_000)) == first_look_s(full()) == 4.0
+    assert latest_first_look_s(ON_DUTY) == pytest.approx(0.8)
+    assert latest_first_look_s(replace(ON_DUTY, duty_ms=60_000)) == latest_first_look_s(full()) == 4.0
 
 
 def full() -> LockRecord:

@@ -126,6 +126,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def array_of(column: pa.ChunkedArray) -> pa.Array:
     """All of a column in one piece."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 

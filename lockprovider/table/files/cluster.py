@@ -65,7 +65,7 @@ def _rows(writer: GroupWriter, slices: Iterable[FileSlice], names: list[str], ru
     columns = pa.schema([full.field(name) for name in dict.fromkeys([*wanted, *columns_to_merge(full, rule)])])
     yield columns.empty_table().select([*wanted])
     for one in slices:
-        for part in merged_rows(writer.place, one, columns, rule):
+        for part in merged_rows(writer.place, one, columns, rule, in_place=True):
             if part.num_rows:
                 yield part.select([*wanted])
 

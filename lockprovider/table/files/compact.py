@@ -35,7 +35,7 @@ def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteSta
     keys: list[pa.Array] = []
 
     def parts() -> Iterator[pa.Table]:
-        for rows in merged_rows(writer.place, one, columns, rule):
+        for rows in merged_rows(writer.place, one, columns, rule, in_place=True):
             keys.append(array_of(rows.column(RECORD_KEY)))
             yield rows.select(stored)
 

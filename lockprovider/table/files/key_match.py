@@ -46,7 +46,7 @@ class TextMatch:
     column = RECORD_KEY
 
     def __init__(self, keys: pa.Array) -> None:
-        self._keys = keys
+        self._keys = keys.cast(pa.string())
 
     def met(self, rows: pa.Table) -> Met:
         """See `KeyMatch`."""
@@ -82,25 +82,31 @@ class NumberMatch:
         same = self._sorted[at] == asked
         return places[same], self._order[at[same]]
 
-    def _slots(self, values: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _slots(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         found: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
-        return found
+        return found.view(np.int64)  # which numpy looks up as it is
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
     """The match by a column; None if one of these schemas has it not, or not as whole numbers, or a key is no number.
 
-    The schemas are the table's, whose types the rows have, and that of the file.
+    The keys are texts, or numbers already. The schemas are the table's, whose types rows have, and that of the file.
     """
     if column is None or not all(is_whole(schema, column) for schema in schemas):
         return None
+    numbers = numbers_of(keys)
+    return None if numbers is None else NumberMatch(numbers.to_numpy(), column)
+
+
+def numbers_of(keys: pa.Array) -> pa.Array | None:
+    """The keys as numbers; None if one is not the text of a number, as that is written."""
+    if types.is_int64(keys.type):
+        return keys
     try:
         numbers = keys.cast(pa.int64())
     except pa.ArrowInvalid:
         return None
-    if not numbers.cast(pa.string()).equals(keys):  # as of 007
-        return None
-    return NumberMatch(numbers.to_numpy(), column)
+    return numbers if numbers.cast(pa.string()).equals(keys) else None  # not as of 007
 
 
 def is_whole(schema: pa.Schema, column: str) -> bool:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
-from lockprovider.table.files.base_file import array_of, conform, read_base_file
-from lockprovider.table.files.key_match import is_whole
+from lockprovider.table.files.base_file import array_of, conform, open_base_file, read_columns
+from lockprovider.table.files.key_match import is_whole, numbers_of
 from lockprovider.table.files.merge_log import (
     IS_DELETED,
     LogEventKind,
@@ -112,7 +113,8 @@ def _one_by_one(paths: Sequence[str], read: Callable[[str], bytes]) -> Iterator[
 
 
 def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: MergeRule, part: KeyPart) -> LogEvents:
-    found = _Gathered(columns, tuple(columns.field(name) for name in rule.ordering), part)
+    key = rule.key if part.parts == 1 and rule.key is not None and is_whole(columns, rule.key) else None
+    found = _Gathered(columns, key, tuple(columns.field(name) for name in rule.ordering), part)
     for block, path in blocks:
         found.add(block, path)
     return found.events()
@@ -120,9 +122,10 @@ def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: Me
 
 @dataclass(slots=True)
 class _Gathered:
-    """The events of blocks, as they come."""
+    """The events of blocks, as they come. `key` is the column of numbers that stands for the record keys, if any."""
 
     columns: pa.Schema
+    key: str | None
     ordering: tuple[pa.Field, ...]
     part: KeyPart
     keys: list[pa.Array] = field(default_factory=list)
@@ -135,17 +138,30 @@ class _Gathered:
         if block.kind is BlockKind.DELETE:
             self._add_deletes(block, path)
             return
-        given = self.part.of(_rows(block, path))
+        given = self.part.of(_rows(block, path, self._needed))
         rows = conform(given, self.columns, stored=True)
         kinds = np.full(rows.num_rows, LogEventKind.ROW, dtype=np.int8)
         if has_deletes(given.schema):
             ends = array_of(given.column(IS_DELETED)).fill_null(False).to_numpy(zero_copy_only=False)
             kinds[ends] = LogEventKind.DELETE
             rows = rows.filter(pa.array(~ends)) if ends.any() else rows
-        whole = conform(given, pa.schema([pa.field(RECORD_KEY, pa.string()), *self.ordering]), stored=True)
-        self._append(array_of(whole.column(0)), kinds, [array_of(one) for one in whole.columns[1:]])
+        name = self._key(given.schema)
+        key = pa.field(name, pa.string() if name == RECORD_KEY else pa.int64())
+        keys, *order = map(array_of, conform(given, pa.schema([key, *self.ordering]), stored=True).columns)
+        if keys.null_count:
+            raise Corrupt(f"log file {path!r} has rows without a value in key column {name!r}; take it from a backup")
+        self._append(keys, kinds, order)
         self.rows.append(rows)
         self.partial.append(frozenset(given.column_names) if block.is_partial else None)
+
+    def _key(self, stored: pa.Schema) -> str:
+        """The column of a block that has the keys."""
+        return self.key if self.key is not None and is_whole(stored, self.key) else RECORD_KEY
+
+    def _needed(self, stored: pa.Schema) -> list[str]:
+        """The columns of a block that are read."""
+        needed = {self._key(stored), IS_DELETED, *self.columns.names}
+        return [name for name in stored.names if name in needed]
 
     def _add_deletes(self, block: LogBlock, path: str) -> None:
         deletes = decode_deletes(block.content, path)
@@ -159,17 +175,19 @@ class _Gathered:
         self._append(pa.array([one.key for one in deletes], pa.string()), kinds, [one.take(numbers) for one in values])
 
     def _append(self, keys: pa.Array, kinds: NDArray[np.int8], order: list[pa.Array]) -> None:
-        self.keys.append(keys)
+        numbers = None if self.key is None else numbers_of(keys)
+        self.keys.append(keys if numbers is None else numbers)
         self.kinds.append(kinds)
         self.order.append(order)
 
     def events(self) -> LogEvents:
-        rows = pa.concat_tables([self.columns.empty_table(), *self.rows]).combine_chunks()
+        rows = pa.concat_tables(self.rows or [self.columns.empty_table()]).combine_chunks()
         order = tuple(
             pa.concat_arrays([pa.array([], one.type), *(part[number] for part in self.order)])
             for number, one in enumerate(self.ordering)
         )
-        keys = pa.concat_arrays([pa.array([], pa.string()), *self.keys])
+        kind = pa.int64() if self.keys and all(types.is_int64(one.type) for one in self.keys) else pa.string()
+        keys = pa.concat_arrays([pa.array([], kind), *(one.cast(kind) for one in self.keys)])
         kinds = np.concatenate([np.zeros(0, dtype=np.int8), *self.kinds])
         if not any(one is not None for one in self.partial):
             return LogEvents(keys, kinds, order, rows)
@@ -179,12 +197,13 @@ class _Gathered:
         return LogEvents(keys, kinds, order, rows, np.repeat(np.arange(len(sets)), counts), sets)
 
 
-def _rows(block: LogBlock, path: str) -> pa.Table:
+def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
     if block.kind is BlockKind.AVRO:
         return decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
     if block.kind is BlockKind.HFILE:
         raise UnsupportedTable(f"log file {path!r} has HFile blocks, which are no rows; compact it with its engine")
     try:
-        return read_base_file(block.content)
+        file = open_base_file(block.content)
+        return read_columns(file, needed(file.schema_arrow))
     except Corrupt as error:
         raise Corrupt(f"log file {path!r} has a Parquet block that cannot be read: {error}; restore it") from error

@@ -128,9 +128,8 @@ def fold(events: LogEvents, rule: MergeRule) -> LogSide:
 
 def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
     """The numbers of the events that win, one a key."""
-    encoded = events.keys.dictionary_encode()
-    codes, count = encoded.indices.to_numpy(), len(encoded.dictionary)
-    places = np.arange(len(codes))
+    places = np.arange(len(events.keys))
+    codes, count = _codes(events.keys)
     if count == len(codes):
         return places
     if not rule.ordering:
@@ -138,6 +137,16 @@ def _chosen(events: LogEvents, rule: MergeRule) -> NDArray[np.int64]:
     alive = _alive(codes, events.kinds, count)
     ranked = np.lexsort((places[alive], _ranks(events.order)[alive]))
     return _last(codes[alive][ranked], places[alive][ranked], count)
+
+
+def _codes(keys: pa.Array) -> tuple[NDArray[np.int64], int]:
+    """A number for each key, equal ones for equal keys, and how many different ones there are."""
+    if types.is_int64(keys.type):
+        ranked = np.sort(keys.to_numpy())  # quicker than what hashes them
+        if (ranked[1:] != ranked[:-1]).all():
+            return np.arange(len(keys)), len(keys)
+    encoded = keys.dictionary_encode()
+    return encoded.indices.to_numpy(), len(encoded.dictionary)
 
 
 def _last(codes: NDArray[np.int64], places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -209,8 +218,11 @@ def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np
     found = np.ones(len(mine[0]), dtype=np.bool_)
     for given in zip(reversed(mine), reversed(theirs), strict=True):
         one, other = map(comparable, given)
-        greater = _mask(pc.fill_null(pc.greater(one, other), pc.and_(pc.is_valid(one), pc.is_null(other))))
-        found = greater | (_equal(one, other) & found)
+        greater, equal = pc.greater(one, other), pc.equal(one, other)
+        if one.null_count or other.null_count:
+            greater = pc.fill_null(greater, pc.and_(pc.is_valid(one), pc.is_null(other)))
+            equal = pc.fill_null(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
+        found = _mask(greater) | (_mask(equal) & found)
     return found
 
 
@@ -222,14 +234,17 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 class LogMerge:
     """The merge of one slice's logs with its base file, by a match of their keys.
 
-    Give all batches of the base file, then take the rest.
+    Give all batches of the base file, then take the rest. `in_place`: rows of the logs stand where those were that they
+    replace; else all of them come with the rest, which costs less.
     """
 
-    def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch) -> None:
+    def __init__(self, side: LogSide, rule: MergeRule, match: KeyMatch, *, in_place: bool = False) -> None:
         self._side = side
         self._rule = rule
         self._match = match
+        self._in_place = in_place or bool(side.lacks)
         self._met = np.zeros(len(side.keys), dtype=np.bool_)
+        self._replaced = np.zeros(len(side.keys), dtype=np.int64)  # by each how many rows, that come with the rest
 
     def merged(self, batch: pa.Table) -> pa.Table:
         """What becomes of these rows of the base file.
@@ -244,6 +259,9 @@ class LogMerge:
         wins = self._wins(batch, old, new)
         old, new = old[wins], new[wins]
         is_row = self._side.kinds[new] == LogEventKind.ROW
+        if not self._in_place:
+            np.add.at(self._replaced, new[is_row], 1)
+            return _without(batch, old)
         places = np.arange(batch.num_rows)
         places[old[is_row]] = batch.num_rows + np.arange(int(np.count_nonzero(is_row)))
         kept = np.ones(batch.num_rows, dtype=np.bool_)
@@ -252,8 +270,11 @@ class LogMerge:
         return pa.concat_tables([batch, rows]).take(pa.array(places[kept]))
 
     def rest(self) -> pa.Table:
-        """The rows of keys that no batch had."""
-        return self._side.rows.filter(pa.array(~self._met & (self._side.kinds == LogEventKind.ROW)))
+        """The rows of keys that no batch had, and those that do not stand in place."""
+        times = self._replaced + (~self._met & (self._side.kinds == LogEventKind.ROW))
+        if (times == 1).all():
+            return self._side.rows
+        return self._side.rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
 
     def _wins(self, batch: pa.Table, old: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.bool_]:
         if not self._rule.ordering:
@@ -271,6 +292,12 @@ class LogMerge:
             mine = array_of(rows.column(name))
             rows = rows.set_column(at, rows.schema.field(at), _either(pa.array(lacks[new]), theirs, mine))
         return rows
+
+
+def _without(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
+    kept = np.ones(rows.num_rows, dtype=np.bool_)
+    kept[places] = False
+    return rows.filter(pa.array(kept))
 
 
 def _either(first: pa.Array, one: pa.Array, other: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lockprovider.table.files.base_file import conform, in_batches
+from lockprovider.table.files.base_file import ROW_GROUP_ROWS, conform, in_batches
 from lockprovider.table.files.key_match import KeyMatch, TextMatch, number_match
 from lockprovider.table.files.log_file import KeyPart, columns_to_merge, read_logs
 from lockprovider.table.files.merge_log import LogMerge, MergeRule
@@ -19,15 +19,20 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.schema import RECORD_KEY, with_meta
 from lockprovider.table.timeline.view import FileSlice
 
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = ROW_GROUP_ROWS
 _PART_BYTES = 128 << 20  # of log files, as they are stored, whose rows are in memory together
 
 
-def merged_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, rule: MergeRule) -> Iterator[pa.Table]:
+def merged_rows(
+    place: TablePlace, one: FileSlice, columns: pa.Schema, rule: MergeRule, *, in_place: bool = False
+) -> Iterator[pa.Table]:
     """The rows of a slice, in parts; `columns` have all that `columns_to_merge` names.
 
-    They come in the same order each time. Memory: the rows of the logs, and one batch of the base file: of 65,536 rows,
-    or with many in the logs of 262,144 or as many. Of logs with more than 128 MB a part of their rows, and one file.
+    They come in the same order each time; `in_place`: those of the logs where those of the base file were that they
+    replace, for files that are written, which then stay as sorted as they were. Else they come last, which costs less.
+
+    Memory: the rows of the logs, and one batch of the base file: of 131,072 rows, or with many in the logs of 262,144
+    or as many. Of logs with more than 128 MB a part of their rows, and one file.
 
     Raises:
         HistoryGone: a file was cleaned.
@@ -44,7 +49,7 @@ def merged_rows(place: TablePlace, one: FileSlice, columns: pa.Schema, rule: Mer
             continue
         opened = place.open(one.path, one.size)
         match, needed, at_once = _matched(side.keys, opened.schema_arrow, columns, rule if parts == 1 else MergeRule())
-        merge = LogMerge(side, rule, match)
+        merge = LogMerge(side, rule, match, in_place=in_place)
         for batch in _base_rows(opened, needed, at_once):
             yield merge.merged(part.of(batch))
         yield merge.rest()
@@ -61,7 +66,7 @@ def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeR
 
 def _at_once(keys: int) -> int:
     """How many rows of the base file: each batch makes a hash table of the logs' keys."""
-    return max(_BATCH_ROWS, keys, min(4 * keys, 4 * _BATCH_ROWS))
+    return max(_BATCH_ROWS, keys, min(4 * keys, 2 * _BATCH_ROWS))
 
 
 def log_bytes(one: FileSlice) -> int:

@@ -106,7 +106,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
         UnsupportedTable: a block is of a format that is not known here.
     """
     found: list[LogBlock] = []
-    at = 0
+    at, view = 0, memoryview(data)
     if data and not data.startswith(MAGIC[: len(data)]):
         raise Corrupt(f"log file {file_name!r} does not begin with {MAGIC!r}; restore the file")
     while at >= 0:
@@ -114,7 +114,7 @@ def decode_blocks(data: bytes, file_name: str) -> tuple[LogBlock, ...]:
         if end is None:
             at = data.find(MAGIC, at + 1)  # torn: the next one, if any
             continue
-        found.append(_decode(data[at + len(MAGIC) + _SIZE.size : end - _SIZE.size], file_name))
+        found.append(_decode(view[at + len(MAGIC) + _SIZE.size : end - _SIZE.size], file_name))
         at = end if data.startswith(MAGIC, end) else data.find(MAGIC, end)
     return tuple(found)
 
@@ -132,7 +132,7 @@ def _end_of(data: bytes, at: int) -> int | None:
     return end if again == size + len(MAGIC) else None
 
 
-def _decode(body: bytes, file_name: str) -> LogBlock:
+def _decode(body: memoryview, file_name: str) -> LogBlock:
     try:
         version, kind = _TWO.unpack_from(body, 0)
         if version != _VERSION or kind not in BlockKind.__members__.values():
@@ -147,17 +147,17 @@ def _decode(body: bytes, file_name: str) -> LogBlock:
             raise Corrupt(f"log file {file_name!r} has a block of a wrong length; restore the file")
     except (struct.error, UnicodeDecodeError) as error:
         raise Corrupt(f"log file {file_name!r} has a block that cannot be understood ({error}); restore it") from error
-    return LogBlock(BlockKind(kind), header, body[at : at + length])
+    return LogBlock(BlockKind(kind), header, bytes(body[at : at + length]))
 
 
-def _header(body: bytes, at: int) -> tuple[dict[int, str], int]:
+def _header(body: memoryview, at: int) -> tuple[dict[int, str], int]:
     (count,) = _COUNT.unpack_from(body, at)
     at += _COUNT.size
     found: dict[int, str] = {}
     for _ in range(count):
         key, length = _TWO.unpack_from(body, at)
         at += _TWO.size
-        found[key] = body[at : at + length].decode()
+        found[key] = str(body[at : at + length], "utf-8")
         at += length
     return found, at
 

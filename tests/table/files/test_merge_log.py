@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from table import merge_oracle as plain
 
 from lockprovider.table import UnsupportedTable
-from lockprovider.table.files import merge_log
-from lockprovider.table.files.key_match import TextMatch
+from lockprovider.table.errors import Corrupt
+from lockprovider.table.files import log_file, merge_log
+from lockprovider.table.files.base_file import read_columns
+from lockprovider.table.files.key_match import TextMatch, number_match
 from lockprovider.table.files.log_file import events_of
 from lockprovider.table.files.merge_log import LogEvents, LogMerge, MergeRule, fold
 from lockprovider.table.files.merge_partial import fold_fields
@@ -25,16 +29,19 @@ from lockprovider.table.format.log_content import encode_avro, encode_deletes
 from lockprovider.table.format.properties import COMMIT_TIME, EVENT_TIME, TableConfig
 
 COLUMNS = pa.schema([(schema.RECORD_KEY, pa.string()), ("ts", pa.int64()), ("ts2", pa.string()), ("v", pa.int64())])
+WITH_ID = pa.schema([*COLUMNS, ("id", pa.int32())])
 BY_EVENT, BY_COMMIT = MergeRule(("ts",)), MergeRule()
 BEGIN = "20261122013243900"
 
 keys = st.sampled_from("abc")
 times = st.none() | st.integers(0, 4)
-event = st.tuples(keys, st.sampled_from(["row", "row", "row", "delete", "gone"]), times)
+kinds = st.sampled_from(["row", "row", "row", "delete", "gone"])
+event = st.tuples(keys, kinds, times)
+numbers = st.sampled_from(["1", "-2", "30"])
 
 
-def blocks_of(events: list[tuple[str, str, Any]], partial: set[int] = frozenset()) -> bytes:  # type: ignore[assignment]
-    """A log file with a block an event; row number n has `v` n, and without `v` if it is among `partial`."""
+def blocks_of(events: list[tuple[str, str, Any]], partial: Collection[int] = (), columns: pa.Schema = COLUMNS) -> bytes:
+    """A log file with a block an event; row number n has `v` n, and without `v` and `id` if it is among `partial`."""
     found = []
     for number, (key, kind, value) in enumerate(events):
         header = {Header.SCHEMA: "", Header.INSTANT_TIME: BEGIN}
@@ -42,23 +49,25 @@ def blocks_of(events: list[tuple[str, str, Any]], partial: set[int] = frozenset(
             values = None if kind == "gone" else [value or 0]
             found.append(LogBlock(BlockKind.DELETE, header, encode_deletes([key], "", values, "LongWrapper")))
             continue
-        row = pa.Table.from_pylist([a_row(key, value, number)], schema=COLUMNS)
+        row = pa.Table.from_pylist([a_row(key, value, number)], schema=columns)
         if number in partial:
-            row, header = row.drop_columns(["v"]), {**header, Header.IS_PARTIAL: "true"}
+            row = row.select([name for name in row.column_names if name not in ("v", "id")])
+            header = {**header, Header.IS_PARTIAL: "true"}
         text = schema.to_avro(row.schema, "t")
         found.append(LogBlock(BlockKind.AVRO, {**header, Header.SCHEMA: text}, encode_avro(row, text)))
     return encode_blocks(found)
 
 
 def a_row(key: str, value: Any, number: int) -> dict[str, Any]:
-    return {schema.RECORD_KEY: key, "ts": value, "ts2": f"{number}", "v": number}
+    row = {schema.RECORD_KEY: key, "ts": value, "ts2": f"{number}", "v": number}
+    return row if key.isalpha() else {**row, "id": int(key)}
 
 
-def as_plain(events: list[tuple[str, str, Any]], partial: set[int] = frozenset()) -> list[plain.Event]:  # type: ignore[assignment]
+def as_plain(events: list[tuple[str, str, Any]], partial: Collection[int] = ()) -> list[plain.Event]:
     """The same for the oracle."""
     rows = [a_row(key, value, number) for number, (key, _, value) in enumerate(events)]
     for number in partial:
-        del rows[number]["v"]
+        rows[number] = {name: value for name, value in rows[number].items() if name not in ("v", "id")}
     typed = [(value or 0) if kind == "delete" else value for _, kind, value in events]
     return [
         (key, kind, value, row if kind == "row" else {})
@@ -66,19 +75,32 @@ def as_plain(events: list[tuple[str, str, Any]], partial: set[int] = frozenset()
     ]
 
 
-def merged(base: pa.Table, data: bytes, rule: MergeRule, batch: int = 2) -> dict[str, dict[str, Any]]:
-    events = events_of([("log", data)], COLUMNS, rule)
+def merged(base: pa.Table, data: bytes, rule: MergeRule) -> dict[str, dict[str, Any]]:
+    """The rows by key; in place or not they are the same, and in place in the order of the base file's."""
+    last, in_place = (rows_of(base, data, rule, in_place=in_place) for in_place in (False, True))
+    there = base.column(schema.RECORD_KEY).to_pylist()
+    found = {row[schema.RECORD_KEY]: row for row in in_place}
+    assert {row[schema.RECORD_KEY]: row for row in last} == found
+    assert len(last) == len(in_place) == len(found)
+    kept = [key for key in there if key in found]
+    assert list(found)[: len(kept)] == kept
+    return found
+
+
+def rows_of(base: pa.Table, data: bytes, rule: MergeRule, *, in_place: bool) -> list[dict[str, Any]]:
+    events = events_of([("log", data)], base.schema, rule)
     side = fold(events, rule) if events.partial is None else fold_fields(events, rule)
-    merge = LogMerge(side, rule, TextMatch(side.keys))
-    parts = [merge.merged(base[start : start + batch]) for start in range(0, base.num_rows, batch)]
-    rows = pa.concat_tables([*parts, merge.rest()]).to_pylist()
-    assert len({row[schema.RECORD_KEY] for row in rows}) == len(rows)
-    return {row[schema.RECORD_KEY]: row for row in rows}
+    match = number_match(side.keys, rule.key, base.schema) or TextMatch(side.keys)
+    merge = LogMerge(side, rule, match, in_place=in_place)
+    parts = [merge.merged(base[start : start + 2]) for start in range(0, base.num_rows, 2)]
+    return pa.concat_tables([*parts, merge.rest()]).to_pylist()
 
 
-def a_base(given_rows: dict[str, Any]) -> tuple[pa.Table, dict[str, tuple[Any, dict[str, Any]]]]:
+def a_base(
+    given_rows: dict[str, Any], columns: pa.Schema = COLUMNS
+) -> tuple[pa.Table, dict[str, tuple[Any, dict[str, Any]]]]:
     rows = {key: (value, a_row(key, value, -1)) for key, value in given_rows.items()}
-    return pa.Table.from_pylist([row for _, row in rows.values()], schema=COLUMNS), rows
+    return pa.Table.from_pylist([row for _, row in rows.values()], schema=columns), rows
 
 
 @settings(max_examples=400)
@@ -102,6 +124,57 @@ def test_it_is_the_plain_merge_with_partial_updates(
     expected = plain.merged(rows, as_plain(events, partial), by_event_time=by_event_time)
     whole = {key: {name: row.get(name) for name in COLUMNS.names} for key, row in expected.items()}
     assert merged(table, blocks_of(events, partial), BY_EVENT if by_event_time else BY_COMMIT) == whole
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(numbers, times),
+    st.lists(st.tuples(numbers, kinds, times) | st.tuples(st.just("007"), st.just("delete"), times), max_size=8),
+    st.sets(st.integers(0, 7)),
+    st.booleans(),
+)
+def test_it_is_the_plain_merge_by_a_column_of_numbers(
+    base: dict[str, Any], events: list[tuple[str, str, Any]], partial: set[int], by_event_time: bool
+) -> None:
+    partial = {number for number in partial if number < len(events) and events[number][1] == "row"}
+    table, rows = a_base(base, WITH_ID)
+    expected = plain.merged(rows, as_plain(events, partial), by_event_time=by_event_time)
+    whole = {key: {name: row.get(name) for name in WITH_ID.names} for key, row in expected.items()}
+    rule = MergeRule(("ts",) if by_event_time else (), "id")
+    assert merged(table, blocks_of(events, partial, WITH_ID), rule) == whole
+
+
+def test_rows_that_a_base_file_has_twice_are_each_replaced() -> None:
+    base = pa.Table.from_pylist([a_row("a", 9, -1), a_row("a", 1, -1), a_row("a", 3, -1)], schema=COLUMNS)
+    log = blocks_of([("a", "row", 5)])
+    found = [rows_of(base, log, BY_EVENT, in_place=in_place) for in_place in (False, True)]
+    assert [[row["ts"] for row in rows] for rows in found] == [[9, 5, 5], [9, 5, 5]]
+
+
+def test_of_parquet_blocks_only_the_columns_that_are_needed_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[list[str]] = []
+
+    def read(file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+        decoded.append(columns)
+        return read_columns(file, columns)
+
+    monkeypatch.setattr(log_file, "read_columns", read)
+    out = BytesIO()
+    pq.write_table(pa.Table.from_pylist([a_row("7", 1, 0)], schema=WITH_ID), out)
+    block = LogBlock(BlockKind.PARQUET, {Header.INSTANT_TIME: BEGIN}, out.getvalue())
+    for rule in (BY_COMMIT, MergeRule(("ts",), "id")):
+        events_of([("log", encode_blocks([block]))], pa.schema([WITH_ID.field("ts"), WITH_ID.field("id")]), rule)
+    assert decoded == [[schema.RECORD_KEY, "ts", "id"], ["ts", "id"]]
+
+
+def test_a_row_of_a_log_without_a_key_is_said() -> None:
+    for columns in (COLUMNS, WITH_ID):
+        row = pa.Table.from_pylist([{"ts": 1}], schema=columns)
+        text = schema.to_avro(columns, "t")
+        header = {Header.SCHEMA: text, Header.INSTANT_TIME: BEGIN}
+        data = encode_blocks([LogBlock(BlockKind.AVRO, header, encode_avro(row, text))])
+        with pytest.raises(Corrupt, match="'p/log' has rows without a value in key column"):
+            events_of([("p/log", data)], columns, MergeRule(("ts",), "id"))
 
 
 @settings(max_examples=100)

@@ -9,7 +9,7 @@ on some copy of the write may have been applied, or may still be on its way.
     send                applied, with a version    won
     send                applied, without one       look
     send                condition false            look  (a middlebox may have sent mine twice)
-    send                certainly not applied      send again, after a pause
+    send                certainly not applied      look, after a pause: another's may have been applied meanwhile
     send                nothing                    doubt; look
     send                gone (an upload)           doubt, spent; look: an earlier copy may have finished it
     look                my id                      won
@@ -152,7 +152,8 @@ def on_write_answer(progress: WriteProgress, answer: FinishAnswer) -> tuple[Writ
             return replace(progress, refused=True, dialect=dialect), ReadHead()
         case NotNow(why, retry_after_s):
             failures = progress.failures + 1
-            return replace(progress, failures=failures, why=why), Send(failures, retry_after_s)
+            after = replace(progress, doubt=progress.unsure, refused=False, failures=failures, why=why)
+            return after, ReadHead(failures, retry_after_s)
         case NoAnswer(why, retry_after_s):
             failures = progress.failures + 1
             after = replace(progress, doubt=True, refused=False, failures=failures, why=why)

@@ -49,13 +49,14 @@ class CommitRequest:
 
 
 class CommitRequests:
-    """All that wait, of one thread."""
+    """All that wait, of one thread. `post_s`: how long it takes of late to post one."""
 
     def __init__(self, store: Store, intents: Intents, world: World) -> None:
         self.intents = intents
         self._store = store
         self._world = world
         self._all: list[CommitRequest] = []
+        self.post_s = 0.0
         self._wait_s = 0.0  # how long it took of late until what was posted was there
 
     def __iter__(self) -> Iterator[CommitRequest]:
@@ -96,9 +97,11 @@ class CommitRequests:
         """
         for request in requests:
             if not request.is_there:
+                began_s = self._world.monotonic_s()
                 if request.posted_s is None:
-                    request.posted_s = self._world.monotonic_s()  # whatever the answer will be
+                    request.posted_s = began_s  # whatever the answer will be
                 request.is_there = self.intents.post(request.intent)
+                self.post_s = _smoothed(self.post_s, self._world.monotonic_s() - began_s)
         return all(request.is_there for request in requests)
 
     def first_look_s(self) -> float:
@@ -132,8 +135,11 @@ class CommitRequests:
 
     def _note_wait(self, request: CommitRequest) -> None:
         if request.posted_s is not None:
-            waited_s = self._world.monotonic_s() - request.posted_s
-            self._wait_s += (waited_s - self._wait_s) / SMOOTHING
+            self._wait_s = _smoothed(self._wait_s, self._world.monotonic_s() - request.posted_s)
+
+
+def _smoothed(mean: float, last: float) -> float:
+    return mean + (last - mean) / (SMOOTHING if mean else 1)
 
 
 def _refused_by(request: CommitRequest, log: Log | None, unapplied: Collection[str]) -> Exception | None:

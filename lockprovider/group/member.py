@@ -35,6 +35,7 @@ class _Duty:
     round_s: float
     began_s: float
     empty: int = 0
+    looks_s: float = 0.0  # how long it takes to find the intents
 
 
 class Member:
@@ -125,17 +126,22 @@ class Member:
                 return 0.0 if self._requests.post(undecided) else _RETRY_S
             case LookAgain(seconds):
                 self._writer.stale = True
-                spread_s = seconds * (1 + self._world.random() / 4)
-                return max(spread_s, min(self._requests.first_look_s(), combine.latest_first_look_s(known.record)))
+                return self._next_look_s(known.record, seconds)
             case _:
                 return self._all_hold()
+
+    def _next_look_s(self, record: LockRecord, seconds: float) -> float:
+        spread_s = seconds + self._world.random() * min(seconds / 4, self._requests.post_s or seconds)
+        if not self._record_tells:
+            return spread_s
+        return max(spread_s, min(self._requests.first_look_s(), combine.latest_first_look_s(record)))
 
     def _until_there_s(self, known: Known) -> float | None:
         """All is decided, and another applies it: until the next look whether mine is there, and all before it.
 
         None if nobody does, or the record soon tells that.
         """
-        record, now_s, put_s = known.record, self._world.monotonic_s(), self._writer.put_s
+        record, now_s, put_s = known.record, self._world.monotonic_s(), self._requests.post_s
         if self._record_tells:
             return None
         if record.owner == self._me.owner or now_s - known.seen_s >= record.duty_ms / 1000:
@@ -146,9 +152,10 @@ class Member:
         if at is None:
             return None
         at_once = any(request.decider.at_once for request in self._requests)
-        due_s = known.seen_s + (put_s / 2 if at_once else at * put_s)
-        if now_s < due_s:
-            return due_s - now_s
+        ago_s = max(now_s - known.seen_s, (self._world.now_ms() - record.freed_ms) / 1000)
+        due_s = put_s * (1 if at_once else at + 1) - ago_s
+        if due_s > 0:
+            return due_s
         before = unapplied[:at] if at_once else ()
         return 0.0 if self._applying.finds(unapplied[at], before) else max(_LEAST_ROUND_S, put_s / 2)
 
@@ -236,13 +243,15 @@ class Member:
         assert record.log is not None  # noqa: S101 - else nobody would be on duty
         if self._is_waited_for(record) or (unapplied and self._applying.failed is not None):
             return self._off_duty(known, unapplied)
-        if pause_s := self._paced_s(known):
+        if (pause_s := self._paced_s(known) - duty.looks_s) > 0:
             return pause_s
         batch: tuple[Pending, ...] = ()
         rest_ms = rest_due_ms(record, self._world.now_ms())
         if len(unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
             listed = self._store.in_background(partial(self._requests.intents.listed, record.log))
+            looks_s = self._world.monotonic_s()
             batch = self._chosen(known, listed.result)
+            duty.looks_s = self._world.monotonic_s() - looks_s
         news = len(unapplied) < len(record.unapplied)
         if rest_ms and not unapplied:
             return self._off_duty(known, unapplied, rest_ms=rest_ms)
@@ -253,6 +262,7 @@ class Member:
                 return self._off_duty(known, unapplied)
             duty.round_s += (max(_LEAST_ROUND_S, now_s - duty.began_s) - duty.round_s) / SMOOTHING
             duty.began_s = now_s
+            self._world.sleep(self._paced_s(known))
             if not writer.put(known, batch, duty_s=_announced_s(duty.round_s)):
                 self._duty = None
             return 0.0

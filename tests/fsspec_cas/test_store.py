@@ -131,7 +131,9 @@ def test_a_write_that_is_applied_at_once_is_one_request():
 
 
 def test_every_send_of_one_write_carries_the_same_condition_identity_and_bytes():
-    store, backend, _ = scripted(NotNow("429"), NoAnswer("500"), seen(V1), NoAnswer("500"), seen(V1), Applied(V2))
+    store, backend, _ = scripted(
+        NotNow("429"), seen(V1), NoAnswer("500"), seen(V1), NoAnswer("500"), seen(V1), Applied(V2)
+    )
     assert store.put_if_match("a", b"data", V1) == Won(V2)
     puts = [what[:5] for what in backend.asked if what[0] == "put"]
     assert puts == [("put", "root/a", b"data", V1, ME)] * 4
@@ -210,13 +212,20 @@ def test_a_store_that_throttles_to_the_end_is_unavailable_and_nothing_was_writte
     with pytest.raises(Unavailable, match="429"):
         store.put_if_absent("a", b"", timeout=10)
     assert clock.now_s - begun <= 10
-    assert set(backend.verbs) == {"put"}
+    assert set(backend.verbs) == {"put", "head"}
+
+
+def test_who_is_throttled_while_another_writes_has_lost_and_does_not_try_on():
+    for answers in ([seen(V2)], [seen(V1), NotNow("429"), seen(V2)]):
+        store, backend, _ = scripted(NotNow("429"), *answers)
+        assert store.put_if_match("a", b"", V1) == Lost("root/a", V1, V2)
+        assert backend.verbs == ["put", "head"] * (1 + len(answers) // 3)
 
 
 def test_who_asked_to_hear_of_throttling_hears_of_it_below_and_over_other_connections_too():
     for part in (lambda store: store, lambda store: store.below("folder"), lambda store: store.isolated_connections()):
         heard: list[str] = []
-        store, _, _ = scripted(NotNow("429", 0.1), Applied(V2))
+        store, _, _ = scripted(NotNow("429", 0.1), Missing(), Applied(V2))
         told = part(store.on_throttled(partial(heard.append, "429")))
         assert told.put_if_absent("a", b"", timeout=10) == Won(V2)
         assert heard == ["429"]
@@ -245,7 +254,9 @@ def test_each_request_gets_what_is_left_of_the_timeout():
 
 
 def test_pauses_grow_and_obey_retry_after():
-    store, _, clock = scripted(NotNow("429"), NotNow("429"), NotNow("429", 7.0), Applied(V1))
+    store, _, clock = scripted(
+        NotNow("429"), Missing(), NotNow("429"), Missing(), NotNow("429", 7.0), Missing(), Applied(V1)
+    )
     store.put_if_absent("a", b"")
     assert clock.sleeps == [0.05, 0.1, 7.0 * 1.125]
 
@@ -341,12 +352,12 @@ def test_no_try_is_begun_in_a_splinter_of_the_time_in_which_its_answer_could_not
 
 
 def test_a_conditional_delete_that_is_done_is_won_with_the_version_removed():
-    store, backend, _ = scripted(seen(V1), NotNow("409"), Applied(None))
+    store, backend, _ = scripted(seen(V1), NotNow("409"), seen(V1), Applied(None))
     outcome = store.delete_if_match("a", V1)
     assert outcome == Won(V1)
     assert not outcome.resent
     assert backend.asked[0][:2] == ("head", "root/a")
-    assert [what[:3] for what in backend.asked[1:]] == [("delete", "root/a", V1)] * 2
+    assert [what[:3] for what in backend.asked if what[0] == "delete"] == [("delete", "root/a", V1)] * 2
 
 
 def test_a_conditional_delete_of_what_is_not_at_that_version_is_lost_and_nothing_is_sent():

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lockprovider.table.state.current import TableView
 
 _REQUEST_S = 60.0  # for the inflight file
+_SPREAD_MS = 16  # a clock that is so much ahead does no harm
 _FRESH_S = 10.0  # after it was chosen a begin time may be taken
 
 
@@ -130,9 +131,13 @@ def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
         PropertiesChanged: the table is not the one that its writer knows any more; nothing was begun.
         CasError: the store failed; what is left is a dead writer's.
     """
-    while not isinstance(tried := _take(table, kind, known.next_time(table.world.now_ms())), Started):
+    while True:
+        # Those for whom one write has decided go on in the same moment.
+        now_ms = table.world.now_ms() + int(table.world.random() * _SPREAD_MS)
+        tried = _take(table, kind, known.next_time(now_ms))
+        if isinstance(tried, Started):
+            return tried
         known = tried
-    return tried
 
 
 def resume(table: TableContext, begin: str) -> Started:

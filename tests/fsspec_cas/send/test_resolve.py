@@ -72,10 +72,14 @@ class TestAfterASend:
         assert on_write_answer(WriteProgress(write), Denied()) == (refused(write), ReadHead())
         assert on_write_answer(in_doubt(write), Denied())[0].doubt
 
-    def test_certainly_not_applied_is_sent_again_after_the_stores_own_pause(self, write: Write) -> None:
+    def test_certainly_not_applied_is_looked_at_after_the_stores_own_pause(self, write: Write) -> None:
         after, step = on_write_answer(WriteProgress(write, failures=2), NotNow("409", 3.0))
-        assert step == Send(3, 3.0)
+        assert step == ReadHead(3, 3.0)
         assert (after.doubt, after.failures, after.why) == (False, 3, "409")
+
+    def test_and_a_refusal_before_that_is_settled_but_of_a_delete(self, write: Write) -> None:
+        after, _ = on_write_answer(refused(write), NotNow("429"))
+        assert (after.refused, after.doubt) == (False, write.removes)
 
     def test_silence_is_doubt_and_is_looked_at_without_a_pause(self, write: Write) -> None:
         after, step = on_write_answer(WriteProgress(write), NoAnswer("503", 2.0))

@@ -140,7 +140,7 @@ class Refuse:
     >>> backend = Store.from_url("memory://docs/store").backend
     >>> faulty = Faulty(backend, {"put": [Refuse()]})
     >>> isinstance(Store(faulty, "/docs", world=ManualClock()).put_if_absent("a", b"1"), Won), faulty.calls
-    (True, ['put', 'put'])
+    (True, ['put', 'head', 'put'])
     """
 
     retry_after_s: float | None = None

@@ -252,7 +252,7 @@ def insert(txn: AnyTransaction, rows: DataFrame) -> None:
         _change(txn, planner, jobs.keyed(planner, rows, None, whole=False), blindly=is_blind)
         return
     writer = for_tasks(txn, planner.schema)
-    jobs.run_and_add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)))
+    jobs.run_and_add(txn, rows.mapInArrow(tasks.inserter(writer), from_arrow_schema(tasks.STATS)), rows.schema)
 
 
 def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | None = None) -> None:
@@ -275,9 +275,8 @@ def overwrite(txn: AnyTransaction, rows: DataFrame, partitions: Iterable[str] | 
         within = tuple(jobs.partitions_of(held, planner, named) if partitions is None else partitions)
         txn.end_partitions(within)
         writer = for_tasks(txn, planner.schema)
-        jobs.run_and_add(
-            txn, held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
-        )
+        stats = held.mapInArrow(tasks.inserter(writer, frozenset(within)), from_arrow_schema(tasks.STATS))
+        jobs.run_and_add(txn, stats, held.schema)
     finally:
         if partitions is None:
             held.unpersist()

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import tasks
 from lockprovider.table.engines.spark.buckets import with_bucket_groups
 from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.spark.key_sketch import Sketch
+from lockprovider.table.engines.spark.session.batch_size import ended_by_rows
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format.metadata import WriteStat
@@ -54,9 +56,9 @@ def with_groups(keyed: DataFrame, numbered: tasks.Numbered, writer: GroupWriter)
 
 def _sketch(keyed: DataFrame) -> Sketch:
     """Of the keys of all changes; to the driver come four bytes a key."""
-    hashed = keyed.select(tasks.KEY).mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
-    with typed_errors():
-        return Sketch.of([row[0] for row in hashed.collect()])
+    keys = keyed.select(tasks.KEY)
+    hashed = keys.mapInArrow(tasks.hasher, from_arrow_schema(tasks.HASHES))
+    return Sketch.of([row[0] for row in collected(hashed, keys.schema)])
 
 
 def put(
@@ -66,16 +68,19 @@ def put(
     # Given a number, Spark does not merge these tasks into a few; it would, as it sees only how small the changes are.
     apart = changes.repartition(numbered.tasks, tasks.GROUP)
     grouped = apart.groupBy(tasks.PARTITION, tasks.GROUP)
-    run_and_add(
-        txn, grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
-    )
+    stats = grouped.applyInArrow(tasks.rewriter(writer, numbered, valued=valued), from_arrow_schema(tasks.STATS))
+    run_and_add(txn, stats, changes.schema)
 
 
-def run_and_add(txn: Transaction, stats: DataFrame) -> None:
-    """Run the job that writes, exactly once, and hand its statistics to the transaction."""
-    with typed_errors():
-        found = stats.collect()
-    txn.add(WriteStat(**row.asDict()) for row in found)
+def run_and_add(txn: Transaction, stats: DataFrame, handed: StructType) -> None:
+    """Run the job that writes, exactly once, and hand its statistics to the transaction; `handed`: see `collected`."""
+    txn.add(WriteStat(**row.asDict()) for row in collected(stats, handed))
+
+
+def collected(frame: DataFrame, handed: StructType) -> list[Row]:
+    """Run a job that hands rows of the schema `handed` to Python."""
+    with typed_errors(), ended_by_rows(frame.sparkSession, handed):
+        return frame.collect()
 
 
 def check_named(writer: GroupWriter, rows: DataFrame) -> tuple[str, ...]:
@@ -142,12 +147,12 @@ def keyed(
 
 def counts(keyed: DataFrame) -> dict[str, int]:
     """How many changes there are of each partition."""
-    with typed_errors():
-        return {row[tasks.PARTITION]: row["count"] for row in keyed.groupBy(tasks.PARTITION).count().collect()}
+    found = collected(keyed.groupBy(tasks.PARTITION).count(), keyed.schema)
+    return {row[tasks.PARTITION]: row["count"] for row in found}
 
 
 def partitions_of(rows: DataFrame, planner: GroupWriter, named: Sequence[str]) -> list[str]:
     """The partitions that the rows are for."""
-    tagged = rows.select(*named).mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
-    with typed_errors():
-        return sorted(row[tasks.PARTITION] for row in tagged.distinct().collect())
+    few = rows.select(*named)
+    tagged = few.mapInArrow(tasks.partitioner(planner), from_arrow_schema(tasks.PARTITIONS))
+    return sorted(row[tasks.PARTITION] for row in collected(tagged.distinct(), few.schema))

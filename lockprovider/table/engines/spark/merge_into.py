@@ -22,7 +22,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from lockprovider.table.engines.spark import jobs, tasks
-from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.engines.writer import for_tasks
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
@@ -130,8 +129,7 @@ def _counts(keyed: DataFrame) -> dict[str, int]:
     summed = per_key.groupBy(tasks.PARTITION).agg(
         F.sum("count").alias("count"), F.max("count").alias(_MOST), F.max_by(tasks.KEY, "count").alias(tasks.KEY)
     )
-    with typed_errors():
-        found = summed.collect()
+    found = jobs.collected(summed, keyed.schema)
     for row in found:
         if row[_MOST] > 1:
             raise InvalidRecords(f"the source has key {row[tasks.KEY]!r} {row[_MOST]} times; keep one row a key")
@@ -139,8 +137,7 @@ def _counts(keyed: DataFrame) -> dict[str, int]:
 
 
 def _touched(grouped: DataFrame, numbered: tasks.Numbered) -> list[tuple[str, FileSlice]]:
-    with typed_errors():
-        found = {row[tasks.GROUP] for row in grouped.select(tasks.GROUP).distinct().collect()}
+    found = {row[tasks.GROUP] for row in jobs.collected(grouped.select(tasks.GROUP).distinct(), grouped.schema)}
     return [(number, one) for number, one in numbered.old.items() if number in found]
 
 

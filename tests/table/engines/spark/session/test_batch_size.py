@@ -1,0 +1,99 @@
+"""While our jobs run a number of rows ends a batch, not its bytes; what the session says is as it was after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from table.tables import SPEC, content
+
+from lockprovider.table import InvalidRecords, Table
+from lockprovider.table.engines import spark as engine
+from lockprovider.table.engines.spark.session.batch_size import MOST_BYTES, MOST_ROWS, ROWS, ended_by_rows
+
+MANY = 2 * ROWS + 500
+
+
+def with_batch_lengths(spark: Any, columns: str = "id long, part string, value int") -> Any:
+    """Rows that say in `value` how many came in their batch."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            count = batch.num_rows
+            part = pa.array(["p"] * count)
+            columns = [batch.column(0), part, pa.array([count] * count, pa.int32())]
+            yield pa.record_batch(columns, ["id", "part", "value"])
+
+    return spark.range(0, MANY, 1, 1).mapInArrow(run, columns)
+
+
+def said(spark: Any) -> tuple[str | None, str | None]:
+    return spark.conf.get(MOST_BYTES, None), spark.conf.get(MOST_ROWS, None)
+
+
+def lengths(frame: Any) -> set[int]:
+    return {row["value"] for row in frame.select("value").distinct().collect()}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(str(tmp_path / "t"), SPEC)
+
+
+@pytest.mark.parametrize("write", [engine.append, engine.upsert, engine.insert_overwrite])
+def test_a_write_has_batches_of_so_many_rows_and_leaves_the_session_as_it_was(
+    spark: Any, table: Table, write: Any
+) -> None:
+    assert said(spark) == (None, None)
+    write(table, with_batch_lengths(spark))
+    assert {value for _, _, value in content(table)} == {ROWS, 500}
+    assert said(spark) == (None, None)
+    assert lengths(with_batch_lengths(spark)) == {MANY}
+
+
+def test_a_write_that_fails_leaves_the_session_as_it_was(spark: Any, table: Table) -> None:
+    with pytest.raises(InvalidRecords):
+        engine.append(table, spark.createDataFrame([(None, "a", 1)], "id long, part string, value int"))
+    assert said(spark) == (None, None)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [("200", {200, 100}), ("2000", {ROWS, 500}), ("0", {ROWS, 500})])
+def test_fewer_rows_that_the_session_asks_for_stay_and_more_do_not(
+    spark: Any, table: Table, rows: str, expected: set[int]
+) -> None:
+    spark.conf.set(MOST_ROWS, rows)
+    try:
+        engine.append(table, with_batch_lengths(spark))
+        assert said(spark) == (None, rows)
+    finally:
+        spark.conf.unset(MOST_ROWS)
+    assert {value for _, _, value in content(table)} == expected
+
+
+def test_bytes_that_the_session_says_stay(spark: Any, table: Table) -> None:
+    spark.conf.set(MOST_BYTES, "800")
+    try:
+        engine.append(table, with_batch_lengths(spark))
+        assert said(spark) == ("800", None)
+    finally:
+        spark.conf.unset(MOST_BYTES)
+    assert max(value for _, _, value in content(table)) < ROWS
+
+
+@pytest.mark.parametrize("columns", ["data binary", "many array<string>", "one struct<text string>"])
+def test_rows_that_may_be_large_end_by_their_bytes(spark: Any, columns: str) -> None:
+    with ended_by_rows(spark, spark.createDataFrame([], f"id long, {columns}").schema):
+        assert said(spark) == (None, None)
+
+
+def test_of_two_at_once_the_first_sets_it_and_takes_it_back(spark: Any) -> None:
+    schema = spark.range(1).schema
+    first, second = ended_by_rows(spark, schema), ended_by_rows(spark, schema)
+    with first:
+        with second:
+            assert said(spark)[1] == str(ROWS)
+        assert said(spark)[1] == str(ROWS)
+    assert said(spark) == (None, None)

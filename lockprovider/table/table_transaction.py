@@ -102,8 +102,11 @@ class TableTransaction(TransactionHandle):
         2
         """
         txn = self._inner
-        plan = plan_scan(txn.snapshot, self._schema, txn.config, columns=columns, where=filter, partitions=partitions)
-        return to_reader(txn.table.place, plan)
+        place, schema, config = txn.table.place, self._schema, txn.config
+        plan = plan_scan(
+            txn.snapshot, schema, config, columns=columns, where=filter, partitions=partitions, known=place.ranges
+        )
+        return to_reader(place, plan)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

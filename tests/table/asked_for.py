@@ -26,6 +26,7 @@ _NAMES = {
     r".*\.parquet": "data",
     r".*/table_lock\.json": "lock",
     r".*/staged/.*": "staged",
+    r".*/\.locks/footers/.*": "notes",
     r".*/\.temp/.*/": "markers",
 }
 

@@ -118,8 +118,11 @@ def read(
         return consistent.rows(source, columns, filter, partitions)
     txn = inside(source)
     schema = txn.table.schema(txn.timeline)
-    scan = plan_scan(txn.snapshot, schema, txn.config, columns=columns, where=filter, partitions=partitions)
-    return to_table(txn.table.place, scan)
+    place, only = txn.table.place, partitions
+    scan = plan_scan(
+        txn.snapshot, schema, txn.config, columns=columns, where=filter, partitions=only, known=place.ranges
+    )
+    return to_table(place, scan)
 
 
 def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Table | None = None) -> None:
@@ -359,7 +362,7 @@ def rewrite_partition(
         return
     fresh, slices = np.ones(len(keys), dtype=np.bool_), list(slices)
     asked = pa.concat_arrays([keys, changes.deletes])
-    others = writer.place.key_notes.without(writer.place.store, [old.path for old in slices], asked)
+    others = writer.place.footer_notes.without(writer.place.store, [old.path for old in slices], asked)
 
     def rewrite(old: FileSlice) -> WriteStat | None:
         opened = writer.place.open(old.path)

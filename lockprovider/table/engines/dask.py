@@ -169,7 +169,8 @@ def read(
     seen = consistent.snapshot(table, as_of) if txn is None else txn.snapshot
     seen = seen.read_optimized if read_optimized else seen
     schema = table.schema(seen.timeline)
-    scan = plan_scan(seen, schema, table.config(), columns=columns, where=filter, partitions=partitions)
+    config, known = table.config(), table.place.ranges
+    scan = plan_scan(seen, schema, config, columns=columns, where=filter, partitions=partitions, known=known)
     empty = to_frame(scan.schema.empty_table())
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)

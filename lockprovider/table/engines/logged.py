@@ -34,7 +34,7 @@ _NOBODY = -1
 def home_of(writer: GroupWriter, slices: Sequence[FileSlice], keys: pa.Array, limit: int) -> pa.Array:
     """Of each of some different keys the number of the slice that it is in; -1 if it is in none."""
     homes = np.full(len(keys), _NOBODY)
-    writer.place.key_notes.look_up(writer.place.store, [one.path for one in slices if one.path])
+    writer.place.footer_notes.look_up(writer.place.store, [one.path for one in slices if one.path])
     several = np.zeros(len(keys), dtype=np.bool_)
     by_number = number_match(keys, writer.config.key_column, writer.schema)
     jobs = [partial(_has, writer, one, keys, by_number) for one in slices]

@@ -20,7 +20,7 @@ from pyarrow import types
 from fsspec_cas import Lost, Machine, Won
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
-from lockprovider.table.files.key_notes import KeyNote
+from lockprovider.table.files.footers.notes import FooterNote
 from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged, untouched
 from lockprovider.table.files.merge_log import IS_DELETED, MergeRule, has_deletes
 from lockprovider.table.files.place import TablePlace
@@ -281,10 +281,11 @@ class GroupWriter:
         self._mark(stat.partition, stat.file_name, marker)
         if self.here is not None:
             self.here.wait_in_flight()
-        is_mine = self._create(stat.path, file.data)
-        if is_mine and self.place.key_notes.are_used:
-            self.place.key_notes.add(stat.path, KeyNote.of(pq.read_metadata(pa.BufferReader(file.data))))
-        return replace(stat, file_size=len(file.data) if is_mine else self._size_of_earlier(stat.path, file.keys))
+        if not self._create(stat.path, file.data):
+            return replace(stat, file_size=self._size_of_earlier(stat.path, file.keys))
+        note = FooterNote.written(file.data)
+        self.place.footer_notes.add(stat.path, note)
+        return replace(stat, file_size=len(file.data), note=note.text if self.here is None else "")
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
         if self.here is not None and join(partition, name) in self.here.announced:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lockprovider.table.files import base_file
+from lockprovider.table.files.footers.notes import FooterNote
 from lockprovider.table.files.key_match import NumberMatch, TextMatch, is_whole
-from lockprovider.table.files.key_notes import KeyNote
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.schema import RECORD_KEY
 
@@ -84,8 +84,8 @@ class KeyFile:
         return found
 
     @property
-    def _note(self) -> KeyNote:
-        return self.place.key_notes.get(self.path) or KeyNote.of(self._file.metadata)
+    def _note(self) -> FooterNote:
+        return self.place.footer_notes.get(self.path) or FooterNote.of(self._file.metadata)
 
     @cached_property
     def _file(self) -> pq.ParquetFile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ from fsspec_cas import Store
 from fsspec_cas.backends import split_url
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.files import base_file
-from lockprovider.table.files.key_notes import KeyNote, KeyNotes
+from lockprovider.table.files.footers.notes import FooterNotes
+from lockprovider.table.files.footers.ranges import Ranges
 
 WHOLE_BYTES = 8 << 20  # up to here one request for all of it is cheaper than several for its parts
 _LOCAL = "local"
@@ -41,16 +42,16 @@ class TablePlace:
         return Store.from_url(self.url, self.storage_options)
 
     @cached_property
-    def key_notes(self) -> KeyNotes:
-        """What this process knows of the keys of the table's files."""
-        return KeyNotes()
+    def footer_notes(self) -> FooterNotes:
+        """What this process knows of the keys and columns of the table's files."""
+        return FooterNotes()
 
     @classmethod
     def of(cls, store: Store, url: str, storage_options: dict[str, Any] | None) -> TablePlace:
         """The place of a table whose store is open in this process already."""
         place = cls(url, storage_options)
         place.__dict__["store"] = store
-        place.__dict__["key_notes"] = KeyNotes(beside_the_lock=True)
+        place.__dict__["footer_notes"] = FooterNotes(beside_the_lock=True)
         return place
 
     def __getstate__(self) -> tuple[str, dict[str, Any] | None]:
@@ -59,6 +60,10 @@ class TablePlace:
     def __setstate__(self, state: tuple[str, dict[str, Any] | None]) -> None:
         object.__setattr__(self, "url", state[0])
         object.__setattr__(self, "storage_options", state[1])
+
+    def ranges(self, paths: Sequence[str]) -> Mapping[str, Ranges]:
+        """What the columns of these files are between, of those that this process, or who writes, knows."""
+        return self.footer_notes.ranges(self.store, paths)
 
     def source(self, path: str, size: int | None = None) -> Source:
         """A file of the table for pyarrow: a local path, all of a small file's bytes, or the ranges of a large one.
@@ -102,6 +107,5 @@ class TablePlace:
             found = way(*self.source(path, size))
         except FileNotFoundError as error:
             raise HistoryGone.with_file(path) from error
-        if self.key_notes.are_used:
-            self.key_notes.add(path, KeyNote.of(found.metadata))
+        self.footer_notes.opened(path, found.metadata)
         return found

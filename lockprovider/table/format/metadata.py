@@ -44,7 +44,8 @@ class WriteStat:
     """One data file a commit wrote.
 
     `path` is relative to the table. `num_writes` counts all rows of the file, rewritten ones included.
-    `prev_commit` and `prev_base_file` are None for a new file group. Sizes are bytes.
+    `prev_commit` and `prev_base_file` are None for a new file group. Sizes are bytes. `note` is what the footer says,
+    for the process that commits (see `files.footers.notes`), and is not in the commit; empty where that knows it.
     """
 
     file_id: str
@@ -57,6 +58,7 @@ class WriteStat:
     num_updates: int = 0
     num_deletes: int = 0
     file_size: int = 0
+    note: str = field(default="", compare=False, repr=False)
 
     @property
     def group(self) -> FileGroup:

@@ -134,7 +134,8 @@ def plan(
     seen = snapshot(table, as_of)
     schema = table.schema(seen.timeline)
     seen = seen.read_optimized if read_optimized else seen
-    return scan.plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=partitions)
+    config, known = table.config(), table.place.ranges
+    return scan.plan_scan(seen, schema, config, columns=columns, where=where, partitions=partitions, known=known)
 
 
 def rows(

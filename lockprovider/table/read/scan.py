@@ -18,7 +18,7 @@ Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for prun
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -35,6 +35,8 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.given import several
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
 from lockprovider.table.files.base_file import check_calendar, conform
+from lockprovider.table.files.footers import ranges
+from lockprovider.table.files.footers.notes import FEW
 from lockprovider.table.files.log_file import columns_to_merge
 from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.files.place import TablePlace
@@ -45,6 +47,7 @@ from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
+RangesOf = Callable[[Sequence[str]], Mapping[str, ranges.Ranges]]  # ranges of those of some files that are known
 Where = Any  # SQL text (see `sql_where`), a pyarrow expression, or its list of tuples; None for all rows
 
 SCAN_BATCH_ROWS = 1 << 16
@@ -78,6 +81,7 @@ def plan_scan(
     columns: Sequence[str] | None = None,
     where: Where = None,
     partitions: Iterable[str] | None = None,
+    known: RangesOf | None = None,
 ) -> Scan:
     """Which files hold rows that are asked for.
 
@@ -88,6 +92,7 @@ def plan_scan(
         columns: all without Hudi's own, or these (which may be Hudi's).
         where: which rows; any column of the table may be named, whether read or not.
         partitions: paths of partitions; all if None.
+        known: what tells the ranges of files, asked once at most (`TablePlace.ranges`); None if nothing does.
 
     Raises:
         InvalidInput: a column is named that is not there, or the filter does not fit the columns' types.
@@ -106,7 +111,9 @@ def plan_scan(
     mentioned = [full.field(name) for name in _mentioned(expression, full)]
     read = pa.schema([*wanted, *(column for column in mentioned if column.name not in wanted.names)])
     exact = not any(_has_floats(column.type) for column in mentioned)
-    slices = _pruned(slices, full, config, expression)
+    slices = _pruned(slices, full, expression, (_guarantee(one.partition, full, config) for one in slices))
+    if known is not None and exact:
+        slices = _within_ranges(slices, full, expression, mentioned, known)
     return Scan(slices, wanted, read, expression, by_statistics=exact, merged=_merged(slices, full, read, config))
 
 
@@ -210,15 +217,32 @@ def _has_floats(kind: pa.DataType) -> bool:
     return bool(types.is_floating(kind)) or any(map(_has_floats, inner))
 
 
-def _pruned(
-    slices: tuple[FileSlice, ...], full: pa.Schema, config: TableConfig, expression: Any
+def _within_ranges(
+    slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, mentioned: Sequence[pa.Field], known: RangesOf
 ) -> tuple[FileSlice, ...]:
-    """Without the files whose partition says that no row of theirs is asked for. Nothing is opened."""
+    """Without the files whose columns have no value that is asked for, by what is known of them, if they are many.
+
+    A slice with logs stays: its rows are others than its file's.
+    """
+    columns = [column for column in mentioned if ranges.may_have_range(column.type)]
+    bare = [one.path for one in slices if not one.logs]
+    if not columns or len(bare) <= FEW:
+        return slices
+    if not (found := known(bare)):
+        return slices
+    nothing: ranges.Ranges = {}
+    told = (nothing if one.logs else found.get(one.path, nothing) for one in slices)
+    return _pruned(slices, full, expression, (ranges.guarantee(one, columns) for one in told))
+
+
+def _pruned(
+    slices: tuple[FileSlice, ...], full: pa.Schema, expression: Any, guarantees: Iterable[Any]
+) -> tuple[FileSlice, ...]:
+    """Without the slices of which a guarantee says that no row is asked for. Nothing is opened."""
     pds, local = _dataset(), arrow_fs.LocalFileSystem()
     parquet = pds.ParquetFileFormat()
     fragments = [
-        parquet.make_fragment(str(number), local, partition_expression=_guarantee(one.partition, full, config))
-        for number, one in enumerate(slices)
+        parquet.make_fragment(str(number), local, partition_expression=sure) for number, sure in enumerate(guarantees)
     ]
     dataset = pds.FileSystemDataset(fragments, full, parquet, local)
     return tuple(slices[int(fragment.path)] for fragment in dataset.get_fragments(filter=expression))
@@ -286,6 +310,8 @@ def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> It
         fragment = _fragment(place, one)
         there = fragment.physical_schema
         check_calendar(fragment.metadata, repr(one.path))
+        if scan.where is not None:
+            place.footer_notes.opened(one.path, fragment.metadata)
         stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
         if scan.by_statistics and all(map(_are_alike, stored, scan.read)):
             fragment = fragment.subset(filter=scan.where, schema=stored)

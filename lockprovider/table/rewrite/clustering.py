@@ -44,7 +44,7 @@ from lockprovider.table.format.plan.clustering import (
     encode_clustering_plan,
 )
 from lockprovider.table.rewrite import executor
-from lockprovider.table.services import plans
+from lockprovider.table.services import checkpoint, plans
 from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.clustering_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.conflict import ConcurrentOperation
@@ -152,6 +152,7 @@ def run_clustering(table: TableContext, begin: str, run: executor.Runner = execu
             _give_way(table, lease, begin, table.snapshot_of(now), planned)
             said = executor.committed(table, now, CLUSTER, stats, sorted(planned.file_groups))
             completion = plans.complete_write(table, lease, begin, Action.CLUSTERING, said)
+    checkpoint.note_files(table, begin, stats)
     plans.remove_files(table, begin, ())
     table.tell("clustered", begin, file_groups=len(planned.slices), files=len(stats))
     return _result(begin, completion, planned, [stat.group for stat in stats])

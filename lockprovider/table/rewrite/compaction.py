@@ -34,7 +34,7 @@ from lockprovider.table.format.plan.compaction import (
     encode_compaction_plan,
 )
 from lockprovider.table.rewrite import executor
-from lockprovider.table.services import plans
+from lockprovider.table.services import checkpoint, plans
 from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.compaction_plan import compaction_plan
 from lockprovider.table.timeline.timeline import Timeline
@@ -114,6 +114,7 @@ def run_compaction(table: TableContext, begin: str, run: executor.Runner = execu
             executor.refuse_unless_mine(begin, Action.COMPACTION, mine.heartbeat, now)
             said = executor.committed(table, now, COMPACT, stats)
             completion = plans.complete_write(table, lease, begin, Action.COMPACTION, said)
+    checkpoint.note_files(table, begin, stats)
     plans.remove_files(table, begin, ())
     table.tell("compacted", begin, file_groups=len(mine.planned))
     return _result(begin, completion, mine.planned)

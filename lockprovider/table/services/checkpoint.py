@@ -1,21 +1,62 @@
-"""Writing the checkpoint beside the lock; see `state.checkpoint`."""
+"""Writing what is beside the lock: the checkpoint (`state.checkpoint`), what footers say (`files.footers.notes`)."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError
 from lockprovider import LockRecord
 from lockprovider.table.errors import TableError
+from lockprovider.table.files.footers.notes import FEW, FooterNote
+from lockprovider.table.format.data_files import data_file_at
+from lockprovider.table.format.instant import format_ms
+from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.cache import KnownView
 from lockprovider.table.state.stale import has_gone_stale
 from lockprovider.table.timeline.checkpoint import Checkpoint
+from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
+
+_DAY_MS = 86_400_000  # so long ago began what is no longer pending
+
+
+def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) -> None:
+    """Remember what the footers of an instant's files say; of many it is put beside the lock, in the background."""
+    notes = table.place.footer_notes
+    for stat in stats:
+        if stat.note:
+            notes.add(stat.path, FooterNote.parse(json.loads(stat.note)))
+    if len(stats) > FEW:
+        paths = [stat.path for stat in stats if not stat.is_log]
+        table.store.in_background(lambda: _put_quietly(table, begin, paths))
+
+
+def _put_quietly(table: TableContext, begin: str, paths: Iterable[str]) -> None:
+    with contextlib.suppress(CasError, TableError):
+        if table.place.footer_notes.put(table.store, begin, paths):
+            _merge(table, table.snapshot_of(table.timeline()).slices)
+
+
+def _merge(table: TableContext, slices: Iterable[FileSlice]) -> None:
+    table.place.footer_notes.merge(table.store, partial(_may_be_read, {one.path for one in slices}, _a_day_ago(table)))
+
+
+def _a_day_ago(table: TableContext) -> str:
+    return format_ms(table.world.now_ms() - _DAY_MS)
+
+
+def _may_be_read(there: Collection[str], since: str, path: str) -> bool:
+    """Whether a file is in the table, or may be soon: it may be of a write that is pending."""
+    at = data_file_at(path)
+    return path in there or (at is not None and at[1].begin > since)
 
 
 def write_if_due(table: TableContext, place: int) -> None:
@@ -37,8 +78,9 @@ def _write(table: TableContext, number: int) -> None:
     table.store.put_if_absent(checkpoint.checkpoint_path(seen.log, number), made.encode(), create_once=True)
     if number > checkpoint.KEPT:
         table.store.delete(checkpoint.checkpoint_path(seen.log, number - checkpoint.KEPT))
-    paths = [one.path for one in (seen.slices or {}).values() if one.path]
-    table.place.key_notes.write(table.store, seen.timeline.latest_time, paths)
+    slices = (seen.slices or {}).values()
+    if table.place.footer_notes.put(table.store, seen.timeline.latest_time, [one.path for one in slices]):
+        _merge(table, slices)
 
 
 def _seen(table: TableContext, record: LockRecord | None) -> KnownView | None:

@@ -25,7 +25,7 @@ from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import markers_dir, parse_marker
 from lockprovider.table.format.metadata import REPLACING, CommitMetadata, WriteStat
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.services import anchors
+from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
 from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.writable import writable_config
@@ -299,6 +299,7 @@ class Transaction:
         mine.wait_in_flight()
         self._remove_strays(mine.begin, stats)
         self.table.tell("written", mine.begin, files=len(stats))
+        checkpoint.note_files(self.table, mine.begin, stats)
         proposal = self._proposal(mine.begin, stats)
         completion, waited_s = Committing(self.table, mine, proposal, self.markers).run()
         self.table.run_inline_services()

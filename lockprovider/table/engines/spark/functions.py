@@ -186,8 +186,9 @@ def read(
     if isinstance(filter, str):
         seen = jobs.mentioned(filter, hudi_schema.with_meta(schema))
         sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
-    scan = plan_scan(snapshot, schema, table.config(), columns=needed, where=where, partitions=partitions)
-    rows = jobs.run_over(spark, scan.slices, tasks.scanner(table.place, scan), scan.schema)
+    place, config = table.place, table.config()
+    scan = plan_scan(snapshot, schema, config, columns=needed, where=where, partitions=partitions, known=place.ranges)
+    rows = jobs.run_over(spark, scan.slices, tasks.scanner(place, scan), scan.schema)
     return rows if sql is None else rows.where(sql).select(*names)
 
 
@@ -313,8 +314,13 @@ def delete_where(
     schema = txn.table.schema(txn.timeline)
     seen = jobs.mentioned(where, schema)
     slices = plan_scan(
-        txn.snapshot, schema, txn.config, where=jobs.pushable(where, schema), partitions=partitions
-    ).slices  # without those of partitions that cannot have such rows
+        txn.snapshot,
+        schema,
+        txn.config,
+        where=jobs.pushable(where, schema),
+        partitions=partitions,
+        known=txn.table.place.ranges,
+    ).slices  # without those that cannot have such rows
     numbered = tasks.Numbered.of(slices, {}, txn.config.bucket_index)
     locate = tasks.locator(GroupWriter(txn.table.place, "", txn.config, schema), seen)
     located = jobs.run_over(spark, list(numbered.old.items()), locate, tasks.grouped_schema(seen))

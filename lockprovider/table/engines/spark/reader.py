@@ -82,7 +82,8 @@ def snapshot_scan(
     schema = table.schema(seen.timeline)
     asked = _where(options, schema)
     where = among if asked is None else asked if among is None else asked & among
-    return plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=options.partitions)
+    only, known = options.partitions, table.place.ranges
+    return plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=only, known=known)
 
 
 def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], begin: str, end: str) -> list[Piece]:

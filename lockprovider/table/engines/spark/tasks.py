@@ -55,6 +55,7 @@ STATS = pa.schema(
         ("num_updates", pa.int64()),
         ("num_deletes", pa.int64()),
         ("file_size", pa.int64()),
+        ("note", pa.string()),
     ]
 )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,9 @@ from table.tables import SETTINGS
 from fsspec_cas import Store
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.files import key_notes
 from lockprovider.table.files.base_file import open_base_file
-from lockprovider.table.files.key_notes import KeyNote, KeyNotes
+from lockprovider.table.files.footers import notes as footer_notes
+from lockprovider.table.files.footers.notes import FooterNote, FooterNotes
 from lockprovider.table.files.write_base_file import all_fresh, write_base_file
 from lockprovider.table.format import bloom
 from lockprovider.table.format.data_files import BaseFile
@@ -42,30 +45,30 @@ def rows(*pairs: tuple[str, int]) -> pa.Table:
     return pa.table({"id": [key for key, _ in pairs], "value": [value for _, value in pairs]}, schema=SCHEMA)
 
 
-def note_of(keys: list[str]) -> KeyNote:
+def note_of(keys: list[str]) -> FooterNote:
     table = rows(*((key, 0) for key in keys))
     data = write_base_file(
         all_fresh(table, BASE), SCHEMA, keys=pa.array(keys), partition="", base_file=BASE, table_name="t"
     )
-    return KeyNote.of(open_base_file(data).metadata)
+    return FooterNote.of(open_base_file(data).metadata)
 
 
-def without_last(keys: list[str]) -> KeyNote:
+def without_last(keys: list[str]) -> FooterNote:
     """A wrong twin: the filter of a file before its last row was appended."""
-    return KeyNote(None, bloom.encode_filter(pa.array(sorted(keys)[:-1], pa.string()), room=len(keys)))
+    return FooterNote(None, bloom.encode_filter(pa.array(sorted(keys)[:-1], pa.string()), room=len(keys)))
 
 
-def cut(keys: list[str]) -> KeyNote:
+def cut(keys: list[str]) -> FooterNote:
     """A wrong twin: a range whose greatest key was cut short."""
-    return KeyNote((min(keys), max(keys)[:1]), None)
+    return FooterNote((min(keys), max(keys)[:1]), None)
 
 
-def lost(files: dict[str, list[str]], wanted: list[str], make: Callable[[list[str]], KeyNote]) -> set[str]:
+def lost(files: dict[str, list[str]], wanted: list[str], make: Callable[[list[str]], FooterNote]) -> set[str]:
     """The files that are left out and have a wanted key, by notes as they are and as they come back from the store."""
     made = {path: make(keys) for path, keys in files.items()}
     found: set[str] = set()
-    for notes in (made, key_notes.decode_notes(key_notes.encode_notes(made))):
-        known = KeyNotes()
+    for notes in (made, footer_notes.decode_notes(footer_notes.encode_notes(made))):
+        known = FooterNotes()
         for path, note in notes.items():
             known.add(path, note)
         found |= known.without(EMPTY, [*files, "unknown"], pa.array(wanted, pa.string()))
@@ -84,46 +87,62 @@ def test_no_file_that_has_one_of_the_keys_is_left_out(groups: list[set[str]], wa
 
 
 @pytest.mark.parametrize("twin", [without_last, cut])
-def test_wrong_notes_lose_a_key(twin: Callable[[list[str]], KeyNote]) -> None:
+def test_wrong_notes_lose_a_key(twin: Callable[[list[str]], FooterNote]) -> None:
     assert lost({"f": ["a", "ab", "b", "ba"]}, ["ba"], twin) == {"f"}
 
 
 def test_notes_leave_out_what_they_can_and_large_filters_are_kept_in_the_process_alone() -> None:
     small, large = note_of(["a", "b"]), note_of([f"k{number}" for number in range(600)])
-    assert key_notes.decode_notes(key_notes.encode_notes({"s": small, "l": large})) == {
+    assert footer_notes.decode_notes(footer_notes.encode_notes({"s": small, "l": large})) == {
         "s": small,
-        "l": KeyNote(large.ends, None),
+        "l": replace(large, filter=None),
     }
-    known = KeyNotes()
+    known = FooterNotes()
+    known.look_up(EMPTY, [])  # else no long filters are kept
     known.add("s", small)
     known.add("l", large)
     assert known.without(EMPTY, ["s", "l"], pa.array(["k5"])) == {"s"}
-    others = KeyNotes()
-    others.add("l", KeyNote(large.ends, None))
+    others = FooterNotes()
+    others.add("l", replace(large, filter=None))
     assert others.without(EMPTY, ["l"], pa.array(["k5a"])) == set()
     others.add("l", large)  # once it was opened
     assert others.without(EMPTY, ["l"], pa.array(["k5a"])) == {"l"}
-    others.add("l", KeyNote(large.ends, None))
+    others.add("l", replace(large, filter=None))
     assert others.get("l") == large
     assert known.without(EMPTY, ["s", "l"], pa.array(["aa"])) == {"s", "l"}
     assert known.without(EMPTY, ["s", "l"], pa.array([], pa.string())) == {"s", "l"}
 
 
 def test_the_first_are_forgotten_when_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_notes, "_MEMORY_BYTES", 1000)
-    known, note = KeyNotes(), note_of(["a"])
+    monkeypatch.setattr(footer_notes, "_MEMORY_BYTES", 5000)
+    known, note = FooterNotes(), note_of(["a"])
     for number in range(50):
         known.add(f"f{number}", note)
     assert known.get("f0") is None
     assert known.get("f49") == note
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"x\x9c\x03\x00\x00\x00\x00\x01"])
-def test_what_cannot_be_read_is_none(data: bytes) -> None:
-    assert key_notes.decode_notes(data) == {}
-    known = KeyNotes()
-    known.add("f", KeyNote(("a", "c"), data.decode("latin-1")))
+@pytest.mark.parametrize("text", ["", "x", "\x00"])
+def test_a_filter_that_cannot_be_read_is_none(text: str) -> None:
+    known = FooterNotes()
+    known.add("f", FooterNote(("a", "c"), text))
     assert known.without(EMPTY, ["f"], pa.array(["b"])) == set()
+
+
+WRONG: list[Any] = [
+    {"version": 2, "files": []},
+    {"files": []},
+    [1],
+    {"version": 1, "files": [["f0"]]},
+    {"version": 1, "files": [["f0", None, None, [1]]]},
+    {"version": 1, "files": [["f0", None, None, {"a": ["int64", 1, "2", False]}]]},
+    {"version": 1, "files": [["f0", None, None, {"a": ["int64", 1, 2]}]]},
+    {"version": 1, "files": [[["f0"], None, None, {}]]},
+]
+
+
+def damaged(what: Any) -> bytes:
+    return zlib.compress(json.dumps(what).encode())
 
 
 def moved(asked: Asked) -> tuple[int, int]:
@@ -133,7 +152,7 @@ def moved(asked: Asked) -> tuple[int, int]:
 
 
 def notes_of(store: Store) -> list[Any]:
-    return store.list(key_notes.NOTES)
+    return store.list(footer_notes.NOTES)
 
 
 def test_an_upsert_of_one_key_opens_one_of_a_thousand_files_and_a_process_that_knows_nothing_asks_thirty_times_at_most(
@@ -145,7 +164,7 @@ def test_an_upsert_of_one_key_opens_one_of_a_thousand_files_and_a_process_that_k
     table.append(rows(*((key, 0) for key in IDS)))
     assert len(table.snapshot().slices) == GROUPS
     warm, asked = counted(table, SETTINGS)
-    for number in range(8):  # at the first all files are opened
+    for number in range(8):
         warm.upsert(rows((IDS[3], number)))
     at_rest(table)
     until(lambda: bool(notes_of(table.store)))
@@ -169,7 +188,7 @@ def test_an_upsert_of_one_key_opens_one_of_a_thousand_files_and_a_process_that_k
     assert found.num_rows == len(IDS) + 1
 
 
-def test_who_looks_no_keys_up_writes_no_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_few_files_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "EVERY", 2)
     table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
     for number in range(8):
@@ -177,18 +196,84 @@ def test_who_looks_no_keys_up_writes_no_notes(tmp_path: Path, monkeypatch: pytes
     assert not notes_of(table.store)
 
 
-def test_the_last_two_notes_stay_and_have_what_others_knew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    note, store = note_of(["a"]), table.store
-    first, second = KeyNotes(), KeyNotes()
-    for known in (first, second):
-        known.look_up(store, [])
-    first.add("f", note)
-    first.write(store, "1", ["f", "gone"])
-    second.add("g", note)
-    for time in "234":
-        second.write(store, time, ["f", "g"])
-    assert [entry.path.rpartition("/")[2] for entry in notes_of(store)] == ["3", "4"]
-    assert key_notes.read_notes(store) == {"f": note, "g": note}
-    store.put_if_absent(f"{key_notes.NOTES}5", b"x").unwrap()
-    assert key_notes.read_notes(store) == {}
+def said(store: Store) -> dict[str, FooterNote]:
+    return {path: note for one in footer_notes.read_notes(store, ()).values() for path, note in one.items()}
+
+
+def knowing(*names: str) -> FooterNotes:
+    known = FooterNotes(beside_the_lock=True)
+    for name in names:
+        known.add(name, note_of([name]))
+    return known
+
+
+def names(store: Store) -> list[str]:
+    return [entry.path.rpartition("/")[2] for entry in notes_of(store)]
+
+
+def test_what_nobody_has_said_is_put_and_read_once(tmp_path: Path) -> None:
+    store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
+    first = knowing(*files)
+    assert not first.put(store, "1", files[1:]), "of eight nothing is said"
+    assert not first.put(store, "1", [*files, "unknown"])
+    assert said(store) == {name: note_of([name]) for name in files}
+    assert not first.put(store, "2", files)
+    assert names(store) == ["1"]
+    counted = Asked(store.backend)
+    second, asked = FooterNotes(beside_the_lock=True), Store(counted, store.root)  # type: ignore[arg-type] # by name
+    assert second.ranges(asked, files) == {name: note_of([name]).ranges for name in files}
+    assert second.ranges(asked, [*files, *"abcdefgh"]).keys() == {*files}, "eight are opened"
+    assert counted.names == ["list_page notes", "get notes"]
+    assert second.ranges(asked, [*files, *"abcdefghi"]).keys() == {*files}
+    assert second.ranges(asked, [*files, *"abcdefghi"]).keys() == {*files}
+    assert counted.names == ["list_page notes", "get notes", "list_page notes"], "looked for once more, and nothing new"
+    second.put(store, "2", files)
+    assert names(store) == ["1"], "the first has said it"
+
+
+def test_of_many_objects_one_is_made_and_the_last_two_stay(tmp_path: Path) -> None:
+    store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
+    for number in range(10, 26):
+        assert not knowing(*files).put(store, str(number), files)
+    store.put_if_absent(f"{footer_notes.NOTES}00", b"damaged").unwrap()
+    last = knowing(*files, *"abcdefghi")
+    assert last.put(store, "26", "abcdefghi")
+    last.merge(store, lambda path: path != "f3")
+    assert names(store) == ["25", "26", "26m"]
+    store.delete_all([f"{footer_notes.NOTES}{name}" for name in ("25", "26")])
+    assert said(store).keys() == {*files, *"abcdefghi"} - {"f3"}
+    last.merge(store, lambda _: True)
+    assert names(store) == ["26m"], "one is not made of one"
+
+
+class Meanwhile(Asked):
+    """A backend; right before the next put another does something."""
+
+    others: Callable[[], object] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "put" and self.others is not None:
+            others, self.others = self.others, None
+            others()
+        return super().__getattr__(name)
+
+
+def test_of_two_who_make_one_at_once_one_does(tmp_path: Path) -> None:
+    store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
+    for name in "123":
+        knowing(*files).put(store, name, files)
+    backend = Meanwhile(store.backend)
+    mine = Store(backend, store.root)  # type: ignore[arg-type] # by name
+    backend.others = lambda: knowing().merge(store, lambda _: True)
+    knowing().merge(mine, lambda _: False)
+    assert backend.others is None
+    assert names(store) == ["2", "3", "3m"]
+    assert said(store).keys() == {*files}
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"x\x9c\x03\x00\x00\x00\x00\x01", *map(damaged, WRONG)])
+def test_what_cannot_be_read_tells_nothing(tmp_path: Path, data: bytes) -> None:
+    store, files = Store.from_url(str(tmp_path)), [f"f{number}" for number in range(9)]
+    store.put_if_absent(f"{footer_notes.NOTES}5", data).unwrap()
+    assert said(store) == {}
+    assert FooterNotes(beside_the_lock=True).ranges(store, files) == {}

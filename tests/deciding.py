@@ -31,6 +31,7 @@ class Rules:
     """The path is the stem with the place behind it; the body names whom it must not meet."""
 
     at_once = False
+    sample = b""
 
     def __init__(self) -> None:
         self.refreshed = 0

@@ -54,6 +54,10 @@ class Decider(Protocol):
     def at_once(self) -> bool:
         """Whether what one write decides may appear in any order; by what `refresh` has read, if it was called."""
 
+    @property
+    def sample(self) -> bytes:
+        """What the bodies of intents are much like, the same for most who decide the same; nothing depends on it."""
+
     def refresh(self, seen_s: float) -> None:
         """Read what the decisions depend on besides the log, if it was not read since then, on the monotonic clock.
 

@@ -89,8 +89,8 @@ class CommitRequests:
         verdicts = ((request, combine.verdict(log, request.intent, request.decider)) for request in self._all)
         return [request for request, came in verdicts if isinstance(came, Undecided)]
 
-    def post(self, requests: Collection[CommitRequest]) -> bool:
-        """Let others decide these; False where that is not known to be done, and is to be done again.
+    def post(self, requests: Collection[CommitRequest], log: Log) -> bool:
+        """Let others decide these in that log; False where that is not known to be done, and is to be done again.
 
         Raises:
             CasError: the same.
@@ -99,6 +99,7 @@ class CommitRequests:
             if not request.is_there:
                 began_s = self._world.monotonic_s()
                 if request.posted_s is None:
+                    request.intent = self.intents.named(request.intent, log, request.decider.sample)
                     request.posted_s = began_s  # whatever the answer will be
                 request.is_there = self.intents.post(request.intent)
                 self.post_s = _smoothed(self.post_s, self._world.monotonic_s() - began_s)

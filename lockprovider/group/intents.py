@@ -25,6 +25,10 @@ class Intents:
         """Where it is, while it waits."""
         return self._below + intent.name
 
+    def named(self, intent: Intent, log: Log, sample: bytes) -> Intent:
+        """As it is to be posted: where a read takes its time, its name tells as much as it can."""
+        return intent.telling(log, sample) if self._store.is_remote else intent
+
     def post(self, intent: Intent) -> bool:
         """Let it be decided by whoever is on duty, from now on until it is withdrawn; False if that is not known.
 
@@ -35,8 +39,8 @@ class Intents:
         """
         return not isinstance(self._store.put_if_absent(self.path(intent), intent.body, create_once=True), Unknown)
 
-    def listed(self, log: Log) -> tuple[Intent, ...]:
-        """What waits in this log and is not withdrawn by now.
+    def listed(self, log: Log, sample: bytes = b"") -> tuple[Intent, ...]:
+        """What waits in this log and is not withdrawn by now; `sample`: the decider's.
 
         Of those that nobody has read here yet only the first by their stems: the next time it is the turn of others.
 
@@ -50,6 +54,7 @@ class Intents:
             found = self._known.get(name) or parse(name, b"")
             if found is None or not 0 < entry.size <= LARGEST or is_over(found, log):
                 continue  # withdrawn, nothing that the log could tell, or what a dead writer has left
+            found = found if found.body else found.read(log, sample)
             if found.body:
                 there[name] = found
             else:

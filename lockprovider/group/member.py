@@ -122,8 +122,8 @@ class Member:
         match combine.next_step(known.record, mine, self._world.now_ms(), poll_s):
             case WriteRecord(duty) if not self._writer.is_stuck(known.record):
                 return self._straight(known, duty=duty)
-            case Post():
-                return 0.0 if self._requests.post(undecided) else _RETRY_S
+            case Post() if known.record.log is not None:
+                return 0.0 if self._requests.post(undecided, known.record.log) else _RETRY_S
             case LookAgain(seconds):
                 self._writer.stale = True
                 return self._next_look_s(known.record, seconds)
@@ -248,7 +248,8 @@ class Member:
         batch: tuple[Pending, ...] = ()
         rest_ms = rest_due_ms(record, self._world.now_ms())
         if len(unapplied) < combine.MOST_UNAPPLIED and not rest_ms:
-            listed = self._store.in_background(partial(self._requests.intents.listed, record.log))
+            sample = b"" if self._decider is None else self._decider.sample
+            listed = self._store.in_background(partial(self._requests.intents.listed, record.log, sample))
             looks_s = self._world.monotonic_s()
             batch = self._chosen(known, listed.result)
             duty.looks_s = self._world.monotonic_s() - looks_s

@@ -67,6 +67,7 @@ class Meeting:
     """Publishes of the same bytes meet."""
 
     at_once = False
+    sample = b""
 
     def refresh(self, seen_s: float) -> None:
         pass

@@ -34,6 +34,7 @@ class Judge:
     """As a table's, but for what that asks of the table."""
 
     at_once = False
+    sample = b""
 
     def refresh(self, seen_s: float) -> None:
         del seen_s

@@ -62,6 +62,7 @@ class AllSeen:
     """What is decided has seen what its writer had seen, and all that was decided since."""
 
     at_once = False
+    sample = b""
 
     def refresh(self, seen_s: float) -> None:
         """There is nothing to read."""

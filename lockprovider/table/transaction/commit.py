@@ -142,7 +142,8 @@ class Committing:
         table.tell("lock_wait", begin)
         try:
             intent = Intent(seen.log, seen.place, wanted.stem, wanted.encode())
-            came = table.lock.commit(intent, TableDecider(table, seen.timeline.latest_time, self._proposal.config))
+            latest = seen.timeline.latest_time
+            came = table.lock.commit(intent, TableDecider(table, latest, self._proposal.config, wanted.sample))
         except WriteConflict as conflict:
             table.tell("conflict", begin, lost_to=conflict.lost_to, file_groups=len(conflict.file_groups))
             raise

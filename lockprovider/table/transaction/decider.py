@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -126,6 +126,13 @@ class Wanted:
         found.metadata  # noqa: B018 - one whose data nobody can read is none
         return found
 
+    @property
+    def sample(self) -> bytes:
+        """What most who write to that table now say, without what is their own."""
+        rule = next(iter(_RULES))
+        said = replace(self, begin="", action=Action.COMMIT, rule=rule, batch=None, compares_keys=False, data=b"")
+        return said.encode()
+
     @cached_property
     def metadata(self) -> CommitMetadata:
         """What it does."""
@@ -174,10 +181,11 @@ class TableDecider:
     """Of one table of this process; see `lockprovider.group.combine.Decider`.
 
     `latest`: the largest time on the timeline when it was judged last. What came since is in the log.
-    `config`: the table's properties then. Nobody decides it by others.
+    `config`: the table's properties then. Nobody decides it by others. `sample`: that of what is wanted.
     """
 
-    def __init__(self, table: TableContext, latest: str, config: TableConfig) -> None:
+    def __init__(self, table: TableContext, latest: str, config: TableConfig, sample: bytes = b"") -> None:
+        self.sample = sample
         self.at_once = appears_at_once(config)
         self._table = table
         self._latest = latest

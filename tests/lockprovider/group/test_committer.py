@@ -468,6 +468,12 @@ def test_one_that_is_posted_is_decided_by_whoever_is_on_duty_and_there_before_it
     assert store.read(came.posted).data == b"-", "where its intent is, so that it may be removed"
 
 
+def as_posted(store: Store, intent: Intent) -> Intent:
+    log = LockRecord.decode(store.read(HUDI_LOCK_PATH).data).log
+    assert log is not None
+    return Intents(store, HUDI_LOCK_PATH.rpartition("/")[0]).named(intent, log, RULES.sample)
+
+
 @pytest.mark.parametrize("writes_per_s", [None, 1.0], ids=["", "where the record is seldom written"])
 def test_whether_what_the_one_on_duty_has_decided_is_there_is_said_by_the_record(
     store: Store, backend: Watched, clock: ManualClock, writes_per_s: float | None
@@ -481,7 +487,7 @@ def test_whether_what_the_one_on_duty_has_decided_is_there_is_said_by_the_record
     backend.got.clear()
     until(lambda: backend.got.count(RECORD) > 2 or "mine.1" in backend.got)
     put_there(store, duty_ms=DUTY_MS)
-    assert publishing.result(SOON_S) == Decided("mine.1", f".hoodie/.locks/intents/{mine.name}")
+    assert publishing.result(SOON_S) == Decided("mine.1", f".hoodie/.locks/intents/{as_posted(store, mine).name}")
     assert ("mine.1" in backend.got) == (writes_per_s is not None)
 
 
@@ -529,7 +535,7 @@ def test_one_that_is_withdrawn_is_never_decided_not_even_by_one_that_has_listed_
     assert entry is not None
     late = combine.combine(DEAD, then, [entry], Moment(0, 0.0, "late"), there=None)
     assert not isinstance(store.put_if_match(HUDI_LOCK_PATH, late.encode(), seen.version), Won)
-    Intents(store, HUDI_LOCK_PATH.rpartition("/")[0]).post(mine)  # a late copy
+    Intents(store, HUDI_LOCK_PATH.rpartition("/")[0]).post(as_posted(store, mine))  # a late copy
     assert not posted(store)
     assert told(store) == ["first"]
 

@@ -59,6 +59,26 @@ def test_bytes_are_read_once(store: Store, tmp_path: Path) -> None:
         assert faulty.calls.count("get") == count
 
 
+def test_where_a_read_takes_its_time_none_is_needed_of_what_is_like_the_last_and_it_is_withdrawn_where_it_is(
+    tmp_path: Path,
+) -> None:
+    log = LOG.plus(Pending.of_bytes("last_1", b"as they all are"))
+    faulty = Faulty(Noting(blocking=False), {})
+    store = Store(faulty, str(tmp_path))
+    mine, others = Intents(store, FOLDER), Intents(store, FOLDER)
+    intent = mine.named(Intent("log", 1, "mine_", b"sample, as they all are"), log, b"sample, ")
+    mine.post(intent)
+    assert others.listed(log, b"sample, ") == (intent,)
+    assert "get" not in faulty.calls
+    assert Intents(store, FOLDER).listed(log, b"another") == (intent,), "who does not know that sample reads it"
+    assert faulty.calls.count("get") == 1
+    mine.withdraw(intent)
+    assert others.listed(log, b"sample, ") == ()
+    assert {left.name for left in mine.left()} == {intent.name}
+    mine.remove(*mine.left())
+    assert mine.left() == ()
+
+
 def test_of_many_that_nobody_has_read_yet_no_more_are_read_at_a_time_than_one_write_decides(
     store: Store, tmp_path: Path
 ) -> None:

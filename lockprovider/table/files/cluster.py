@@ -115,7 +115,7 @@ def _ordered(rows: pa.Table, sort_by: Sequence[str]) -> pa.Table:
 
 def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) -> WriteStat:
     keys = array_of(rows.column(RECORD_KEY))
-    data = write_base_file(
+    written = write_base_file(
         (rows.drop([RECORD_KEY])[first : first + BATCH_ROWS] for first in range(0, rows.num_rows, BATCH_ROWS)),
         writer.schema,
         keys=keys,
@@ -125,4 +125,4 @@ def _write(writer: GroupWriter, partition: str, base: BaseFile, rows: pa.Table) 
     )
     count = rows.num_rows
     stat = WriteStat(base.file_id, join(partition, base.name), partition, num_writes=count, num_inserts=count)
-    return writer.put(Encoded(stat, data, keys))
+    return writer.put(Encoded(stat, written, keys))

@@ -40,7 +40,7 @@ def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteSta
             yield rows.select(stored)
 
     base = BaseFile(one.file_id, token, writer.begin)
-    data = write_base_file(
+    written = write_base_file(
         parts(),
         writer.schema,
         partition=one.partition,
@@ -56,6 +56,6 @@ def write_compacted(writer: GroupWriter, one: FileSlice, token: str) -> WriteSta
         num_writes=sum(map(len, keys)),
     )
     return writer.put_slice(
-        Encoded(stat, data, pa.concat_arrays([pa.array([], pa.string()), *keys])),
+        Encoded(stat, written, pa.concat_arrays([pa.array([], pa.string()), *keys])),
         MarkerKind.MERGE if one.path else MarkerKind.CREATE,
     )

@@ -25,7 +25,7 @@ from lockprovider.table.files.merge import MergePlan, dedupe, merge_plan, merged
 from lockprovider.table.files.merge_log import IS_DELETED, MergeRule, has_deletes
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import rows_of_keys
-from lockprovider.table.files.write_base_file import all_fresh, write_base_file
+from lockprovider.table.files.write_base_file import WrittenFile, all_fresh, write_base_file
 from lockprovider.table.files.write_log import encode_log, refuse_unordered
 from lockprovider.table.format import bloom
 from lockprovider.table.format import schema as hudi_schema
@@ -80,7 +80,7 @@ class Encoded(NamedTuple):
     """A file that is ready to be written; `stat` does not say how large it is."""
 
     stat: WriteStat
-    data: bytes
+    written: WrittenFile
     keys: pa.Array
 
 
@@ -141,7 +141,7 @@ class GroupWriter:
 
     def _encoded(self, group: NewGroup, key_filter: str) -> Encoded:
         base, count = BaseFile(group.file_id, group.token, self.begin), group.rows.num_rows
-        data = write_base_file(
+        written = write_base_file(
             all_fresh(group.rows, base),
             group.rows.schema,
             keys=group.keys,
@@ -152,7 +152,7 @@ class GroupWriter:
         )
         path = join(group.partition, base.name)
         stat = WriteStat(base.file_id, path, group.partition, num_writes=count, num_inserts=count)
-        return Encoded(stat, data, group.keys)
+        return Encoded(stat, written, group.keys)
 
     def announce(self, files: Sequence[tuple[str, BaseFile | LogFile]]) -> None:
         """Write the markers of many new files, of these partitions, in one object; of few each file's comes with it.
@@ -204,7 +204,7 @@ class GroupWriter:
         if not found.changed:
             return None
         base = BaseFile(old.file_id, token, self.begin)
-        data = write_base_file(
+        written = write_base_file(
             merged(opened, found, upserts, base),
             upserts.schema,
             keys=found.keys,
@@ -224,7 +224,7 @@ class GroupWriter:
             num_updates=found.updates,
             num_deletes=found.deletes,
         )
-        return self._put(Encoded(stat, data, found.keys), MarkerKind.MERGE)
+        return self._put(Encoded(stat, written, found.keys), MarkerKind.MERGE)
 
     def log(
         self,
@@ -281,11 +281,11 @@ class GroupWriter:
         self._mark(stat.partition, stat.file_name, marker)
         if self.here is not None:
             self.here.wait_in_flight()
-        if not self._create(stat.path, file.data):
+        if not self._create(stat.path, file.written.data):
             return replace(stat, file_size=self._size_of_earlier(stat.path, file.keys))
-        note = FooterNote.written(file.data)
+        note = FooterNote.written(file.written.footer)
         self.place.footer_notes.add(stat.path, note)
-        return replace(stat, file_size=len(file.data), note=note.text if self.here is None else "")
+        return replace(stat, file_size=len(file.written.data), note=note.text if self.here is None else "")
 
     def _mark(self, partition: str, name: str, kind: MarkerKind) -> None:
         if self.here is not None and join(partition, name) in self.here.announced:

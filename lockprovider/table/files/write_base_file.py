@@ -1,6 +1,6 @@
 """Base files, written: Parquet with Hudi's five columns and footer, from rows that come in parts.
 
-    data = write_base_file(all_fresh(rows, base_file), rows.schema, keys=keys, partition="city=ulm", ...)
+    written = write_base_file(all_fresh(rows, base_file), rows.schema, keys=keys, partition="city=ulm", ...)
 
 Memory: the rows of one row group (`base_file.ROW_GROUP_ROWS`), and the bytes of the file.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,13 @@ CALENDAR = "3.5.0"  # from 3.0 on, and without the legacy mark, Spark reads all 
 _TEXTS = pa.dictionary(pa.int32(), pa.string())
 
 
+class WrittenFile(NamedTuple):
+    """The bytes of a base file, and its footer."""
+
+    data: bytes
+    footer: pq.FileMetaData
+
+
 def write_base_file(
     parts: Iterable[pa.Table],
     columns: pa.Schema,
@@ -48,8 +55,8 @@ def write_base_file(
     table_name: str,
     known: pq.ParquetFile | None = None,
     key_filter: str | None = None,
-) -> bytes:
-    """The bytes of a base file.
+) -> WrittenFile:
+    """A base file.
 
     The parts are rows as `fresh` makes them, with commit time, sequence number and `columns` (of canonical types).
     `keys` are those of all rows, in their order; without them the parts have them, too. `known` is an opened base file
@@ -69,7 +76,7 @@ def write_base_file(
             writer.write_table(group)
         keys = pa.concat_arrays(met) if keys is None else keys
         writer.add_key_value_metadata(_footer(schema.with_meta(columns), keys, table_name, known, key_filter))
-    return out.getvalue()
+    return WrittenFile(out.getvalue(), writer.writer.metadata)
 
 
 def fresh(rows: pa.Table, file: BaseFile | LogFile, places: NDArray[np.int64]) -> pa.Table:

@@ -30,7 +30,7 @@ def write(rows: pa.Table, start: int = 0) -> bytes:
     parts, keys = write_base_file.all_fresh(rows, BASE, start), base_file.record_keys(rows, ["id"])
     return write_base_file.write_base_file(
         parts, rows.schema, keys=keys, partition="p=1", base_file=BASE, table_name="t"
-    )
+    ).data
 
 
 # --- base files -----------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_a_jvm_file_written_again_holds_the_same(table: str, path: str) -> None:
         partition=path.rpartition("/")[0],
         base_file=BASE,
         table_name=config.name,
-    )
+    ).data
     again = base_file.read_base_file(data)
     assert again["_hoodie_file_name"].unique().to_pylist() == [BASE.name]
     assert again.drop_columns("_hoodie_file_name").to_pylist() == old.drop_columns("_hoodie_file_name").to_pylist()
@@ -266,7 +266,7 @@ def merged(old: bytes, upserts: pa.Table, deletes: pa.Array, ordering_field: str
     data = write_base_file.write_base_file(
         merging.merged(file, plan, upserts, NEXT), upserts.schema, keys=plan.keys, partition="p=1", base_file=NEXT,
         table_name="t", known=None if plan.deletes else file,
-    )  # fmt: skip
+    ).data  # fmt: skip
     return Merged(plan, data)
 
 

@@ -49,7 +49,7 @@ def note_of(keys: list[str]) -> FooterNote:
     table = rows(*((key, 0) for key in keys))
     data = write_base_file(
         all_fresh(table, BASE), SCHEMA, keys=pa.array(keys), partition="", base_file=BASE, table_name="t"
-    )
+    ).data
     return FooterNote.of(open_base_file(data).metadata)
 
 

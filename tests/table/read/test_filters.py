@@ -105,7 +105,7 @@ def by_us(rows: pa.Table, size: int) -> bytes:
         patch.setattr("lockprovider.table.files.base_file.ROW_GROUP_ROWS", size)
         return write_base_file.write_base_file(
             write_base_file.all_fresh(rows, BASE), SCHEMA, keys=keys, partition="p", base_file=BASE, table_name="t"
-        )
+        ).data
 
 
 @pytest.mark.parametrize("write", [by_pyarrow, by_us])

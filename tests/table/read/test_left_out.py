@@ -303,7 +303,7 @@ def snapshot_of(written: list[pa.Table], place: TablePlace) -> tuple[Snapshot, p
         place.store.put_if_absent(path, data).unwrap()
         slices.append(FileSlice("", f"f{number}", "1", path, len(data)))
         whole.append(conform(one.append_column("id", ids), SCHEMA))
-        known[path] = notes.FooterNote.written(data)
+        known[path] = notes.FooterNote.of(pq.read_metadata(pa.BufferReader(data)))
     told = {path: note.ranges for path, note in notes.decode_notes(notes.encode_notes(known)).items()}
     return Snapshot(Timeline(), tuple(slices)), pa.concat_tables(whole), told
 

@@ -70,9 +70,9 @@ class FooterNote:
         return cls(base_file.key_range(footer), None if known is None else known.text, ranges_of(footer))
 
     @classmethod
-    def written(cls, data: bytes) -> FooterNote:
-        """By the bytes of a file; no more than is said beside the lock."""
-        note = cls.of(pq.read_metadata(pa.BufferReader(data)))
+    def written(cls, footer: pq.FileMetaData) -> FooterNote:
+        """By the footer of a file that was written here; no more than is said beside the lock."""
+        note = cls.of(footer)
         return note if len(note.filter or "") <= _FILTER_BYTES else replace(note, filter=None)
 
     def may_have(self, least: str, greatest: str, asked: bloom.Asked | None) -> bool:

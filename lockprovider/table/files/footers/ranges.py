@@ -14,7 +14,7 @@ Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::Eva
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import and_
 from typing import Any, NamedTuple
 
@@ -49,27 +49,23 @@ Ranges = Mapping[str, Range]
 
 def may_have_range(kind: pa.DataType) -> bool:
     """Whether ranges are kept of columns of this type."""
-    return bool(types.is_signed_integer(kind) or types.is_string(kind) or _is_time(kind))
+    return bool(_name_of(kind))
 
 
 def ranges_of(footer: pq.FileMetaData) -> Ranges:
     """By its footer."""
-    fields, found = footer.schema.to_arrow_schema(), dict[str, Range]()
+    fields, found, at = footer.schema.to_arrow_schema(), dict[str, Range](), 0
     is_legacy = LEGACY_KEY.encode() in (footer.metadata or {})
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    for number in range(footer.num_columns):
-        column = footer.schema.column(number)
-        at = -1 if column.path in META_COLUMNS else fields.get_field_index(column.path)
-        if at < 0 or column.physical_type not in _STORED_AS:
-            continue  # Hudi's own, part of a nested one, or there twice
-        kind = fields.field(at).type
-        if not may_have_range(kind) or (is_legacy and _is_time(kind)):
-            continue
-        one = _range(kind, [group.column(number) for group in groups])
-        if one is not None:
-            found[column.path] = one
-            if len(found) == _MOST_COLUMNS:
-                break
+    for name, kind in zip(fields.names, fields.types, strict=True):
+        said = "" if name in META_COLUMNS or (is_legacy and _is_time(kind)) else _name_of(kind)
+        if said and fields.get_field_index(name) >= 0:  # once
+            one = _range(said, name, [group.column(at) for group in groups])
+            if one is not None:
+                found[name] = one
+        at += _parts_of(kind)
+        if len(found) == _MOST_COLUMNS:
+            break
     return found
 
 
@@ -104,24 +100,26 @@ def _checked(kind: str, least: int | str | None, greatest: int | str | None, has
     return Range(kind, least, greatest, has_nulls)
 
 
-def _range(kind: pa.DataType, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
+def _range(kind: str, name: str, chunks: Iterable[pq.ColumnChunkMetaData]) -> Range | None:
     """That of a column's parts in the row groups; None if one of them does not tell for sure."""
     lows, highs, has_nulls = list[Any](), list[Any](), False
     for chunk in chunks:
-        if not chunk.num_values:
-            continue
-        said = chunk.statistics
-        if said is None:
+        if chunk.path_in_schema != name or chunk.physical_type not in _STORED_AS:
             return None
-        has_nulls = has_nulls or not said.has_null_count or said.null_count > 0
+        if not (count := chunk.num_values):
+            continue
+        if (said := chunk.statistics) is None:
+            return None
+        nulls = said.null_count if said.has_null_count else None
+        has_nulls = has_nulls or nulls != 0
         if said.has_min_max:
             lows.append(_value(said.min_raw))
             highs.append(_value(said.max_raw))
-        elif not said.has_null_count or said.null_count < chunk.num_values:
+        elif nulls is None or nulls < count:
             return None
     if None in lows or None in highs or not (lows or has_nulls):
         return None
-    return Range(str(kind), min(lows, default=None), max(highs, default=None), has_nulls)
+    return Range(kind, min(lows, default=None), max(highs, default=None), has_nulls)
 
 
 def _value(raw: int | bytes) -> int | str | None:
@@ -132,6 +130,18 @@ def _value(raw: int | bytes) -> int | str | None:
     except UnicodeDecodeError:
         return None
     return text if len(text) <= _LONGEST else None
+
+
+@lru_cache(1024)
+def _name_of(kind: pa.DataType) -> str:
+    """Arrow's name of a type that ranges are kept of; empty for others."""
+    return str(kind) if types.is_signed_integer(kind) or types.is_string(kind) or _is_time(kind) else ""
+
+
+@lru_cache(1024)
+def _parts_of(kind: pa.DataType) -> int:
+    """How many columns of the file a column of this type is."""
+    return sum(_parts_of(kind.field(number).type) for number in range(kind.num_fields)) or 1
 
 
 def _is_time(kind: pa.DataType) -> bool:

@@ -1,10 +1,11 @@
 """Which rows of a base file have one of some record keys: found by the keys' texts, or by the numbers that they are of.
 
-    match = number_match(keys, "id", stored) or TextMatch(keys)
+    match = number_match(keys, "id", stored) or text_match(keys, "id", stored)
     rows, numbers = match.met(batch)        # the rows that have one of the keys, and the number of it
 
 In a table with one key column (`TableConfig.key_column`) a record key is the value as text. Of whole numbers the column
-itself is read and compared then, in place of the texts: less to decode, and no text to hash.
+itself is read and compared then, in place of the texts: less to decode, and no text to hash. Of texts it is read in
+place of the record keys, which are the same.
 
 Promised: both find the same rows. Keys that are not the text of a number, as that is written, are found by texts only.
 """
@@ -41,16 +42,19 @@ class KeyMatch(Protocol):
 
 
 class TextMatch:
-    """By record key; each call makes a hash table of the keys."""
+    """By record key, or a column of the same texts; each call makes a hash table of the keys."""
 
-    column = RECORD_KEY
-
-    def __init__(self, keys: pa.Array) -> None:
+    def __init__(self, keys: pa.Array, column: str = RECORD_KEY) -> None:
+        self.column = column
         self._keys = keys.cast(pa.string())
 
     def met(self, rows: pa.Table) -> Met:
-        """See `KeyMatch`."""
-        found = pc.index_in(array_of(rows.column(RECORD_KEY)), value_set=self._keys)
+        """See `KeyMatch`.
+
+        Raises:
+            Corrupt: a row has no key.
+        """
+        found = pc.index_in(_filled(rows, self.column), value_set=self._keys)
         return np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)), found.drop_null().to_numpy()
 
 
@@ -72,10 +76,7 @@ class NumberMatch:
         Raises:
             Corrupt: a row has no key.
         """
-        column = array_of(rows.column(self.column))
-        if column.null_count:
-            raise Corrupt(f"a base file has rows without a value in key column {self.column!r}; take it from a backup")
-        values = column.cast(pa.int64()).to_numpy()
+        values = _filled(rows, self.column).cast(pa.int64()).to_numpy()
         places = np.flatnonzero(self._marks[self._slots(values)])
         asked = values[places]
         at = np.minimum(np.searchsorted(self._sorted, asked), len(self._sorted) - 1)
@@ -85,6 +86,20 @@ class NumberMatch:
     def _slots(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         found: NDArray[np.uint64] = (values.view(np.uint64) * _SPREAD) >> self._shift
         return found.view(np.int64)  # which numpy looks up as it is
+
+
+def _filled(rows: pa.Table, column: str) -> pa.Array:
+    values = array_of(rows.column(column))
+    if values.null_count:
+        raise Corrupt(f"a base file has rows without a value in key column {column!r}; take it from a backup")
+    return values
+
+
+def text_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> TextMatch:
+    """The match by a column of texts, or by record key if one of these schemas has it not, or not as texts."""
+    if column is None or not all(_is_text(schema, column) for schema in schemas):
+        return TextMatch(keys)
+    return TextMatch(keys, column)
 
 
 def number_match(keys: pa.Array, column: str | None, *schemas: pa.Schema) -> NumberMatch | None:
@@ -109,7 +124,20 @@ def numbers_of(keys: pa.Array) -> pa.Array | None:
     return numbers if numbers.cast(pa.string()).equals(keys) else None  # not as of 007
 
 
+def key_column(column: str | None, *schemas: pa.Schema) -> str:
+    """The column by which rows are matched: this one, if all schemas have it as whole numbers or as texts.
+
+    Else that of the record keys.
+    """
+    alike = (all(fits(schema, column) for schema in schemas) for fits in (is_whole, _is_text) if column is not None)
+    return column if column is not None and any(alike) else RECORD_KEY
+
+
 def is_whole(schema: pa.Schema, column: str) -> bool:
     """Whether there is such a column of whole numbers."""
     kind = schema.field(column).type if column in schema.names else pa.null()
     return bool(types.is_int32(kind) or types.is_int64(kind))
+
+
+def _is_text(schema: pa.Schema, column: str) -> bool:
+    return column in schema.names and bool(types.is_string(schema.field(column).type))

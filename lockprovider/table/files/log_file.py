@@ -19,7 +19,7 @@ from pyarrow import types
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
 from lockprovider.table.files.base_file import array_of, conform, open_base_file, read_columns
-from lockprovider.table.files.key_match import is_whole, numbers_of
+from lockprovider.table.files.key_match import is_whole, key_column, numbers_of
 from lockprovider.table.files.merge_log import (
     IS_DELETED,
     LogEventKind,
@@ -77,8 +77,7 @@ def read_logs(
 
 def columns_to_merge(full: pa.Schema, rule: MergeRule) -> list[str]:
     """The columns that tell what becomes of a row."""
-    key = rule.key if rule.key is not None and is_whole(full, rule.key) else RECORD_KEY
-    return [*dict.fromkeys([key, *rule.ordering]), *([IS_DELETED] if has_deletes(full) else [])]
+    return [*dict.fromkeys([key_column(rule.key, full), *rule.ordering]), *([IS_DELETED] if has_deletes(full) else [])]
 
 
 def _read(place: TablePlace, path: str) -> bytes:
@@ -113,7 +112,7 @@ def _one_by_one(paths: Sequence[str], read: Callable[[str], bytes]) -> Iterator[
 
 
 def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: MergeRule, part: KeyPart) -> LogEvents:
-    key = rule.key if part.parts == 1 and rule.key is not None and is_whole(columns, rule.key) else None
+    key = key_column(rule.key, columns) if part.parts == 1 else RECORD_KEY
     found = _Gathered(columns, key, tuple(columns.field(name) for name in rule.ordering), part)
     for block, path in blocks:
         found.add(block, path)
@@ -122,10 +121,10 @@ def _events(blocks: Iterable[tuple[LogBlock, str]], columns: pa.Schema, rule: Me
 
 @dataclass(slots=True)
 class _Gathered:
-    """The events of blocks, as they come. `key` is the column of numbers that stands for the record keys, if any."""
+    """The events of blocks, as they come. `key` is the column that has their keys."""
 
     columns: pa.Schema
-    key: str | None
+    key: str
     ordering: tuple[pa.Field, ...]
     part: KeyPart
     keys: list[pa.Array] = field(default_factory=list)
@@ -146,7 +145,7 @@ class _Gathered:
             kinds[ends] = LogEventKind.DELETE
             rows = rows.filter(pa.array(~ends)) if ends.any() else rows
         name = self._key(given.schema)
-        key = pa.field(name, pa.string() if name == RECORD_KEY else pa.int64())
+        key = pa.field(name, pa.int64() if is_whole(given.schema, name) else pa.string())
         keys, *order = map(array_of, conform(given, pa.schema([key, *self.ordering]), stored=True).columns)
         if keys.null_count:
             raise Corrupt(f"log file {path!r} has rows without a value in key column {name!r}; take it from a backup")
@@ -156,7 +155,7 @@ class _Gathered:
 
     def _key(self, stored: pa.Schema) -> str:
         """The column of a block that has the keys."""
-        return self.key if self.key is not None and is_whole(stored, self.key) else RECORD_KEY
+        return key_column(self.key, self.columns, stored)
 
     def _needed(self, stored: pa.Schema) -> list[str]:
         """The columns of a block that are read."""
@@ -175,7 +174,7 @@ class _Gathered:
         self._append(pa.array([one.key for one in deletes], pa.string()), kinds, [one.take(numbers) for one in values])
 
     def _append(self, keys: pa.Array, kinds: NDArray[np.int8], order: list[pa.Array]) -> None:
-        numbers = None if self.key is None else numbers_of(keys)
+        numbers = numbers_of(keys) if is_whole(self.columns, self.key) else None
         self.keys.append(keys if numbers is None else numbers)
         self.kinds.append(kinds)
         self.order.append(order)

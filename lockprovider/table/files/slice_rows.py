@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lockprovider.table.files.base_file import ROW_GROUP_ROWS, conform, in_batches
-from lockprovider.table.files.key_match import KeyMatch, TextMatch, number_match
+from lockprovider.table.files.key_match import KeyMatch, TextMatch, number_match, text_match
 from lockprovider.table.files.log_file import KeyPart, columns_to_merge, read_logs
 from lockprovider.table.files.merge_log import LogMerge, MergeRule
 from lockprovider.table.files.place import TablePlace
@@ -60,8 +60,9 @@ def _matched(keys: pa.Array, stored: pa.Schema, columns: pa.Schema, rule: MergeR
     by_number = number_match(keys, rule.key, columns, stored)
     if by_number is not None:
         return by_number, columns, _BATCH_ROWS
-    needed = columns if RECORD_KEY in columns.names else columns.append(pa.field(RECORD_KEY, pa.string()))
-    return TextMatch(keys), needed, _at_once(len(keys))
+    by_text = text_match(keys, rule.key, columns, stored)
+    needed = columns if by_text.column in columns.names else columns.append(pa.field(RECORD_KEY, pa.string()))
+    return by_text, needed, _at_once(len(keys))
 
 
 def _at_once(keys: int) -> int:

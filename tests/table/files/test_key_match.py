@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.errors import Corrupt
-from lockprovider.table.files import key_match
-from lockprovider.table.files.key_match import NumberMatch, TextMatch, number_match
+from lockprovider.table.files.key_match import NumberMatch, TextMatch, number_match, text_match
 from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.files.log_file import columns_to_merge
+from lockprovider.table.files.merge_log import MergeRule
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.format.schema import RECORD_KEY
+from lockprovider.table.format.schema import RECORD_KEY, with_meta
 
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 COLUMNS = pa.schema([("id", pa.int64())])
@@ -68,6 +69,17 @@ def test_a_row_without_a_key_is_said() -> None:
     rows = pa.table({"id": pa.array([1, None])})
     with pytest.raises(Corrupt, match="without a value in key column 'id'"):
         met(number_match(pa.array(["1"]), "id", COLUMNS), rows)
+    texts = pa.schema([("id", pa.string())])
+    with pytest.raises(Corrupt, match="without a value in key column 'id'"):
+        met(text_match(pa.array(["1"]), "id", texts), rows.cast(texts))
+
+
+def test_texts_are_compared_in_place_of_record_keys_where_all_have_them() -> None:
+    texts, numbers = pa.schema([("id", pa.string())]), pa.schema([("id", pa.int64())])
+    keys = pa.array(["b"])
+    assert met(text_match(keys, "id", texts, texts), pa.table({"id": ["a", "b"]})) == [(1, 0)]
+    assert text_match(keys, "id", texts, numbers).column == RECORD_KEY
+    assert text_match(keys, None, texts).column == RECORD_KEY
 
 
 @pytest.mark.parametrize(
@@ -111,7 +123,8 @@ def test_logs_are_merged_alike_with_the_key_column_or_without(
     assert found == expected
     assert sorted(table.to_arrow(["v"])["v"].to_pylist()) == sorted(expected.values())
     whole = table.to_arrow()
-    monkeypatch.setattr(key_match, "is_whole", lambda *_: False)
+    monkeypatch.setattr(TableConfig, "key_column", None)
+    assert columns_to_merge(with_meta(columns), MergeRule.of(table.config())) == [RECORD_KEY, "ts"]
     assert table.to_arrow().equals(whole)
 
 

@@ -94,7 +94,7 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
         txn.commit()
     except (Died, Unavailable, PublishUnknown):  # the last two where another of its threads died
         assert backend.dead
-        if txn is not None and txn._instant is not None:
+        if txn is not None and txn._instant.heartbeat is not None:
             txn._instant.heartbeat._stop.set()
         end_of(table)
         return False

@@ -60,7 +60,7 @@ class Dying:
             txn.commit()
         except (Died, CasError, NotAcquired, PublishUnknown):  # the last three where another of its threads died
             assert self.backend.dead
-            if txn is not None and txn._instant is not None:
+            if txn is not None and txn._instant.heartbeat is not None:
                 txn._instant.heartbeat._stop.set()
             end_of(self.table)
             return False

@@ -37,9 +37,8 @@ def for_tasks(txn: Transaction, schema: pa.Schema, blindly: Collection[str] | No
 
 def for_here(txn: Transaction, schema: pa.Schema) -> GroupWriter:
     """The same, for this process only: its transaction knows what was written, and need not look for it."""
-    _check_marked(txn)
     txn.write_here()
-    here = txn.start_here()
+    here = txn.start_here(partial(_check_marked, txn))
     return GroupWriter(txn.table.place, txn.begin, txn.config, schema, here)
 
 

@@ -13,7 +13,7 @@ Source: the key ranges and bloom filters are those of Hudi's `HoodieBloomIndex`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,14 @@ import pyarrow.compute as pc
 
 from lockprovider.table.errors import InvalidRecords, WriteConflict
 from lockprovider.table.files.keys import KeyFile
+from lockprovider.table.timeline.conflict import completed_since
 
 if TYPE_CHECKING:
     from lockprovider.table.files.place import TablePlace
     from lockprovider.table.format.instant import Instant
     from lockprovider.table.format.metadata import CommitMetadata, WriteStat
     from lockprovider.table.state.context import TableContext
+    from lockprovider.table.timeline.timeline import Timeline
     from lockprovider.table.timeline.view import Snapshot
 
 
@@ -117,3 +119,20 @@ def refuse_shared(
 
 def _file(place: TablePlace, stat: WriteStat) -> KeyFile:
     return KeyFile(place, stat.path, stat.file_size)
+
+
+def look_for_keys(
+    table: TableContext, begin: str, stats: Sequence[WriteStat], since: Timeline, inserted_into: Snapshot | None
+) -> KeyCheck:
+    """Most of the check, before others have to wait for it; `inserted_into`: where none of the keys may be already.
+
+    Raises:
+        WriteConflict: another has inserted a key of these files since that timeline.
+        InvalidRecords: they are inserted, and a key is in the table already.
+    """
+    keys = KeyCheck(table.place, stats)
+    if inserted_into is not None:
+        keys.refuse_known(inserted_into)
+    done = completed_since(since, table.listed_timeline())
+    refuse_shared(table, begin, keys, [(i, table.metadata_of(i)) for i in done])
+    return keys

@@ -16,6 +16,7 @@ from fsspec_cas.send.retry import delay_s
 from lockprovider.table.errors import PropertiesChanged
 from lockprovider.table.state.stale import is_stale
 from lockprovider.table.transaction.handle import Face
+from lockprovider.table.transaction.start import Passed
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -48,12 +49,13 @@ def transact(
         txn = Transaction(table, pinned=pinned)
         given = txn if face is None else face(txn)
         txn.extra.update(extra or {})
+        txn.may_begin_again = retries > 0 and not pinned
         txn.check_keys = txn.check_keys if check_keys is None else check_keys
         try:
             fn(given)
             result = given.commit(conflicts=conflicts)
-        except PropertiesChanged:
-            continue  # it has not begun; now they are known
+        except (PropertiesChanged, Passed):
+            txn.rollback()  # it has not begun; now the table is known
         except Exception as error:
             conflicts += 1
             txn.rollback()

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Won
@@ -124,6 +125,48 @@ class Started:
                 self.heartbeat.stop()
 
 
+class Passed(Exception):
+    """A begin time that was claimed will not do; what was written under it goes, and the write begins again."""
+
+
+class Beginning:
+    """The instant of one transaction: not claimed yet, claimed and being taken, or taken. Thread-safe."""
+
+    def __init__(self, table: TableContext, taken: Started | None = None) -> None:
+        self.guard = RLock()
+        self.taken = taken
+        self.begin = "" if taken is None else taken.begin
+        self.heartbeat = None if taken is None else taken.heartbeat
+        self._table = table
+        self._taking: Future[Started | Timeline] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Claimed and being taken: markers may be written, data files not yet."""
+        return self._taking is not None and self.taken is None
+
+    def claim(self, kind: InstantKind, known: Timeline) -> None:
+        """Let it be taken while its writer goes on, who can begin again with what it writes."""
+        claimed = _claim(self._table, known)
+        self.begin, self.heartbeat = claimed.begin, claimed.heartbeat
+        self._taking = self._table.store.in_background(partial(_take, self._table, kind, claimed))
+
+    def take(self, kind: InstantKind, known: Timeline) -> Started:
+        """It, once it is taken.
+
+        Raises:
+            Passed: the time that was claimed will not do.
+            PropertiesChanged, CasError: as of `start`.
+        """
+        if self.taken is not None:
+            return self.taken
+        found = start(self._table, kind, known) if self._taking is None else self._taking.result()
+        if not isinstance(found, Started):
+            raise Passed
+        self.taken, self.begin, self.heartbeat = found, found.begin, found.heartbeat
+        return found
+
+
 def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
     """Take an instant, later than all that is known; give it to its transaction, and then `look_around`.
 
@@ -131,13 +174,9 @@ def start(table: TableContext, kind: InstantKind, known: Timeline) -> Started:
         PropertiesChanged: the table is not the one that its writer knows any more; nothing was begun.
         CasError: the store failed; what is left is a dead writer's.
     """
-    while True:
-        # Those for whom one write has decided go on in the same moment.
-        now_ms = table.world.now_ms() + int(table.world.random() * _SPREAD_MS)
-        tried = _take(table, kind, known.next_time(now_ms))
-        if isinstance(tried, Started):
-            return tried
+    while not isinstance(tried := _take(table, kind, _claim(table, known)), Started):
         known = tried
+    return tried
 
 
 def resume(table: TableContext, begin: str) -> Started:
@@ -153,18 +192,34 @@ def resume(table: TableContext, begin: str) -> Started:
     return Started(begin, heartbeat, seen, in_doubt=True)  # the other process may have asked for it
 
 
-def _take(table: TableContext, kind: InstantKind, begin: str) -> Started | Timeline:
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    """A begin time that no other has, chosen at `chosen_s`."""
+
+    begin: str
+    heartbeat: WriterHeartbeat
+    chosen_s: float
+
+
+def _claim(table: TableContext, known: Timeline) -> _Claimed:
+    while True:
+        # Those for whom one write has decided go on in the same moment.
+        now_ms = table.world.now_ms() + int(table.world.random() * _SPREAD_MS)
+        begin, chosen_s = known.next_time(now_ms), table.world.monotonic_s()
+        # The heartbeat first: a pending instant without one counts as dead.
+        heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+        if heartbeat.start():
+            return _Claimed(begin, heartbeat, chosen_s)
+        known = table.listed_timeline()
+
+
+def _take(table: TableContext, kind: InstantKind, claimed: _Claimed) -> Started | Timeline:
     """Try to begin at this time; if it will not do, the timeline as it was listed after."""
-    chosen_s = table.world.monotonic_s()
-    # The heartbeat first: a pending instant without one counts as dead.
-    heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
-    if not heartbeat.start():
-        return table.listed_timeline()
-    requested = Instant(begin, kind.action, InstantState.REQUESTED)
+    heartbeat, requested = claimed.heartbeat, Instant(claimed.begin, kind.action, InstantState.REQUESTED)
     plan, profile = kind.contents
     try:
         # One that comes so late may find itself before what was archived meanwhile.
-        is_late = table.world.monotonic_s() - chosen_s > _FRESH_S
+        is_late = table.world.monotonic_s() - claimed.chosen_s > _FRESH_S
         if is_late or not _create(table, requested, plan, timeout_s=_FRESH_S):
             heartbeat.stop()
             return table.listed_timeline()

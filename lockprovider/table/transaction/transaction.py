@@ -12,11 +12,13 @@ Source: Hudi RFC-22; `BaseHoodieWriteClient`, `TransactionManager`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fsspec_cas import CasError
 from lockprovider.table.errors import InvalidRecords, TableError, WriteConflict
 from lockprovider.table.files.bucket_groups import check_written, index_of
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
@@ -29,15 +31,14 @@ from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
 from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.writable import writable_config
-from lockprovider.table.timeline.conflict import completed_since
 from lockprovider.table.timeline.non_blocking import bare_buckets, left_bare, missing, refuse_replacing
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, Snapshot, ended_groups
 from lockprovider.table.transaction.commit import Committing
 from lockprovider.table.transaction.exactly_once import BatchId, committed_in
-from lockprovider.table.transaction.key_check import KeyCheck, refuse_shared
+from lockprovider.table.transaction.key_check import KeyCheck, look_for_keys
 from lockprovider.table.transaction.proposal import CommitResult, Proposal, operation_name, stats_by_partition
-from lockprovider.table.transaction.start import InstantKind, Started, resume, start
+from lockprovider.table.transaction.start import Beginning, InstantKind, Passed, Started, resume
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -64,7 +65,9 @@ class Transaction:
         self._adds_columns = False
         self._target: Snapshot | None = None  # of a blind write: what it writes into, and has not read
         self._is_blind = False
-        self._instant: Started | None = None
+        self._instant = Beginning(table)
+        self._assumed: pa.Schema | None = None  # by which files are written before the timeline is known
+        self.may_begin_again = False  # what is written can be written once more, from its beginning
         self._stats: tuple[WriteStat, ...] | None = None
         self.markers: list[str] = []  # that this process has written, or is about to
         self.announced: set[str] = set()  # the paths of their files
@@ -85,7 +88,7 @@ class Transaction:
         mine = resume(table, begin)
         if any(i.begin == begin and i.action is Action.REPLACECOMMIT for i in txn.timeline.instants):
             txn.end_partitions(txn.snapshot.partitions, "INSERT_OVERWRITE_TABLE")
-        txn._instant = mine
+        txn._instant = Beginning(table, mine)
         return txn
 
     def __repr__(self) -> str:
@@ -95,6 +98,8 @@ class Transaction:
     @property
     def timeline(self) -> Timeline:
         """What was completed when this transaction began; if nothing was read before its start, when it started."""
+        if self._timeline is None and self._instant.is_under_way:
+            self._started()
         if self._timeline is None:
             self._timeline = self.table.timeline()
         return self._timeline
@@ -118,7 +123,7 @@ class Transaction:
     @property
     def begin(self) -> str:
         """The begin time; empty until something is written."""
-        return "" if self._instant is None else self._instant.begin
+        return self._instant.begin
 
     @property
     def has_written(self) -> bool:
@@ -144,18 +149,40 @@ class Transaction:
         mine.wait_in_flight()
         return mine.begin
 
-    def start_here(self) -> WritesHere:
-        """The same, for files that this process writes: it may announce them while its inflight file is under way."""
-        mine = self._started()
-        return WritesHere(self.markers, self.announced, self.partitions, mine.wait_in_flight)
+    def start_here(self, check: Callable[[], object]) -> WritesHere:
+        """The same, for files that this process writes: it may announce them while the instant is being taken.
+
+        `check` raises for a table that is not to be written like that, before the first file.
+        """
+        if not self._instant.is_under_way:
+            check()
+            mine = self._started()
+            return WritesHere(self.markers, self.announced, self.partitions, mine.wait_in_flight)
+
+        def wait() -> None:
+            with self._instant.guard:
+                is_first = self._instant.is_under_way
+                self._started().wait_in_flight()
+                if is_first:
+                    check()
+
+        known = self.table.memory.partitions_at(self.table.memory.latest)
+        return WritesHere(self.markers, self.announced, known, wait)
 
     def _started(self) -> Started:
-        if self._instant is None:
-            kind = InstantKind(self._action, self.operation, self.config)
-            mine = self._instant = start(self.table, kind, self._timeline or self.table.memory.latest)
-            mine.look_around(self.table, self._timeline or mine.seen)
-            self._timeline = self._timeline or mine.seen
-        return self._instant
+        with self._instant.guard:
+            is_first = self._instant.taken is None
+            mine = self._instant.take(self._kind, self._timeline or self.table.memory.latest)
+            if is_first:
+                mine.look_around(self.table, self._timeline or mine.seen)
+                self._timeline = self._timeline or mine.seen
+                if self._assumed is not None and not self._assumed.equals(self.table.schema(self._timeline)):
+                    raise Passed
+            return mine
+
+    @property
+    def _kind(self) -> InstantKind:
+        return InstantKind(self._action, self.operation, self.config)
 
     def columns(
         self, check: Callable[[pa.Schema], object], partitions: Callable[[], Collection[str]] | None = None
@@ -165,12 +192,16 @@ class Transaction:
         `partitions`: those of a write that may be blind, once it is checked.
         """
         seen = self.table.memory.schema
-        if partitions is not None and self.may_be_blind and self._instant is None:
+        if partitions is not None and self.may_be_blind and not self.begin:
             if seen is None or not _passes(check, seen):
                 check(self.table.schema(self.timeline))
             anchors.anchor(self.table, partitions())
             self._is_blind, self._timeline = True, None  # nothing was read of it
         if self._timeline is None and seen is not None and _passes(check, seen):
+            if self.may_begin_again and not self.begin and not self._is_blind:
+                self._instant.claim(self._kind, self.table.memory.latest)
+                self._assumed = seen
+                return seen
             self._started()  # else it may have got a column since
         schema = self.table.schema(self.timeline)
         check(schema)
@@ -228,7 +259,7 @@ class Transaction:
         """
         if self.table.settings.mode is Mode.NON_BLOCKING:
             refuse_replacing(operation)
-        if self._instant is not None:
+        if self.begin:
             raise InvalidRecords("overwriting comes first in a transaction, before its first write; begin another one")
         if operation not in REPLACING:
             raise InvalidRecords(f"operation {operation!r} replaces nothing; use one of {sorted(REPLACING)}")
@@ -277,7 +308,7 @@ class Transaction:
         index, written = index_of(self.config), [stat.group for stat in stats]
         if not (bare := left_bare(self._replaced, written, ended, index.buckets)):
             return ()
-        here = None if self._writes_elsewhere else self.start_here()
+        here = None if self._writes_elsewhere else self.start_here(lambda: None)
         schema = self.table.schema(self.timeline)
         writer = GroupWriter(self.table.place, self.begin, self.config, schema, here)
         mine = {(partition, file_id) for partition, ids in self._replaced.items() for file_id in ids}
@@ -307,7 +338,7 @@ class Transaction:
 
     def leave(self) -> None:
         """Let go of the instant: another process of this writer has taken it up, or nobody will."""
-        if self._instant is not None:
+        if self._instant.heartbeat is not None:
             self._instant.heartbeat.leave()
 
     def rollback(self) -> None:
@@ -315,27 +346,35 @@ class Transaction:
 
         What cannot be removed now is left to the next writer, who will find this one's heartbeat expired.
         """
-        if self._instant is not None:
-            here = self._writes_elsewhere is False
-            self._instant.roll_back(self.table, [*self.announced, *self.markers] if here else None)
+        with contextlib.suppress(Passed, TableError, CasError):
+            if self._instant.is_under_way:
+                self._started()
+        here = self._writes_elsewhere is False
+        if (mine := self._instant.taken) is not None:
+            mine.roll_back(self.table, [*self.announced, *self.markers] if here else None)
+        elif self.markers:
+            with contextlib.suppress(CasError):
+                self.table.store.delete_all(self.markers)
 
     def _proposal(self, begin: str, stats: tuple[WriteStat, ...]) -> Proposal:
-        keys = _look_for_keys(self, stats) if self.check_keys else None
+        keys = self._look_for_keys(begin, stats) if self.check_keys else None
         said = operation_name(self._action, self.operation)
         extra = with_fence(self.extra, self.table.fence)
         metadata = CommitMetadata(stats_by_partition(stats), said, self.schema_json, extra, self._replaced)
         is_blind = self._is_blind and self._snapshot is None
-        return Proposal(
-            begin,
-            self._action,
-            metadata,
-            self.config,
-            self.timeline,
-            self._snapshot,
-            keys,
-            self._batch_id,
-            is_blind,
-        )
+        seen = (self.config, self.timeline, self._snapshot)
+        return Proposal(begin, self._action, metadata, *seen, keys, self._batch_id, is_blind)
+
+    def _look_for_keys(self, begin: str, stats: Sequence[WriteStat]) -> KeyCheck | None:
+        """None in a table with buckets, which show it anyway."""
+        if self.config.is_merge_on_read:
+            raise InvalidRecords("check_keys compares base files, and merge-on-read has keys in logs, too: upsert")
+        if self.config.bucket_index is None:
+            inserted_into = self.snapshot if self.operation == "INSERT" else None
+            return look_for_keys(self.table, begin, stats, self.timeline, inserted_into)
+        if self.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
+            raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
+        return None
 
     def _remove_strays(self, begin: str, stats: tuple[WriteStat, ...]) -> None:
         """Delete data files that were announced by a marker and are not part of the commit: of failed task attempts."""
@@ -355,25 +394,3 @@ def _passes(check: Callable[[pa.Schema], object], schema: pa.Schema) -> bool:
     except TableError:
         return False
     return True
-
-
-def _look_for_keys(txn: Transaction, stats: Sequence[WriteStat]) -> KeyCheck | None:
-    """Most of the check, before others have to wait for it; None in a table with buckets, which show it anyway.
-
-    Raises:
-        WriteConflict: another has inserted a key of these files since the transaction's snapshot.
-        InvalidRecords: they are inserted, and a key is in the table already.
-    """
-    table = txn.table
-    if txn.config.is_merge_on_read:
-        raise InvalidRecords("check_keys compares base files, and in a merge-on-read table logs have keys, too: upsert")
-    if txn.config.bucket_index is None:
-        keys = KeyCheck(table.place, stats)
-        if txn.operation == "INSERT":
-            keys.refuse_known(txn.snapshot)
-        now = table.listed_timeline()
-        refuse_shared(table, txn.begin, keys, [(i, table.metadata_of(i)) for i in completed_since(txn.timeline, now)])
-        return keys
-    if txn.operation == "INSERT" and (count := sum(stat.num_updates for stat in stats)):
-        raise InvalidRecords(f"{count} record keys are in the table already; upsert them instead")
-    return None

@@ -297,7 +297,7 @@ def attempt(folder: Path, backend: DiesAtStep) -> bool:
         txn.commit()
     except (Died, Unavailable, PublishUnknown):
         assert backend.dead
-        if txn is not None and txn._instant is not None:
+        if txn is not None and txn._instant.heartbeat is not None:
             txn._instant.heartbeat._stop.set()
         end_of(table)
         return False

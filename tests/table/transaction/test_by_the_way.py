@@ -255,9 +255,9 @@ def test_what_may_be_decided_is_not_taken_back_without_the_lock(table: Table, *,
     with pytest.raises(PublishUnknown):
         txn.commit()
     backend.down = False
-    assert txn._instant is not None
-    assert txn._instant.in_doubt
-    txn._instant.in_doubt = is_known
+    assert txn._instant.taken is not None
+    assert txn._instant.taken.in_doubt
+    txn._instant.taken.in_doubt = is_known
     txn.rollback()
     table.lock.acquire(keeps_log=True).release()
     files = [entry.path for entry in table.data_files()]

@@ -287,7 +287,7 @@ def test_a_file_is_announced_while_its_instant_gets_in_flight_and_written_after_
 
 def test_what_is_taken_back_while_it_gets_in_flight_leaves_nothing(tmp_path: Path) -> None:
     txn, backend = held_at_its_inflight(tmp_path)
-    txn.start_here()
+    txn.start_here(lambda: None)
     with ThreadPoolExecutor() as threads:
         ending = threads.submit(txn.rollback)
         wait([ending], timeout=0.3)  # one that did not wait for the file would be done by then

@@ -1,0 +1,122 @@
+"""An append goes on while its instant is being taken: whatever comes of that, its rows are there once or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from patience import until
+from table.tables import SETTINGS, SPEC, content, orphans, rows
+
+from fsspec_cas import Store, Unavailable
+from fsspec_cas.backends.local import LocalBackend
+from lockprovider.table import Table
+
+
+class Meanwhile(LocalBackend):
+    """Lets something happen before the next `.requested` is there; of a network, so that others go on."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self.once: Callable[[], object] | None = None
+        self.put_there: list[str] = []
+
+    async def put(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        if path.endswith(".requested") and self.once is not None:
+            once, self.once = self.once, None
+            await asyncio.to_thread(once)
+        self.put_there.append(path.rpartition("/")[2])
+        return await super().put(path, *args, **kwargs)
+
+
+@pytest.fixture
+def backend() -> Meanwhile:
+    return Meanwhile()
+
+
+@pytest.fixture
+def table(tmp_path: Path, backend: Meanwhile) -> Table:
+    made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
+    table = Table(Store(backend, made.url), made.url, settings=SETTINGS)
+    table.append(rows((1, "a", 1)))
+    table.append(rows((2, "a", 2)))
+    until(lambda: left(table) == [])
+    backend.put_there.clear()
+    return table
+
+
+def other(table: Table) -> Table:
+    return Table.open(table.url, settings=SETTINGS)
+
+
+def left(table: Table) -> list[str]:
+    """What is of no use: markers, heartbeats, data files of no commit, instants that are not completed."""
+    folder = Path(table.url) / ".hoodie"
+    files = [path for part in (".temp", ".heartbeat") for path in (folder / part).rglob("*") if path.is_file()]
+    pending = sorted(table.listed_timeline().pending_writes)
+    return [path.name for path in files] + [*map(str, orphans(Path(table.url)))] + pending
+
+
+def test_a_marker_does_not_wait_for_the_instant_and_a_data_file_does(table: Table, backend: Meanwhile) -> None:
+    backend.once = lambda: until(lambda: any(".marker." in name for name in backend.put_there))
+    table.append(rows((3, "a", 3)))
+    wanted = [name for name in backend.put_there if name.endswith((".requested", ".inflight", ".parquet"))]
+    assert [name.rpartition(".")[2] for name in wanted] == ["requested", "inflight", "parquet"]
+    assert content(table) == {(1, "a", 1), (2, "a", 2), (3, "a", 3)}
+
+
+def test_where_another_began_later_and_is_completed_it_begins_again_and_its_rows_are_there_once(
+    table: Table, backend: Meanwhile
+) -> None:
+    backend.once = lambda: other(table).append(rows((9, "b", 9)))
+    done = table.append(rows((3, "a", 3)))
+    assert done.conflicts == 0
+    assert content(other(table)) == {(1, "a", 1), (2, "a", 2), (9, "b", 9), (3, "a", 3)}
+    assert len([name for name in backend.put_there if name.endswith(".parquet")]) == 1
+    until(lambda: left(table) == [])
+
+
+def test_where_another_has_added_a_column_it_begins_again_with_that(table: Table, backend: Meanwhile) -> None:
+    backend.once = lambda: other(table).add_columns(pa.schema([("note", pa.string())]))
+    done = table.append(rows((3, "a", 3)))
+    assert done.conflicts == 0
+    assert other(table).to_arrow(["id", "note"]).sort_by("id").column("note").to_pylist() == [None, None, None]
+    assert len([name for name in backend.put_there if name.endswith(".parquet")]) == 1
+    until(lambda: left(table) == [])
+
+
+def test_where_the_properties_are_others_by_now_it_begins_again(table: Table, backend: Meanwhile) -> None:
+    def change() -> None:
+        path = Path(table.url) / ".hoodie/hoodie.properties"
+        path.write_text(path.read_text() + "hoodie.table.note=changed\n")
+        other(table).lock.acquire().release()  # as who changes them does: with the log all knowledge of them ends
+
+    backend.once = change
+    table.append(rows((3, "a", 3)))
+    assert content(other(table)) == {(1, "a", 1), (2, "a", 2), (3, "a", 3)}
+    until(lambda: left(table) == [])
+
+
+def test_where_the_store_fails_its_error_comes_out_and_nothing_is_written(table: Table, backend: Meanwhile) -> None:
+    def fail() -> None:
+        raise Unavailable("the store is out of reach")
+
+    backend.once = fail
+    with pytest.raises(Unavailable, match="out of reach"):
+        table.append(rows((3, "a", 3)))
+    assert not [name for name in backend.put_there if name.endswith((".parquet", ".inflight"))]
+    until(lambda: not [name for name in left(table) if ".marker." in name])
+    assert content(other(table)) == {(1, "a", 1), (2, "a", 2)}
+
+
+def test_rows_that_can_be_read_once_only_wait_for_their_instant(table: Table, backend: Meanwhile) -> None:
+    backend.once = lambda: other(table).append(rows((9, "b", 9)))
+    table.append(rows((3, "a", 3)).to_reader())
+    names = [name for name in backend.put_there if ".marker." in name or name.endswith(".inflight")]
+    assert ".marker." in names[-1]
+    assert content(other(table)) == {(1, "a", 1), (2, "a", 2), (9, "b", 9), (3, "a", 3)}

@@ -3,10 +3,11 @@
     scan = plan_scan(snapshot, schema, config, columns=["fare"], where=pc.field("city") == "ulm")
     rows = to_table(place, scan)              # or to_reader(place, scan), in bounded memory
 
-Whole files are left out by their partition's values, row groups by the statistics in their footers, and what is left is
-filtered row by row. Of a slice with log files nothing is left out, and its rows are filtered when they are merged (see
-`files.merge_log`). A filter that mentions a column of floats leaves out no row groups: statistics know no NaN, and
-whether a zero is negative. A small file is fetched with one request, of a large one only the ranges that are needed.
+Whole files are left out by their partition's values, and by what is known of their columns (`files.footers`); row
+groups by the statistics in their footers; what is left is filtered row by row. A slice with log files is left out by
+partition only, and its rows are filtered when they are merged (see `files.merge_log`). A filter that mentions a column
+of floats leaves out no row groups: statistics know no NaN, and whether a zero is negative. A small file is fetched with
+one request, of a large one only the ranges that are needed.
 
 Promised: the rows are those of the snapshot, whatever is committed meanwhile; with a filter those that `filter` of a
 `pyarrow.Table` of all of them has. `to_reader` holds one row group of one file at a time (`base_file.ROW_GROUP_ROWS`
@@ -112,7 +113,7 @@ def plan_scan(
     read = pa.schema([*wanted, *(column for column in mentioned if column.name not in wanted.names)])
     exact = not any(_has_floats(column.type) for column in mentioned)
     slices = _pruned(slices, full, expression, (_guarantee(one.partition, full, config) for one in slices))
-    if known is not None and exact:
+    if known is not None:
         slices = _within_ranges(slices, full, expression, mentioned, known)
     return Scan(slices, wanted, read, expression, by_statistics=exact, merged=_merged(slices, full, read, config))
 

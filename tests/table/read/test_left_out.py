@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 from datetime import date, datetime, timedelta, timezone
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ SCHEMA = pa.schema(
         ("day", pa.date32()),
         ("at", pa.timestamp("us", "UTC")),
         ("s", pa.string()),
+        ("x", pa.float64()),
     ]
 )
 SPEC = TableSpec("t", SCHEMA, record_keys="id")
@@ -56,6 +58,7 @@ def rows(start: int, count: int) -> pa.Table:
             "day": [None if number % 7 == 0 else date(2024, 1, 1) + timedelta(number) for number in ids],
             "at": [MIDNIGHT + timedelta(minutes=number) for number in ids],
             "s": [f"{number:05}" for number in ids],
+            "x": [float(number) for number in ids],
         },
         SCHEMA,
     )
@@ -69,6 +72,8 @@ FILTERS: list[tuple[str, int]] = [  # and of how many files some rows may be ask
     ("s in ('00000', '00199', '7')", 2),
     ("day is null and n < -89", 3),
     ("n is null", 0),
+    ("n < -92 and x >= 1.5", 2),
+    ("x < 5.0", FILES),
     ("not (n > -96)", 1),
 ]
 
@@ -245,7 +250,8 @@ NUMBERS = st.sampled_from([None, 0, 1, -3, 7, 2**40, -(2**40)])
 TEXTS = st.sampled_from([None, "", "a", "b", "é", "a\x00", "a" * 70])
 DAYS = st.sampled_from([None, date(1, 1, 1), date(1969, 12, 31), date(1970, 1, 2), date(9999, 12, 31)])
 TIMES = st.sampled_from([None, MIDNIGHT, datetime(1899, 1, 1, tzinfo=UTC), MIDNIGHT + timedelta(microseconds=1)])
-VALUES: dict[str, st.SearchStrategy[Any]] = {"n": NUMBERS, "day": DAYS, "at": TIMES, "s": TEXTS}
+FLOATS = st.sampled_from([None, nan, 0.0, -0.0, 1.5, -2.0])
+VALUES: dict[str, st.SearchStrategy[Any]] = {"n": NUMBERS, "day": DAYS, "at": TIMES, "s": TEXTS, "x": FLOATS}
 COMPARE = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
 

@@ -74,7 +74,7 @@ class TablePlace:
             FileNotFoundError: it is not there (said now, or when it is read).
         """
         store = self.store
-        if store.kind == _LOCAL:
+        if self.is_local:
             return Source(f"{store.root}/{path}", arrow_fs.LocalFileSystem())
         if store.kind == "memory" or size is None or size <= WHOLE_BYTES:
             return Source(pa.BufferReader(store.read(path).data), None)
@@ -97,6 +97,19 @@ class TablePlace:
             Corrupt: it is no Parquet file.
         """
         return self._opened(path, size, base_file.open_base_file)
+
+    def footer(self, path: str) -> pq.FileMetaData:
+        """What the end of a base file says of it; nothing else is read.
+
+        Raises:
+            HistoryGone, Corrupt: see `open`.
+        """
+        return self.open(path, WHOLE_BYTES + 1).metadata
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine's."""
+        return self.store.kind == _LOCAL
 
     def open_encoded(self, path: str) -> pq.ParquetFile:
         """The same, to be merged with changes; see `base_file.open_encoded`."""

@@ -111,7 +111,7 @@ def plan_scan(
     expression = _expression(where, full)
     mentioned = [full.field(name) for name in _mentioned(expression, full)]
     read = pa.schema([*wanted, *(column for column in mentioned if column.name not in wanted.names)])
-    exact = not any(_has_floats(column.type) for column in mentioned)
+    exact = not any(has_floats(column.type) for column in mentioned)
     slices = _pruned(slices, full, expression, (_guarantee(one.partition, full, config) for one in slices))
     if known is not None:
         slices = _within_ranges(slices, full, expression, mentioned, known)
@@ -213,9 +213,10 @@ def _mentioned(expression: Any, full: pa.Schema) -> list[str]:
     return among(full.names)
 
 
-def _has_floats(kind: pa.DataType) -> bool:
+def has_floats(kind: pa.DataType) -> bool:
+    """Whether it is one of floats, or has some inside."""
     inner = (kind.field(number).type for number in range(kind.num_fields))
-    return bool(types.is_floating(kind)) or any(map(_has_floats, inner))
+    return bool(types.is_floating(kind)) or any(map(has_floats, inner))
 
 
 def _within_ranges(

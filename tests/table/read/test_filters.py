@@ -174,7 +174,7 @@ def test_no_read_loses_a_row_of_nan_or_of_zero(table: Table, where: pc.Expressio
 
 
 def test_statistics_of_floats_would_lose_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockprovider.table.read.scan._has_floats", lambda _: False)
+    monkeypatch.setattr("lockprovider.table.read.scan.has_floats", lambda _: False)
     whole = table.to_arrow()
     lost = [where for where in NAN_AND_ZERO if ids(table.to_arrow(filter=where)) != ids(whole.filter(where))]
     assert len(lost) >= 4

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.errors import PySparkException
-
 from fsspec_cas import CasError, InvalidInput
 from lockprovider import InvalidSettings, LockError
 from lockprovider.table.errors import (
@@ -56,6 +54,11 @@ _OTHER_PYTHON = re.compile(
     r"|lockprovider\.table needs \w+, which is not installed|PYTHON_VERSION_MISMATCH"
     r"|Python in worker has different version|PACKAGE_NOT_INSTALLED"
 )
+# What Spark's own reader says of a base file that is not there.
+_NO_FILE = re.compile(
+    r"\[(?:FAILED_READ_FILE\.FILE_NOT_EXIST|PATH_NOT_FOUND)\][^\n]*?([^/\s]+_\d+-\d+-\d+_\d{17}\.parquet)"
+)
+_OF_SPARK = ("pyspark.", "py4j.")  # modules; some errors of the JVM's are py4j's
 _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 
 
@@ -63,24 +66,27 @@ _NO_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 def typed_errors() -> Iterator[None]:
     """Around a Spark action: an error of ours that a worker raised comes out as itself, Spark's own as it is.
 
-    A worker whose Python is another one, without this package, comes out as `InvalidSettings`, with what to do.
+    What Spark's own reader says of a base file that was cleaned comes out as `HistoryGone`. A worker whose Python is
+    another one, without this package, comes out as `InvalidSettings`, with what to do.
     """
     try:
         yield
-    except PySparkException as error:
-        found = translated(str(error))
+    except Exception as error:
+        found = translated(str(error)) if type(error).__module__.startswith(_OF_SPARK) else None
         if found is None:
             raise
         raise found from error
 
 
 def translated(text: str) -> Exception | None:
-    """What a worker raised, from the words that Spark made of it; None if it is Spark's own."""
+    """What a worker raised, or a reader missed, from the words that Spark made of it; None if it is Spark's own."""
     if found := _RAISED.findall(text):
         kind, sentence = found[-1]
         return _TYPES[kind](sentence)
     if lost := _LOST.search(text):
         return WriteConflict(lost[1], lost[2].rstrip(":,"), ())
+    if gone := _NO_FILE.search(text):
+        return HistoryGone.with_file(gone[1])
     if other := _OTHER_PYTHON.search(text):
         return InvalidSettings(
             f"Spark's executors run another Python than {sys.executable} ({other[0]}): set PYSPARK_PYTHON to it before "

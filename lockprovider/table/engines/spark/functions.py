@@ -39,6 +39,7 @@ from lockprovider.table.engines.spark.merge_into import (
     merge,
     merge_into,
 )
+from lockprovider.table.engines.spark.session.native_reads import AUTO, NativeReads, folder_for_spark, read_scan
 from lockprovider.table.engines.writer import for_tasks, planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
@@ -159,11 +160,13 @@ def read(
     filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: str | datetime | AsOf | None = None,
     read_optimized: bool = False,
+    native_reads: NativeReads = AUTO,
 ) -> DataFrame:
     """The rows of the latest snapshot, of a moment before it, or of a transaction's own.
 
     Only the columns that are asked for are read from the files, and of files and row groups only those that may have
-    such rows. The files are fixed now: the same DataFrame never sees later commits.
+    such rows. The files are fixed now: the same DataFrame never sees later commits. The rows are the same whether
+    Python reads a file or Spark's own Parquet reader.
 
     Args:
         spark: the session.
@@ -173,6 +176,10 @@ def read(
         filter: Spark SQL, or what pyarrow takes: an expression, a list of tuples.
         as_of: 17 digits of UTC or an aware datetime, of completion; not for a transaction.
         read_optimized: base files only; see `Table.to_arrow`.
+        native_reads: whether Spark's own reader reads the slices without log files (but not those that it would read
+            otherwise, see `session.native_reads`), with jars and credentials of its own. "auto": if the table is in a
+            local folder, and not through Spark Connect. True: at the table's URL. Another URL: there. Not with a filter
+            that is no SQL text.
 
     Raises:
         InvalidInput: a column or time that does not exist, a filter that does not fit.
@@ -188,7 +195,8 @@ def read(
         sql, where, needed = filter, jobs.pushable(filter, seen), list(dict.fromkeys((*names, *seen.names)))
     place, config = table.place, table.config()
     scan = plan_scan(snapshot, schema, config, columns=needed, where=where, partitions=partitions, known=place.ranges)
-    rows = jobs.run_over(spark, scan.slices, tasks.scanner(place, scan), scan.schema)
+    folder = folder_for_spark(spark, place, native_reads) if filter is None or sql is not None else None
+    rows = read_scan(spark, place, scan, folder)
     return rows if sql is None else rows.where(sql).select(*names)
 
 

@@ -33,6 +33,12 @@ def session() -> Any:
     return builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
+def natively(spark: Any, table: Table, said: Any) -> tuple[int, list[Any]]:
+    """How many files Spark's own reader read, and all rows."""
+    found = engine.read(spark, table, native_reads=said)
+    return len(found.inputFiles()), sorted(tuple(row) for row in found.collect())
+
+
 def main(url: str) -> None:
     spark = session()
     table, frame = Table.create(url, SPEC, settings=SETTINGS), partial(spark_tables.frame, spark)
@@ -48,6 +54,7 @@ def main(url: str) -> None:
     seen = {
         "session": type(spark).__module__,
         "rows": sorted(tuple(row) for row in engine.read(spark, table, filter="value > 0 or id = 7").collect()),
+        "natively": [natively(spark, table, said) for said in ("auto", True)],
         "changes": sorted(tuple(row) for row in feed.rows.collect()),
         "raised": [],
     }

@@ -154,7 +154,9 @@ class _Run:
         where, alias = statement.where, statement.target.alias
         pushed = where if where is not None and jobs.pushable(where, self._schema) is not None else None
         with self._shown(statement.where, *values.values()):
-            rows = functions.read(self._spark, self._txn, filter=pushed).alias(alias)
+            rows = functions.read(self._spark, self._txn, filter=pushed, native_reads=self._view.native_reads).alias(
+                alias
+            )
             seen = rows if where is None else rows.where(where)
             changed = seen.select(
                 *(

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.functions import read
+from lockprovider.table.engines.spark.session.native_reads import AUTO, NativeReads
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.view import AsOf
@@ -29,10 +30,11 @@ class RegisteredView:
     name: str
     table: TableContext
     is_whole: bool
+    native_reads: NativeReads
 
     def show(self, spark: SparkSession, source: TableContext | Transaction) -> None:
         """Let the view be this snapshot."""
-        read(spark, source).createOrReplaceTempView(self.name)
+        read(spark, source, native_reads=self.native_reads).createOrReplaceTempView(self.name)
 
 
 SHOWN = Lock()  # while a statement's queries are resolved, its views are of its own transaction
@@ -48,21 +50,23 @@ def register(
     filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
     as_of: str | datetime | AsOf | None = None,
     storage_options: dict[str, Any] | None = None,
+    native_reads: NativeReads = AUTO,
 ) -> None:
     """Make a temporary view of the session: `register(spark, "s3://bucket/trips", "trips")`, for SELECT and `sql`.
 
     It is the table as of now, or of a moment: register it again to see later commits; those of `sql` it shows.
-    `columns` and `filter` narrow what is read from the files; what a query itself asks for does not, as Spark does not
-    tell it to what Python reads. The rest is as of `read`.
+    `columns` and `filter` narrow what is read from the files; what a query itself asks for does so only where Spark's
+    own reader reads them (`native_reads`), as Spark does not tell it to Python. The rest is as of `read`.
 
     Raises:
         TableNotFound: there is none at this URL.
         InvalidInput, HistoryGone: as `read`.
     """
     table = source if isinstance(source, TableContext) else TableContext.open(source, storage_options=storage_options)
-    read(spark, table, columns, filter=filter, as_of=as_of).createOrReplaceTempView(name)
+    rows = read(spark, table, columns, filter=filter, as_of=as_of, native_reads=native_reads)
+    rows.createOrReplaceTempView(name)
     is_whole = columns is None and filter is None and as_of is None
-    _VIEWS.setdefault(spark, {})[name.lower()] = RegisteredView(name, table, is_whole)
+    _VIEWS.setdefault(spark, {})[name.lower()] = RegisteredView(name, table, is_whole, native_reads)
 
 
 def sql(

@@ -1,0 +1,128 @@
+"""Base files read by Spark's own Parquet reader: only the columns and row groups that a query needs, and no Python.
+
+Spark does not tell Python which columns and rows a query asks for; its own reader knows. It reads a slice if that has
+no log files, Spark can open the file with what it has (`folder_for_spark`), and the file's footer says that Spark makes
+of it what this package does: each column that is read has the table's type, or is not there at all, and no date is of
+another calendar. All others are left to Python: a file from before a column was widened, say, or with lists as some JVM
+writers call them; and all where there are floats inside of columns, which Spark would filter by their statistics.
+
+Not promised: that columns without nulls are said to have none, as the table's schema may say; and `HistoryGone` for a
+file that is cleaned before a query has read it. Spark raises an error of its own, of which `errors.typed_errors` makes
+that one.
+
+Source: Spark's `ParquetFileFormat`, `DataSourceUtils.datetimeRebaseSpec`, `DataSource.checkAndGlobPathIfNecessary`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark import jobs, tasks
+from lockprovider.table.engines.spark.errors import typed_errors
+from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
+from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
+from lockprovider.table.files.place import TablePlace
+from lockprovider.table.read.scan import Scan, has_floats
+from lockprovider.table.timeline.view import FileSlice
+
+NativeReads = bool | str
+AUTO = "auto"
+
+_PLAIN = re.compile(r"[ -~]*", re.ASCII)  # of others a JVM makes what its locale says
+_GLOB = re.compile(r"[][{}*?\\]")
+_HIDDEN = ("_", ".")  # names that Spark passes over
+_THIS_CALENDAR = b"3.0.0"  # texts, which Spark compares, too
+_OPTIONS = {  # whatever the session says
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+}
+
+
+def folder_for_spark(spark: SparkSession, place: TablePlace, native_reads: NativeReads) -> str | None:
+    """The table's folder as Spark calls it; None if Python is to read all of it.
+
+    Raises:
+        InvalidInput: `native_reads` is not what `functions.read` says.
+    """
+    local = f"file://{place.store.root}" if place.is_local else None
+    if native_reads == AUTO:
+        return local if hasattr(spark, "_jsparkSession") else None  # a server may be on another machine
+    if isinstance(native_reads, str):
+        if "://" not in native_reads:
+            raise InvalidInput(
+                f"native_reads={native_reads!r} is no URL; give True, False, 'auto', or Spark's URL of the table"
+            )
+        return native_reads.rstrip("/")
+    return (local or place.url.rstrip("/")) if native_reads else None
+
+
+def read_scan(spark: SparkSession, place: TablePlace, scan: Scan, folder: str | None) -> DataFrame:
+    """The rows of a scan; its filter may be applied, or not yet.
+
+    Raises:
+        HistoryGone: a file was cleaned meanwhile.
+    """
+    by_spark: list[FileSlice] = []
+    by_python: list[FileSlice] = []
+    folder = None if any(map(_has_floats_inside, scan.read)) else folder
+    for one in scan.slices:
+        is_alike = folder is not None and is_read_alike(place, one, scan.read, folder)
+        (by_spark if is_alike else by_python).append(one)
+    if not by_spark:
+        return jobs.run_over(spark, by_python, tasks.scanner(place, scan), scan.schema)
+    rows = _read_files(spark, [f"{folder}/{one.path}" for one in by_spark], scan.schema)
+    if not by_python:
+        return rows
+    return rows.union(jobs.run_over(spark, by_python, tasks.scanner(place, scan), scan.schema))
+
+
+def _read_files(spark: SparkSession, paths: Sequence[str], columns: pa.Schema) -> DataFrame:
+    with typed_errors():
+        rows = spark.read.schema(from_arrow_schema(columns)).options(**_OPTIONS).parquet(*paths)
+    return rows.select(*map(_by_row, columns))
+
+
+def _by_row(column: pa.Field) -> Column:
+    """A column; of floats one that is filtered row by row: what a file says of its values knows no NaN, and not -0."""
+    found = F.col(f"`{column.name}`")
+    return F.nanvl(found, found).alias(column.name) if types.is_floating(column.type) else found
+
+
+def is_read_alike(place: TablePlace, one: FileSlice, columns: pa.Schema, folder: str) -> bool:
+    """Whether Spark makes the same of a slice; of a file that cannot be read, or may not, Python tells."""
+    path = f"{folder}/{one.path}"
+    if one.logs or not _PLAIN.fullmatch(path) or _GLOB.search(path) or path.rpartition("/")[2].startswith(_HIDDEN):
+        return False
+    try:
+        footer = place.footer(one.path)
+    except (Corrupt, HistoryGone, UnsupportedTable):
+        return False
+    return _is_of_this_calendar(footer) and has_alike(footer.schema.to_arrow_schema(), columns)
+
+
+def _is_of_this_calendar(footer: pq.FileMetaData) -> bool:
+    """Neither Spark's mark of the other one, nor a version of Spark that had no other."""
+    known = footer.metadata or {}
+    return LEGACY_KEY.encode() not in known and known.get(SPARK_KEY.encode(), _THIS_CALENDAR) >= _THIS_CALENDAR
+
+
+def has_alike(stored: pa.Schema, columns: pa.Schema) -> bool:
+    """Whether a file has each of these columns with this type, or nothing that Spark takes for it: to it `A` is `a`."""
+    there: dict[str, list[tuple[str, pa.DataType]]] = {}
+    for field in stored:
+        there.setdefault(field.name.lower(), []).append((field.name, field.type))
+    return all(there.get(one.name.lower(), [(one.name, one.type)]) == [(one.name, one.type)] for one in columns)
+
+
+def _has_floats_inside(column: pa.Field) -> bool:
+    return bool(types.is_nested(column.type)) and has_floats(column.type)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fsspec_cas import CasError
 from lockprovider import LockRecord
 from lockprovider.table.errors import TableError
-from lockprovider.table.files.footers.notes import FEW, FooterNote
+from lockprovider.table.files.footers.notes import FooterNote
 from lockprovider.table.format.data_files import data_file_at
 from lockprovider.table.format.instant import format_ms
 from lockprovider.table.format.metadata import WriteStat
@@ -29,13 +29,12 @@ _DAY_MS = 86_400_000  # so long ago began what is no longer pending
 
 
 def note_files(table: TableContext, begin: str, stats: Collection[WriteStat]) -> None:
-    """Remember what the footers of an instant's files say; of many it is put beside the lock, in the background."""
+    """Remember what the footers of an instant's files say; once it is of many it is put beside the lock, meanwhile."""
     notes = table.place.footer_notes
     for stat in stats:
         if stat.note:
             notes.add(stat.path, FooterNote.parse(json.loads(stat.note)))
-    if len(stats) > FEW:
-        paths = [stat.path for stat in stats if not stat.is_log]
+    if paths := notes.written([stat.path for stat in stats if not stat.is_log]):
         table.store.in_background(lambda: _put_quietly(table, begin, paths))
 
 

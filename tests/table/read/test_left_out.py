@@ -148,6 +148,19 @@ def test_files_that_came_one_by_one_are_told_of_by_who_writes_a_checkpoint(
     assert asked.names.count("get data") == 1, "of all that were opened before, too"
 
 
+def test_files_that_came_one_by_one_are_told_of_together_by_who_has_written_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "_ONE_BY_ONE", 12)
+    table = Table.create(f"memory://left-out-alone-{tmp_path.name}", SPEC, settings=SETTINGS)
+    for number in range(30):
+        table.append(rows(number * ROWS, ROWS))
+    until(lambda: len(table.store.list(notes.NOTES)) == 2)
+    found, opened = read(table, "n = -100")
+    assert found["id"].to_pylist() == [0]
+    assert opened <= 1 + 6
+
+
 @pytest.mark.parametrize("day_ms", [None, -86_400_000])
 def test_what_is_said_of_files_that_are_gone_is_dropped_after_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day_ms: int | None

@@ -10,7 +10,7 @@ of files whose names never come again, so they hold for ever, whatever ends the 
 
 Promised: no file that has one of the keys is left out, and ranges are of all rows of a file. NOT promised: that all
 others are left out: of files with more than some hundred keys only the range is kept beside the lock, and of too many
-files no filters at all; of files that came one by one nothing may be there yet.
+files no filters at all; of the last files that came one by one nothing is there yet.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ MANY = 10_000  # keys from which on it is quicker to read all keys of a file tha
 FEW = 8  # files that nothing is known of are opened rather than looked for beside the lock, or said there
 _VERSION = 1
 _LEVEL = 1  # filters are random bits
+_ONE_BY_ONE = 64  # files of small commits are said together
 _OBJECTS = 16  # beside the lock; of more one is made
 _MERGED = "m"  # after the newest name
 _KEPT = 2  # of those that it is made of; who reads may have listed just before
@@ -145,6 +146,7 @@ class FooterNotes:
         self._read: set[str] = set()  # objects beside the lock
         self._said: set[str] = set()  # files that those tell of
         self._missed: set[str] = set()  # files that they did not tell of when they were read
+        self._one_by_one: list[str] = []  # files written here, not said yet
 
     def get(self, path: str) -> FooterNote | None:
         """What is known of one file, in which keys are looked up."""
@@ -209,6 +211,17 @@ class FooterNotes:
                 self.add(path, note)
             self._said.update(notes)
             self._read.add(name)
+
+    def written(self, paths: Sequence[str]) -> Sequence[str]:
+        """These were written here by one commit: those that are to be `put` now, if there are enough."""
+        if len(paths) > FEW:
+            return paths
+        with self._adding:
+            self._one_by_one += paths
+            if len(self._one_by_one) < _ONE_BY_ONE:
+                return ()
+            found, self._one_by_one = self._one_by_one, []
+            return found
 
     def put(self, store: Store, time: str, paths: Iterable[str]) -> bool:
         """Put what is known of these files beside the lock, if they are many that nobody has said there.

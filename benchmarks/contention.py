@@ -80,6 +80,8 @@ class Case:
     give_up_s: float = 3.0
     late_s: float = 0.0  # when the last process asks first, if that is later than the others
     writes_per_s: float = 0.0  # the store's bound for one object; 0: none
+    long_s: float = 0.0  # one turn in ten, at random, lasts longer by this
+    guests: int = 0  # clients besides that look once a second and know nothing of the line, as JVM Hudi's
 
     @property
     def contenders(self) -> int:
@@ -102,6 +104,7 @@ class Result:
     idle_max_s: float  # that the lock was free while somebody waited who was to live and to go on
     pause_max_s: float
     drain_s: float  # from the first release to the last acquisition
+    guest_wait_s: float  # the longest of those who know nothing of the line
 
     @property
     def unfairness(self) -> float:
@@ -160,6 +163,7 @@ class Simulation:
         self._free_since_s: float | None = None
         self._first_free_s: float | None = None
         self._served_s = self._idle_s = self._pause_s = 0.0
+        self._guest_wait_s, self._guest_asked_s = 0.0, math.inf
         self.contenders: list[_Contender] = []
 
     def run(self) -> Result:
@@ -172,6 +176,8 @@ class Simulation:
                 late_s = self.case.late_s if p == self.case.processes - 1 else 0.0
                 self.at(late_s + self.random.random() * self.case.apart_s, lambda c=contender: self._asks(c))
         self._some_leave()
+        for _ in range(self.case.guests):
+            self._go_on(self._guest(), None)
         while self._queue and self.now_s < self.case.lasts_s:
             self.now_s, _, call = heapq.heappop(self._queue)
             call()
@@ -223,7 +229,8 @@ class Simulation:
         self._served_s, me.waits = self.now_s, False
         me.served += 1
         first_s, self._first_s = self._first_s, 0.0
-        yield first_s + self.case.hold_s, None
+        long_s = self.case.long_s if self.case.long_s and self.random.random() < 0.1 else 0.0
+        yield first_s + self.case.hold_s + long_s, None
         self._release_sent_s = self.now_s
         yield from self._release(process, me.me)
         process.busy = False
@@ -254,7 +261,7 @@ class Simulation:
         yield self._leg_s(way_s), None
 
     def _acquire(self, process: _Process, me: _Contender) -> Task:
-        waiter, began_s = Waiter(process.name, self.case.poll_s), self.now_s
+        waiter, began_s = Waiter(process.name, self.case.poll_s, self.now_s), self.now_s
         over = Passing()
         while True:
             if process.dead:
@@ -270,7 +277,7 @@ class Simulation:
                 return
             if last:
                 return
-            seen = self._observed(process, effect, self.now_s - sent_s if process.reads > reads else None)
+            seen = self._observed(process, effect, self.now_s - sent_s if process.reads > reads else 0.0)
             waiter, what = looked(waiter, seen, self.random.random())
             if isinstance(what, Join):
                 waiter, what = yield from self._join(process, waiter, seen)
@@ -279,16 +286,16 @@ class Simulation:
             yield max(0.0, pause_s), None
             over = passing(waiter, seen, self.now_s)
 
-    def _observed(self, process: _Process, busy: Busy, took_s: float | None) -> Observation:
+    def _observed(self, process: _Process, busy: Busy, took_s: float) -> Observation:
         now = self._moment(process)
-        return Observation(*process.seen, busy, now.now_ms, now.monotonic_s, took_s)
+        known = bool(process.seen[0].nonce)
+        return Observation(*process.seen, busy, now.now_ms, now.monotonic_s, took_s, known)
 
     def _join(self, process: _Process, waiter: Waiter, seen: Observation) -> Task:
         record = joined(seen.record, process.name)
-        sent_s = self.now_s
         version = yield from self._put(record, seen.version)
         if version is None:
-            return join_failed(waiter, self.random.random(), self.now_s - sent_s)
+            return join_failed(waiter, seen, self.random.random())
         process.seen = (record, version)
         busy = replace(seen.busy, ahead=ahead_of(process.name, record.line))
         return looked(waiter, replace(seen, record=record, busy=busy), self.random.random())
@@ -299,6 +306,26 @@ class Simulation:
             if not isinstance(effect, Busy):
                 return
             yield self.case.poll_s * self.random.uniform(0.5, 1.5), None
+
+    def _guest(self) -> Task:
+        """As JVM Hudi's lock provider: a look a second, no line, our fields dropped; it comes again after a while."""
+        hold_s, nobody = max(self.case.hold_s, 0.1), "jvm"
+        while True:
+            yield 5.0 * self.random.random(), None
+            self._guest_asked_s = self.now_s
+            while True:
+                seen = yield from self._get()
+                now_ms = round((1e6 + self.now_s) * 1000)
+                if seen is None or seen[0].expired or seen[0].lapsed_at(now_ms):
+                    record = LockRecord(nobody, now_ms + 300_000, expired=False)
+                    version = yield from self._put(record, ABSENT if seen is None else seen[1])
+                    if version is not None:
+                        break
+                yield 1.0, None
+            self._guest_wait_s = max(self._guest_wait_s, self.now_s - self._guest_asked_s)
+            self._guest_asked_s = math.inf
+            yield hold_s, None
+            yield from self._put(replace(record, expired=True), version)
 
     def _feed(self, process: _Process, me: Me, event: Any) -> Task:
         while True:
@@ -366,7 +393,7 @@ class Simulation:
         """This is written; for how long the lock was there for the taking, if it is taken now and was waited for."""
         before = self._store.record
         if before is not None and before.epoch != after.epoch and self._free_since_s is not None:
-            asked_s = [c.asked_s for c in self.contenders if c.waits and not c.process.dies and c.until_s == math.inf]
+            asked_s = [c.asked_s for c in self._still_wait()]
             self._idle_s = max(self._idle_s, self.now_s - max(self._free_since_s, min(asked_s, default=self.now_s)))
             self._free_since_s = None
         if after.given and self._free_since_s is None:
@@ -386,12 +413,17 @@ class Simulation:
             hand_over_ms=1000 * median(hand),
             hand_over_p99_ms=1000 * quantiles([*hand, hand[-1]], n=100)[98],
             wait_median_s=median(waits),
-            wait_max_s=waits[-1],
+            wait_max_s=max([waits[-1], *(self.now_s - c.asked_s for c in self._still_wait())]),
             unserved=sum(c.served == 0 for c in self.contenders),
             idle_max_s=self._idle_s,
             pause_max_s=self._pause_s,
             drain_s=self._served_s - (self._first_free_s or 0.0),
+            guest_wait_s=max(self._guest_wait_s, self.now_s - self._guest_asked_s),
         )
+
+    def _still_wait(self) -> list[_Contender]:
+        """Who is to live and to go on."""
+        return [c for c in self.contenders if c.waits and not c.process.dies and c.until_s == math.inf]
 
 
 def cases(seconds: float) -> Iterator[tuple[str, Case]]:
@@ -422,6 +454,7 @@ def pooled(case: Case, seeds: int) -> Result:
         idle_max_s=max(run.idle_max_s for run in runs),
         pause_max_s=max(run.pause_max_s for run in runs),
         drain_s=max(run.drain_s for run in runs),
+        guest_wait_s=max(run.guest_wait_s for run in runs),
         **middle,
     )
 

@@ -97,7 +97,8 @@ class _Acquisition:
         self._wish = wish
 
     def until_it_is_there(self) -> None:
-        waiter, over = Waiter(self._queue.name, self._client.settings.poll_s), Passing()
+        over = Passing()
+        waiter = Waiter(self._queue.name, self._client.settings.poll_s, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
             began_s = self._world.monotonic_s()
@@ -113,7 +114,7 @@ class _Acquisition:
             left_s = self._left_s()
             if last or (left_s <= 0 and not busy.free and not busy.lost_race):
                 raise _not_acquired(self._client.where, busy, self._world)
-            seen = self._observed(busy, began_s if tried.looked else None)
+            seen = self._observed(busy, self._world.monotonic_s() - began_s if tried.looked else 0.0)
             waiter, pause_s = self._look_or_join(waiter, seen)
             self._queue.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
             over = passing(waiter, seen, self._world.monotonic_s())
@@ -133,20 +134,18 @@ class _Acquisition:
         self._client.adopt(idle, known)
         return None if idle.released is not None else end_of_hold
 
-    def _observed(self, busy: Busy, began_s: float | None) -> Observation:
+    def _observed(self, busy: Busy, took_s: float) -> Observation:
         known = self._client.known
         assert known is not None  # noqa: S101 - the answer is about a record that was read
-        at_s = self._world.monotonic_s()
-        took_s = None if began_s is None else at_s - began_s
-        return Observation(known.record, known.version, busy, self._world.now_ms(), at_s, took_s, known.understood)
+        now_ms, now_s = self._world.now_ms(), self._world.monotonic_s()
+        return Observation(known.record, known.version, busy, now_ms, now_s, took_s, known.understood)
 
     def _look_or_join(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, float]:
         waiter, what = looked(waiter, seen, self._world.random())
         if isinstance(what, Join):
             there = joined(seen.record, self._queue.name)
-            sent_s = self._world.monotonic_s()
             if not self._client.joined(there, seen.version, self._wish):
-                waiter, what = join_failed(waiter, self._world.random(), self._world.monotonic_s() - sent_s)
+                waiter, what = join_failed(waiter, seen, self._world.random())
                 return waiter, what.seconds
             self._queue.knows(self._client.known)
             busy = replace(seen.busy, ahead=ahead_of(self._queue.name, there.line))

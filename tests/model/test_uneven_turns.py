@@ -55,5 +55,5 @@ def test_a_line_that_is_believed_in_for_ever_is_caught(monkeypatch: pytest.Monke
     """Without the bound: what the judges saw."""
     for module in (machine, polling):
         monkeypatch.setattr(module, "LONGEST_S", 1e9)
-    for name in ("all live", "all give up, and one comes"):
+    for name in ("all but two are killed", "all give up, and one comes"):
         assert max(run.idle_max_s for run in runs(cases(8)[name])) > 2 * FREE_S

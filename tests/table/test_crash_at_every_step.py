@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,7 @@ class DiesAtStep:
         self.inner = LocalBackend()
         self.left, self.applied, self.dead = step, applied, False
         self.asked: list[str] = []
+        self.died_in = threading.main_thread()
 
     def __getattr__(self, name: str) -> Any:
         request = getattr(self.inner, name)
@@ -75,7 +77,7 @@ class DiesAtStep:
         self.left -= 1
         if self.left > 0:
             return await request
-        self.dead = True
+        self.dead, self.died_in = True, threading.current_thread()
         if self.applied:
             await request
         else:
@@ -106,6 +108,9 @@ def attempt(url: str, backend: DiesAtStep) -> bool:
 def end_of(table: Table) -> None:
     """The end of its process: whatever becomes of the thread that decides does so in this test."""
     table.lock._client.committer._at_exit()
+    died_in = getattr(table.store.backend, "died_in", threading.current_thread())
+    if died_in.name == "group-commit":
+        died_in.join()  # it is not the committer's any more, and may have its end before it
 
 
 def is_at_rest(folder: Path) -> bool:

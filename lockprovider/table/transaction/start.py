@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lockprovider.table.state.current import TableView
 
 _REQUEST_S = 60.0  # for the inflight file
-_SPREAD_MS = 16  # a clock that is so much ahead does no harm
 _FRESH_S = 10.0  # after it was chosen a begin time may be taken
 
 
@@ -203,9 +202,7 @@ class _Claimed:
 
 def _claim(table: TableContext, known: Timeline) -> _Claimed:
     while True:
-        # Those for whom one write has decided go on in the same moment.
-        now_ms = table.world.now_ms() + int(table.world.random() * _SPREAD_MS)
-        begin, chosen_s = known.next_time(now_ms), table.world.monotonic_s()
+        begin, chosen_s = known.next_time(table.world.now_ms()), table.world.monotonic_s()
         # The heartbeat first: a pending instant without one counts as dead.
         heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
         if heartbeat.start():

@@ -98,10 +98,8 @@ class Transaction:
     @property
     def timeline(self) -> Timeline:
         """What was completed when this transaction began; if nothing was read before its start, when it started."""
-        if self._timeline is None and self._instant.is_under_way:
-            self._started()
         if self._timeline is None:
-            self._timeline = self.table.timeline()
+            self._timeline = self._started().seen if self._instant.is_under_way else self.table.timeline()
         return self._timeline
 
     @property
@@ -159,14 +157,18 @@ class Transaction:
             mine = self._started()
             return WritesHere(self.markers, self.announced, self.partitions, mine.wait_in_flight)
 
-        def wait() -> None:
-            with self._instant.guard:
-                is_first = self._instant.is_under_way
-                self._started().wait_in_flight()
-                if is_first:
-                    check()
+        known, is_checked = self.table.memory.partitions_at(self.table.memory.latest), False
 
-        known = self.table.memory.partitions_at(self.table.memory.latest)
+        def wait() -> None:
+            nonlocal is_checked
+            with self._instant.guard:
+                self._started().wait_in_flight()
+                if not is_checked:
+                    check()
+                    if self.partitions is not known:  # others may have removed some of them
+                        raise Passed
+                    is_checked = True
+
         return WritesHere(self.markers, self.announced, known, wait)
 
     def _started(self) -> Started:
@@ -176,8 +178,9 @@ class Transaction:
             if is_first:
                 mine.look_around(self.table, self._timeline or mine.seen)
                 self._timeline = self._timeline or mine.seen
-                if self._assumed is not None and not self._assumed.equals(self.table.schema(self._timeline)):
-                    raise Passed
+            if self._assumed is not None and not self._assumed.equals(self.table.schema(self.timeline)):
+                raise Passed
+            self._assumed = None
             return mine
 
     @property

@@ -12,9 +12,10 @@ import pytest
 from patience import until
 from table.tables import SETTINGS, SPEC, content, orphans, rows
 
-from fsspec_cas import Store, Unavailable
+from fsspec_cas import Machine, Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
-from lockprovider.table import Table
+from lockprovider.table import Table, UnsupportedTable
+from lockprovider.table.engines import writer
 
 
 class Meanwhile(LocalBackend):
@@ -34,6 +35,15 @@ class Meanwhile(LocalBackend):
         return await super().put(path, *args, **kwargs)
 
 
+class Ahead(Machine):
+    """This machine, with a clock that may be wrong."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
 @pytest.fixture
 def backend() -> Meanwhile:
     return Meanwhile()
@@ -41,8 +51,9 @@ def backend() -> Meanwhile:
 
 @pytest.fixture
 def table(tmp_path: Path, backend: Meanwhile) -> Table:
+    clock = Ahead()
     made = Table.create(str(tmp_path / "t"), SPEC, settings=SETTINGS)
-    table = Table(Store(backend, made.url), made.url, settings=SETTINGS)
+    table = Table(Store(backend, made.url, world=clock), made.url, settings=SETTINGS, world=clock)
     table.append(rows((1, "a", 1)))
     table.append(rows((2, "a", 2)))
     until(lambda: left(table) == [])
@@ -90,6 +101,27 @@ def test_where_another_has_added_a_column_it_begins_again_with_that(table: Table
     until(lambda: left(table) == [])
 
 
+def test_where_another_has_removed_a_partition_it_begins_again_and_makes_it_anew(
+    table: Table, backend: Meanwhile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = table.timeline().writes[-1]
+    table.append(rows((3, "b", 3)))
+    metafile = Path(table.url) / "b" / ".hoodie_partition_metadata"
+    assert metafile.exists()
+
+    def remove() -> None:
+        other(table).restore(first.begin)
+        metafile.unlink(missing_ok=True)  # as a clean does with an empty partition
+
+    monkeypatch.setattr(Ahead, "ahead_ms", 3_600_000)  # the other began first: the time of the append will do
+    backend.once = remove
+    done = table.append(rows((4, "b", 4)))
+    assert done.conflicts == 0
+    assert metafile.exists(), "else a JVM reader does not see the rows"
+    assert content(other(table)) == {(1, "a", 1), (2, "a", 2), (4, "b", 4)}
+    until(lambda: left(table) == [])
+
+
 def test_where_the_properties_are_others_by_now_it_begins_again(table: Table, backend: Meanwhile) -> None:
     def change() -> None:
         path = Path(table.url) / ".hoodie/hoodie.properties"
@@ -112,6 +144,20 @@ def test_where_the_store_fails_its_error_comes_out_and_nothing_is_written(table:
     assert not [name for name in backend.put_there if name.endswith((".parquet", ".inflight"))]
     until(lambda: not [name for name in left(table) if ".marker." in name])
     assert content(other(table)) == {(1, "a", 1), (2, "a", 2)}
+
+
+@pytest.mark.parametrize("verb", ["append", "upsert"])
+def test_a_table_that_is_not_to_be_written_like_that_is_refused_before_the_first_file(
+    table: Table, backend: Meanwhile, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def refuse(txn: Any) -> None:
+        raise UnsupportedTable(f"buckets of a JVM writer, seen by {txn.begin}")
+
+    monkeypatch.setattr(writer, "_check_marked", refuse)
+    with pytest.raises(UnsupportedTable, match="of a JVM writer"):
+        getattr(table, verb)(rows((3, "a", 3)))
+    assert not [name for name in backend.put_there if name.endswith(".parquet")]
+    until(lambda: left(table) == [])
 
 
 def test_rows_that_can_be_read_once_only_wait_for_their_instant(table: Table, backend: Meanwhile) -> None:

@@ -196,7 +196,10 @@ def _parts(column: pa.Array) -> tuple[tuple[str, pa.Array], ...]:
 
 
 def _equal(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
-    return _mask(pc.fill_null(pc.equal(one, other), pc.and_(pc.is_null(one), pc.is_null(other))))
+    equal = pc.equal(one, other)
+    if one.null_count or other.null_count:
+        equal = pc.fill_null(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
+    return _mask(equal)
 
 
 def comparable(values: pa.Array) -> pa.Array:
@@ -218,11 +221,10 @@ def at_least(mine: Sequence[pa.Array], theirs: Sequence[pa.Array]) -> NDArray[np
     found = np.ones(len(mine[0]), dtype=np.bool_)
     for given in zip(reversed(mine), reversed(theirs), strict=True):
         one, other = map(comparable, given)
-        greater, equal = pc.greater(one, other), pc.equal(one, other)
+        greater = pc.greater(one, other)
         if one.null_count or other.null_count:
             greater = pc.fill_null(greater, pc.and_(pc.is_valid(one), pc.is_null(other)))
-            equal = pc.fill_null(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
-        found = _mask(greater) | (_mask(equal) & found)
+        found = _mask(greater) | (_equal(one, other) & found)
     return found
 
 

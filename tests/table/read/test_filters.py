@@ -75,15 +75,20 @@ def leaves(draw: st.DrawFn) -> pc.Expression:
             return getattr(field, draw(st.sampled_from(COMPARE)))(pa.scalar(draw(values), kind))
 
 
-EXPRESSIONS = st.recursive(
-    leaves(),
-    lambda some: st.one_of(
-        some.map(lambda one: ~one),
-        st.tuples(some, some).map(lambda both: both[0] & both[1]),
-        st.tuples(some, some).map(lambda both: both[0] | both[1]),
-    ),
-    max_leaves=4,
-)
+def combined(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Expressions of these, with not, and, or."""
+    return st.recursive(
+        leaves,
+        lambda some: st.one_of(
+            some.map(lambda one: ~one),
+            st.tuples(some, some).map(lambda both: both[0] & both[1]),
+            st.tuples(some, some).map(lambda both: both[0] | both[1]),
+        ),
+        max_leaves=4,
+    )
+
+
+EXPRESSIONS = combined(leaves())
 
 
 def table_of(rows: list[tuple[Any, ...]]) -> pa.Table:

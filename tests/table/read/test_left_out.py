@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import until
 from table.asked_for import counted
+from table.read.test_filters import combined
 from table.tables import SETTINGS
 
 from lockprovider.table import Table, TableSpec
@@ -283,15 +284,7 @@ def leaves(draw: st.DrawFn) -> pc.Expression:
             return getattr(field, draw(st.sampled_from(COMPARE)))(pa.scalar(draw(values), kind))
 
 
-EXPRESSIONS = st.recursive(
-    leaves(),
-    lambda some: st.one_of(
-        some.map(lambda one: ~one),
-        st.tuples(some, some).map(lambda both: both[0] & both[1]),
-        st.tuples(some, some).map(lambda both: both[0] | both[1]),
-    ),
-    max_leaves=4,
-)
+EXPRESSIONS = combined(leaves())
 
 
 @st.composite

@@ -229,6 +229,7 @@ class Simulation:
         self.go_on(self._turn(process, process.waiting.popleft()), None)
 
     def go_on(self, task: Task, answer: Any) -> None:
+        """Until its next delay."""
         try:
             delay_s, then = task.send(answer)
         except StopIteration:
@@ -517,7 +518,7 @@ HEADS = (
 def row(name: str, r: Result) -> tuple[str, ...]:
     """One line of the table."""
     case = r.case
-    policy = "line" if case.policy == "line" else f"polls every {case.poll_s:g} s"
+    policy = f"polls every {case.poll_s:g} s" if case.policy == "naive" else case.policy
     return (
         name,
         policy,

@@ -2,6 +2,7 @@
 
     python -m benchmarks.contention_score --json before.json     # a minute; --seeds
     python -m benchmarks.contention_score --against before.json  # beside another run, and what is worst
+    python -m benchmarks.contention_score --policy intents --against before.json  # one of `benchmarks.hold_intents`
 
 Everything is simulated (`benchmarks.contention`): exact, and independent of the machine. A figure of one case depends
 on its few seeds, by a factor of two where a wait is short; the means of a kind (geometric, of some dozens) do by a few

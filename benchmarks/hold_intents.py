@@ -47,7 +47,7 @@ _SHARE = 0.5  # of the time waited in vain is the next pause
 _HANDED_S, _HANDED_TURNS, _HANDED_WRITES = 0.3, 1.5, 3  # it is given for the longest of these
 _HANDED_LONGEST_S = 1.0  # for the sake of turns
 _MARGIN = 0.1  # of that time, within which its new holder does not trust it any more
-_SHORT_TURN_S = 0.1
+_SHORT_TURN_S, _UNKNOWN_TURN_S = 0.1, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Ordered(LockRecord):
     @property
     def turn_s(self) -> float:
         """As far as it is known."""
-        return min(LONGEST_S, self.turn_ms / 1000 or 0.2)
+        return min(LONGEST_S, self.turn_ms / 1000 or _UNKNOWN_TURN_S)
 
     def free_s(self, now_ms: int, known_s: float) -> float:
         """For how long it is there for the taking; below zero: when it may be. `known_s`: since it was seen first."""
@@ -163,6 +163,8 @@ class HandedLine:
         """At the store, or at what this process has just written."""
         sim, own, sent_s = self._sim, self._own[process.name], self._sim.now_s
         known, process.machine = process.machine.released, Idle()
+        if known and not (known[0].given or sent_s - own.before_s < known[0].turn_s):
+            known = None  # it was handed over, and that is long ago
         seen, version = known or (yield from sim.get()) or (None, ABSENT)
         own.way_s = max(sim.now_s - sent_s, own.way_s / 2)
         if version != own.version:
@@ -441,6 +443,8 @@ def _lists_next(record: Ordered, name: str) -> bool:
 def _turn_ms(mean_ms: int, held_s: float, way_s: float) -> int:
     """A running mean, without outliers, of what its holder has measured by one clock, and the way to the next one."""
     last_ms, way_ms = 1000 * (held_s + way_s), 1000 * way_s
-    if not mean_ms or mean_ms > 2 * max(last_ms, 1000 * _SHORT_TURN_S):
-        return round((mean_ms + last_ms) / 2 if mean_ms else last_ms)
+    if not mean_ms:
+        return round(min(last_ms, max(1000 * _UNKNOWN_TURN_S, 4 * way_ms)))
+    if mean_ms > 2 * max(last_ms, 1000 * _SHORT_TURN_S):
+        return round((mean_ms + last_ms) / 2)
     return round(mean_ms + (min(last_ms, 2 * max(mean_ms, way_ms)) - mean_ms) / 16)

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.hold_intents import HandedLine, HoldIntents
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
 from lockprovider.acquire.polling import Join, Observation, Waiter, comes_again, join_failed, looked, passing
@@ -72,8 +71,7 @@ class Case:
     hold_s: float = 0.002
     work_s: float = 0.0  # between a release and the next ask
     poll_s: float = 1.0
-    # Or "handed", "intents": see `benchmarks.hold_intents`; "naive": look every poll_s, +-50 %, and take what is free.
-    policy: str = "line"
+    policy: str = "line"  # or "naive": look every poll_s, +-50 %, and take what is free
     apart_s: float = 0.05  # between the first asks of the first and the last
     first_s: float = 0.0  # that the first turn of all lasts longer than the others
     die: int = 0  # processes that stop for ever while they wait
@@ -88,16 +86,6 @@ class Case:
     @property
     def contenders(self) -> int:
         return self.processes * self.threads
-
-    @property
-    def hands_over(self) -> bool:
-        """By a policy of `benchmarks.hold_intents`."""
-        return self.policy in ("handed", "intents")
-
-    @property
-    def list_s(self) -> float:
-        """As measured at S3: 40 ms where a write takes 30."""
-        return self.put_s * 4 / 3
 
 
 @dataclass
@@ -132,12 +120,10 @@ class _Store:
 
 
 @dataclass
-class Process:
-    """Its contenders have turns one after the other."""
-
+class _Process:
     name: str
     skew_s: float
-    waiting: deque[Contender] = field(default_factory=deque)
+    waiting: deque[_Contender] = field(default_factory=deque)
     machine: Any = field(default_factory=Idle)
     seen: tuple[LockRecord, Version] | None = None
     busy: bool = False
@@ -150,10 +136,8 @@ class Process:
 
 
 @dataclass
-class Contender:
-    """One that asks for the lock."""
-
-    process: Process
+class _Contender:
+    process: _Process
     me: Me
     asks_left: int
     asked_s: float = 0.0
@@ -180,21 +164,20 @@ class Simulation:
         self._first_free_s: float | None = None
         self._served_s = self._idle_s = self._pause_s = 0.0
         self._guest_wait_s, self._guest_asked_s = 0.0, math.inf
-        self.contenders: list[Contender] = []
-        self._handing = {"handed": HandedLine, "intents": HoldIntents}[case.policy](self) if case.hands_over else None
+        self.contenders: list[_Contender] = []
 
     def run(self) -> Result:
         for p in range(self.case.processes):
-            process = Process(f"p{p:03}", self.random.uniform(-_SKEW_S, _SKEW_S))
+            process = _Process(f"p{p:03}", self.random.uniform(-_SKEW_S, _SKEW_S))
             for t in range(self.case.threads):
                 me = Me(f"{process.name}-{t}", SETTINGS, line_name=process.name)
-                contender = Contender(process, me, self.case.rounds or 1 << 30)
+                contender = _Contender(process, me, self.case.rounds or 1 << 30)
                 self.contenders.append(contender)
                 late_s = self.case.late_s if p == self.case.processes - 1 else 0.0
                 self.at(late_s + self.random.random() * self.case.apart_s, lambda c=contender: self._asks(c))
         self._some_leave()
         for _ in range(self.case.guests):
-            self.go_on(self._guest(), None)
+            self._go_on(self._guest(), None)
         while self._queue and self.now_s < self.case.lasts_s:
             self.now_s, _, call = heapq.heappop(self._queue)
             call()
@@ -214,7 +197,7 @@ class Simulation:
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def _asks(self, contender: Contender) -> None:
+    def _asks(self, contender: _Contender) -> None:
         process = contender.process
         contender.asked_s, contender.waits = self.now_s, True
         if process.released_s > 0 and not process.busy and not process.waiting:
@@ -222,22 +205,21 @@ class Simulation:
         process.waiting.append(contender)
         self._next(process)
 
-    def _next(self, process: Process) -> None:
+    def _next(self, process: _Process) -> None:
         if process.busy or not process.waiting:
             return
         process.busy = True
-        self.go_on(self._turn(process, process.waiting.popleft()), None)
+        self._go_on(self._turn(process, process.waiting.popleft()), None)
 
-    def go_on(self, task: Task, answer: Any) -> None:
-        """Until its next delay."""
+    def _go_on(self, task: Task, answer: Any) -> None:
         try:
             delay_s, then = task.send(answer)
         except StopIteration:
             return
-        self.at(self.now_s + delay_s, lambda: self.go_on(task, then() if then else None))
+        self.at(self.now_s + delay_s, lambda: self._go_on(task, then() if then else None))
 
-    def _turn(self, process: Process, me: Contender) -> Task:
-        yield from self._acquired(process, me)
+    def _turn(self, process: _Process, me: _Contender) -> Task:
+        yield from (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
         if self.now_s >= me.until_s and isinstance(process.machine, Idle):
             process.busy = False
             return self._next(process)
@@ -248,16 +230,9 @@ class Simulation:
         me.served += 1
         first_s, self._first_s = self._first_s, 0.0
         long_s = self.case.long_s if self.case.long_s and self.random.random() < 0.1 else 0.0
-        hold_s = first_s + self.case.hold_s + long_s
-        if self._handing is not None:
-            yield from self._handing.hold(process, hold_s)
-        else:
-            yield hold_s, None
+        yield first_s + self.case.hold_s + long_s, None
         self._release_sent_s = self.now_s
-        if self._handing is not None:
-            yield from self._handing.release(process, me, again=self._again(process))
-        else:
-            yield from self._release(process, me.me)
+        yield from self._release(process, me.me)
         process.busy = False
         process.released_s = self.now_s
         me.asks_left -= 1
@@ -265,35 +240,27 @@ class Simulation:
             self.at(self.now_s + self.case.work_s, lambda: self._asks(me))
         self._next(process)
 
-    def _acquired(self, process: Process, me: Contender) -> Task:
-        if self._handing is not None:
-            return self._handing.acquire(process, me)
-        return (self._acquire_naive if self.case.policy == "naive" else self._acquire)(process, me)
+    def _again(self, process: _Process) -> bool:
+        gap_s = process.gap_s
+        return bool(process.waiting) or (gap_s is not None and comes_again(gap_s, process.waited_s))
 
-    def _again(self, process: Process) -> bool:
-        """One that is given the lock and does not come costs more than one that does not take it."""
-        gap_s, waited_s = process.gap_s, process.waited_s / (2 if self.case.hands_over else 1)
-        return bool(process.waiting) or (gap_s is not None and comes_again(gap_s, waited_s))
-
-    def _release(self, process: Process, me: Me) -> Task:
+    def _release(self, process: _Process, me: Me) -> Task:
         while isinstance(process.machine, Held):
-            yield from self._feed(process, me, Release(self.moment(process), self._again(process)))
+            yield from self._feed(process, me, Release(self._moment(process), self._again(process)))
             self._nothing_is_left(process)
 
     @staticmethod
-    def _nothing_is_left(process: Process) -> None:
+    def _nothing_is_left(process: _Process) -> None:
         """Refused, for somebody joined, it finds pending what it took over: that is there."""
         if isinstance(process.machine, Rolling):
             process.machine = process.machine.held
 
-    def request(self, way_s: float, then: Any = None) -> Task:
-        """One of another object than the record; `then` happens in the store, and is the answer."""
+    def _request(self, way_s: float) -> Task:
         self.requests += 1
-        answer = yield self._leg_s(way_s), then
         yield self._leg_s(way_s), None
-        return answer
+        yield self._leg_s(way_s), None
 
-    def _acquire(self, process: Process, me: Contender) -> Task:
+    def _acquire(self, process: _Process, me: _Contender) -> Task:
         waiter, began_s = Waiter(process.name, self.case.poll_s, self.now_s), self.now_s
         over = Passing()
         while True:
@@ -303,7 +270,7 @@ class Simulation:
             sent_s, reads = self.now_s, process.reads
             if not isinstance(process.machine, Idle):
                 process.machine = Idle()
-            wish = TryLock(self.moment(process), EVERYONE if last else over)
+            wish = TryLock(self._moment(process), EVERYONE if last else over)
             effect = yield from self._feed(process, me.me, wish)
             if not isinstance(effect, Busy):
                 process.waited_s = self.now_s - began_s
@@ -319,23 +286,23 @@ class Simulation:
             yield max(0.0, pause_s), None
             over = passing(waiter, seen, self.now_s)
 
-    def _observed(self, process: Process, busy: Busy, took_s: float) -> Observation:
-        now = self.moment(process)
+    def _observed(self, process: _Process, busy: Busy, took_s: float) -> Observation:
+        now = self._moment(process)
         known = bool(process.seen[0].nonce)
         return Observation(*process.seen, busy, now.now_ms, now.monotonic_s, took_s, known)
 
-    def _join(self, process: Process, waiter: Waiter, seen: Observation) -> Task:
+    def _join(self, process: _Process, waiter: Waiter, seen: Observation) -> Task:
         record = joined(seen.record, process.name)
-        version = yield from self.put(record, seen.version)
+        version = yield from self._put(record, seen.version)
         if version is None:
             return join_failed(waiter, seen, self.random.random())
         process.seen = (record, version)
         busy = replace(seen.busy, ahead=ahead_of(process.name, record.line))
         return looked(waiter, replace(seen, record=record, busy=busy), self.random.random())
 
-    def _acquire_naive(self, process: Process, me: Contender) -> Task:
+    def _acquire_naive(self, process: _Process, me: _Contender) -> Task:
         while True:
-            effect = yield from self._feed(process, me.me, TryLock(self.moment(process), EVERYONE))
+            effect = yield from self._feed(process, me.me, TryLock(self._moment(process), EVERYONE))
             if not isinstance(effect, Busy):
                 return
             yield self.case.poll_s * self.random.uniform(0.5, 1.5), None
@@ -347,58 +314,58 @@ class Simulation:
             yield 5.0 * self.random.random(), None
             self._guest_asked_s = self.now_s
             while True:
-                seen = yield from self.get()
+                seen = yield from self._get()
                 now_ms = round((1e6 + self.now_s) * 1000)
                 if seen is None or seen[0].expired or seen[0].lapsed_at(now_ms):
                     record = LockRecord(nobody, now_ms + 300_000, expired=False)
-                    version = yield from self.put(record, ABSENT if seen is None else seen[1])
+                    version = yield from self._put(record, ABSENT if seen is None else seen[1])
                     if version is not None:
                         break
                 yield 1.0, None
             self._guest_wait_s = max(self._guest_wait_s, self.now_s - self._guest_asked_s)
             self._guest_asked_s = math.inf
             yield hold_s, None
-            yield from self.put(replace(record, expired=True), version)
+            yield from self._put(replace(record, expired=True), version)
 
-    def _feed(self, process: Process, me: Me, event: Any) -> Task:
+    def _feed(self, process: _Process, me: Me, event: Any) -> Task:
         while True:
             process.machine, effect = step(me, process.machine, event)
             match effect:
                 case ReadRecord():
-                    process.seen = yield from self.get()
+                    process.seen = yield from self._get()
                     process.reads += 1
-                    event = RecordSeen(*(process.seen or (None, None)), self.moment(process))
+                    event = RecordSeen(*(process.seen or (None, None)), self._moment(process))
                 case PutRecord(record, condition):
-                    version = yield from self.put(record, condition)
+                    version = yield from self._put(record, condition)
                     if version is not None:
                         process.seen = (record, version)
                     event = self._answered(process, condition, version)
                 case Apply() if event == PutWon(process.seen[1]) and process.machine.then == "acquired":
-                    yield from self.request(self.case.get_s)  # it is there
+                    yield from self._request(self.case.get_s)  # it is there
                     process.machine = process.machine.held
                     return Done("acquired")
                 case Done() | Ended() | Busy() | Apply() | None:
                     return effect
 
     @staticmethod
-    def _answered(process: Process, condition: Any, version: Version | None) -> Any:
+    def _answered(process: _Process, condition: Any, version: Version | None) -> Any:
         if version is not None:
             return PutWon(version)
         takes = isinstance(process.machine, Writing) and process.machine.purpose == "take"
         return LostRace() if takes and condition is not ABSENT else PutFailed()
 
-    def moment(self, process: Process) -> Moment:
+    def _moment(self, process: _Process) -> Moment:
         return Moment(round((1e6 + self.now_s + process.skew_s) * 1000), self.now_s, str(next(self._nonces)))
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
-    def get(self) -> Task:
+    def _get(self) -> Task:
         self.requests += 1
         got = yield self._leg_s(self.case.get_s), lambda: (self._store.record, self._store.version)
         yield self._leg_s(self.case.get_s), None
         return None if got[0] is None else got
 
-    def put(self, record: LockRecord, condition: Any) -> Task:
+    def _put(self, record: LockRecord, condition: Any) -> Task:
         refusals = 0
         while True:
             self.requests += 1
@@ -425,23 +392,13 @@ class Simulation:
     def _note_free(self, after: LockRecord) -> None:
         """This is written; for how long the lock was there for the taking, if it is taken now and was waited for."""
         before = self._store.record
-        if before is not None and before.epoch != after.epoch:
-            self.note_taken()
-        if after.given and self._free_since_s is None:
-            self._free_since_s = self.now_s
-            self._first_free_s = self._first_free_s or self.now_s
-
-    def note_taken(self) -> None:
-        """Somebody has it from now on."""
-        if self._free_since_s is not None:
+        if before is not None and before.epoch != after.epoch and self._free_since_s is not None:
             asked_s = [c.asked_s for c in self._still_wait()]
             self._idle_s = max(self._idle_s, self.now_s - max(self._free_since_s, min(asked_s, default=self.now_s)))
             self._free_since_s = None
-
-    def note_handed(self) -> None:
-        """Nobody has it before the one to whom it was given knows that."""
-        self._free_since_s = self.now_s
-        self._first_free_s = self._first_free_s or self.now_s
+        if after.given and self._free_since_s is None:
+            self._free_since_s = self.now_s
+            self._first_free_s = self._first_free_s or self.now_s
 
     def _leg_s(self, way_s: float) -> float:
         return way_s / 2 * self.random.lognormvariate(0, _NOISE)
@@ -464,7 +421,7 @@ class Simulation:
             guest_wait_s=max(self._guest_wait_s, self.now_s - self._guest_asked_s),
         )
 
-    def _still_wait(self) -> list[Contender]:
+    def _still_wait(self) -> list[_Contender]:
         """Who is to live and to go on."""
         return [c for c in self.contenders if c.waits and not c.process.dies and c.until_s == math.inf]
 
@@ -518,7 +475,7 @@ HEADS = (
 def row(name: str, r: Result) -> tuple[str, ...]:
     """One line of the table."""
     case = r.case
-    policy = f"polls every {case.poll_s:g} s" if case.policy == "naive" else case.policy
+    policy = "line" if case.policy == "line" else f"polls every {case.poll_s:g} s"
     return (
         name,
         policy,

@@ -2,7 +2,6 @@
 
     python -m benchmarks.contention_score --json before.json     # a minute; --seeds
     python -m benchmarks.contention_score --against before.json  # beside another run, and what is worst
-    python -m benchmarks.contention_score --policy intents --against before.json  # one of `benchmarks.hold_intents`
 
 Everything is simulated (`benchmarks.contention`): exact, and independent of the machine. A figure of one case depends
 on its few seeds, by a factor of two where a wait is short; the means of a kind (geometric, of some dozens) do by a few
@@ -35,7 +34,7 @@ TURNS = {
     "300 ms": {"hold_s": 0.300},
     "uneven": {"hold_s": 0.020, "long_s": 1.0},
 }
-FIGURES = ("requests", "hand_over_ms", "hand_over_p99_ms", "per_s", "wait_median_s", "wait_max_s", "unfairness")
+FIGURES = ("requests", "hand_over_ms", "per_s", "wait_max_s", "unfairness")
 _ROUNDS = 5
 
 
@@ -78,9 +77,9 @@ def measured(task: tuple[str, Case, int]) -> tuple[str, dict[str, float]]:
     return name, found
 
 
-def score(seeds: int, policy: str) -> dict[str, dict[str, float]]:
+def score(seeds: int) -> dict[str, dict[str, float]]:
     """All cases."""
-    tasks = [(name, replace(case, policy=policy), seeds) for name, case in cases()]
+    tasks = [(name, case, seeds) for name, case in cases()]
     with ProcessPoolExecutor(min(3, os.cpu_count() or 1)) as pool:
         return dict(pool.map(measured, tasks))
 
@@ -123,16 +122,15 @@ def main() -> None:
     """Print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--policy", default="line", choices=("line", "handed", "intents"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--worst", type=int, default=12)
     args = parser.parse_args()
-    found = score(args.seeds, args.policy)
+    found = score(args.seeds)
     if args.json:
         args.json.write_text(json.dumps(found, indent=1))
     base = json.loads(args.against.read_text()) if args.against else None
-    print(f"{'':16s} {' '.join(f'{figure:>9.9s}' + ('       ' if base else '') for figure in FIGURES)}")
+    print(f"{'':16s} {' '.join(f'{figure:>9s}' + ('       ' if base else '') for figure in FIGURES)}")
     print("\n".join(summary(found, base)))
     if base:
         for _, line in sorted(changes(found, base), reverse=True)[: args.worst]:

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from fsspec_cas.async_store import TIMEOUT_S, AsyncStore, check_backend
 from fsspec_cas.backends import Backend, backend_for, is_remote, place_of, split_url
-from fsspec_cas.bridge.background import done, submit
+from fsspec_cas.bridge.background import Background, done
 from fsspec_cas.bridge.drive import Inline, OnLoop
 from fsspec_cas.bridge.twin import sync
 from fsspec_cas.capability import Capabilities
@@ -61,6 +61,7 @@ class Store:
         self._async = AsyncStore(backend, root, world=self._world, drive=self._drive, on_throttled=on_throttled)
         self._on_throttled = on_throttled
         self._isolated: Store | None = None
+        self._background = Background()
 
     @classmethod
     def from_url(
@@ -131,19 +132,13 @@ class Store:
     def in_background(self, call: Callable[[], T]) -> Future[T]:
         """Begin a call that asks this store, and go on; where requests wait for no network, it is over on return.
 
-        It has a thread of its own, and goes on if nobody waits for it.
+        It waits for no other call, has its thread for itself, and goes on if nobody waits for it.
 
         >>> reading = store.in_background(lambda: store.read("a"))
         >>> reading.result().data
         b'1'
         """
-        if not self.is_remote:
-            return done(call)
-        pool = ThreadPoolExecutor(1, "in_background")
-        try:
-            return submit(pool, call)
-        finally:
-            pool.shutdown(wait=False)
+        return self._background.begin(call) if self.is_remote else done(call)
 
     @property
     def is_remote(self) -> bool:

@@ -22,6 +22,8 @@ _PACKED = 16384  # bytes; everybody who waits for the lock reads them
 _ENTRIES = 128
 _FIRSTS = 16  # the last entries may not be there yet: what is put there before them is kept for these
 LARGEST = 32768  # bytes of one entry
+_NEVER_LARGER = 64  # bytes, by which zlib makes a few KiB larger
+_ADLER = 65521
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +132,36 @@ def tells(pending: Pending) -> bool:
     """Whether a log keeps the bytes of this publish: there are few enough of them."""
     if any(part.data is None or len(part.data) > LARGEST for part in pending.parts):
         return False
-    return len(pack((Entry.of(pending),))) <= _PACKED // 2
+    entry = Entry.of(pending)
+    plain = _head((entry,)) + _bodies((entry,))
+    return len(plain) <= _PACKED // 2 - _NEVER_LARGER or len(zlib.compress(plain, _LEVEL)) <= _PACKED // 2
 
 
-def pack(entries: tuple[Entry, ...]) -> bytes:
-    """The entries as bytes: a line that names them, then what they published, deflated together."""
-    head = json.dumps([_named(entry) for entry in entries], separators=(",", ":")).encode()
-    bodies = (part.data or b"" for entry in entries for part in (entry.first, entry) if part is not None)
-    return zlib.compress(head + b"\n" + b"".join(bodies), _LEVEL) if entries else b""
+def pack(entries: tuple[Entry, ...], before: bytes = b"") -> bytes:
+    """The entries as bytes: a line that names them, then what they published, deflated one after the other.
+
+    Where they go on after those of `before`, which was packed here, only what is new is deflated.
+    """
+    if not entries:
+        return b""
+    done, deflated = 0, _Deflated.nothing()
+    if isinstance(before, _Packed) and before.deflated and before.entries == entries[: len(before.entries)]:
+        done, deflated = len(before.entries), before.deflated
+    deflated = deflated.plus(_bodies(entries[done:]))
+    head, first = _head(entries), zlib.compressobj(_LEVEL)
+    # Flushed fully, so that what follows does not refer to it: it is another line each time.
+    start = first.compress(head) + first.flush(zlib.Z_FULL_FLUSH)
+    packed = _Packed(start + deflated.end() + deflated.sum_after(zlib.adler32(head)).to_bytes(4, "big"))
+    packed.entries, packed.deflated = entries, deflated
+    return packed
+
+
+def _head(entries: tuple[Entry, ...]) -> bytes:
+    return json.dumps([_named(entry) for entry in entries], separators=(",", ":")).encode() + b"\n"
+
+
+def _bodies(entries: tuple[Entry, ...]) -> bytes:
+    return b"".join(part.data or b"" for entry in entries for part in (entry.first, entry) if part is not None)
 
 
 def _named(entry: Entry) -> list[Any]:
@@ -145,10 +169,47 @@ def _named(entry: Entry) -> list[Any]:
     return said if entry.first is None else [*said, _named(entry.first)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Deflated:
+    """Bytes that are deflated, how many and of what Adler-32 sum, and what it takes to go on after the last."""
+
+    deflating: Any  # it has none of the bytes of `done` any more
+    done: bytes = b""
+    size: int = 0
+    sum: int = zlib.adler32(b"")
+
+    @classmethod
+    def nothing(cls) -> _Deflated:
+        """To go on from."""
+        return cls(zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS))  # raw: with neither head nor sum
+
+    def plus(self, data: bytes) -> _Deflated:
+        """These bytes, and then those."""
+        deflating = self.deflating.copy()
+        done = self.done + deflating.compress(data)
+        return _Deflated(deflating, done, self.size + len(data), zlib.adler32(data, self.sum))
+
+    def end(self) -> bytes:
+        """All that is deflated, as the end of a stream."""
+        end: bytes = self.deflating.copy().flush()
+        return self.done + end
+
+    def sum_after(self, before: int) -> int:
+        """The sum of all, where bytes of that sum come before: as of zlib's `adler32_combine`."""
+        (high, low), (before_high, before_low) = divmod(self.sum, 1 << 16), divmod(before, 1 << 16)
+        low_of_all = (before_low + low - 1) % _ADLER
+        high_of_all = (before_high + high + self.size * (before_low - 1)) % _ADLER
+        return high_of_all << 16 | low_of_all
+
+
 class _Packed(bytes):
     """The bytes of these entries, which need not be unpacked here."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...] = ()
+    deflated: _Deflated | None = None  # what they published
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytes, (bytes(self),)
 
 
 @lru_cache(maxsize=8)  # who chooses what is decided has made the log that is then written
@@ -157,14 +218,12 @@ def _plus(log: Log, pendings: tuple[Pending, ...]) -> Log:
     entries = (*log.entries, *newest)[-_ENTRIES:]
     alone = (entry if entry.first is None else replace(entry, first=None) for entry in entries[:-_FIRSTS])
     entries = (*alone, *entries[-_FIRSTS:])
-    packed = pack(entries)
+    packed = pack(entries, log.packed)
     while len(packed) > _PACKED and len(entries) > 1:
         entries = entries[1 + len(entries) // 8 :]
         packed = pack(entries)
-    known = _Packed(packed)
-    known.entries = entries
     end = log.next + len(pendings)
-    return Log(log.name, end - len(entries), end, known)
+    return Log(log.name, end - len(entries), end, packed)
 
 
 def unpack(packed: bytes) -> tuple[Entry, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import zlib
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from lockprovider import Log, LogEntry, Pending
 from lockprovider.record.commit_log import pack, tells, unpack
 from lockprovider.record.pending import digest
+
+EMPTY = zlib.compress(b"")
 
 
 def publish(name: str, data: bytes) -> Pending:
@@ -53,6 +56,15 @@ def test_what_was_added_here_is_what_others_read() -> None:
     assert read == log
     assert read.entries == log.entries
     assert pickle.loads(pickle.dumps(log)).entries == log.entries
+
+
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=8), st.integers(0, 8), st.integers(0, 8))
+def test_what_is_packed_after_another_is_packed_as_if_it_was_alone(made: list[bytes], end: int, start: int) -> None:
+    entries = tuple(LogEntry(str(number), "d", data) for number, data in enumerate(made))
+    before = pack(entries[:end])
+    for wanted in (entries, entries[start:], entries[:end], entries[::-1]):
+        assert zlib.decompress(pack(wanted, before) or EMPTY) == zlib.decompress(pack(wanted) or EMPTY)
+        assert zlib.decompress(pack(wanted, bytes(before)) or EMPTY) == zlib.decompress(pack(wanted) or EMPTY)
 
 
 def test_several_at_once_are_the_same_as_one_after_the_other() -> None:

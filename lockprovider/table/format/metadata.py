@@ -32,6 +32,7 @@ COMPACT = "COMPACT"
 REPLACING = frozenset({"INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE", "DELETE_PARTITION", CLUSTER})
 _NO_COMMIT = "null"
 _SYNC_BYTES = 16
+_COMMITS = ("HoodieCommitMetadata", "HoodieReplaceCommitMetadata")
 _T = TypeVar("_T")
 
 
@@ -337,15 +338,21 @@ def avro_schema(name: str) -> Any:
 
 def one_record(name: str, record: Mapping[str, Any], sync: bytes | None = None) -> bytes:
     """A container file with this one record of Hudi's schema `name`; equal records give equal bytes."""
-    schema, out = avro_schema(name), BytesIO()
-    fastavro.writer(out, schema, [record], codec="null", sync_marker=sync or _sync_of(schema, record))
-    return out.getvalue()
+    out, counts = BytesIO(), BytesIO()
+    fastavro.schemaless_writer(out, avro_schema(name), record)
+    body = out.getvalue()
+    for count in (1, len(body)):  # of records, and of bytes
+        fastavro.schemaless_writer(counts, "long", count)
+    mark = sync or sha256(body).digest()[:_SYNC_BYTES]
+    return b"".join((_head(name), mark, counts.getvalue(), body, mark))
 
 
-def _sync_of(schema: Any, record: Mapping[str, Any]) -> bytes:
-    body = BytesIO()
-    fastavro.schemaless_writer(body, schema, record)
-    return sha256(body.getvalue()).digest()[:_SYNC_BYTES]
+@cache
+def _head(name: str) -> bytes:
+    """What a container file of that schema begins with, up to the sync marker."""
+    out = BytesIO()
+    fastavro.writer(out, avro_schema(name), [], codec="null", sync_marker=bytes(_SYNC_BYTES))
+    return out.getvalue()[:-_SYNC_BYTES]
 
 
 def decoded(data: bytes, file_name: str, kind: str, read: Callable[[Mapping[str, Any]], _T]) -> _T:
@@ -368,9 +375,23 @@ def read_one(data: bytes, file_name: str) -> Mapping[str, Any]:
         Corrupt: it is not one whole record; the message names the file.
     """
     try:
-        records = list(fastavro.reader(BytesIO(data)))
+        records = _read_of_ours(data) or list(fastavro.reader(BytesIO(data)))
     except Exception as error:  # fastavro raises many kinds for bad bytes
         raise Corrupt(f"{file_name} cannot be read as Avro ({error}); restore or remove the file") from error
     if len(records) != 1 or not isinstance(records[0], Mapping):
         raise Corrupt(f"{file_name} holds {len(records)} records, not one; restore or remove the file")
     return records[0]
+
+
+def _read_of_ours(data: bytes) -> list[Any]:
+    """The record of a commit that `one_record` has made, whose schema need not be parsed; nothing if it is none."""
+    name = next((name for name in _COMMITS if data.startswith(_head(name))), None)
+    if name is None:
+        return []
+    at = len(_head(name))
+    source, mark = BytesIO(data[at + _SYNC_BYTES :]), data[at : at + _SYNC_BYTES]
+    read: Any = fastavro.schemaless_reader
+    count, size = read(source, "long", None), read(source, "long", None)
+    start, record = source.tell(), read(source, avro_schema(name), None)
+    is_whole = count == 1 and source.tell() == start + size and source.read() == mark
+    return [record] if is_whole else []

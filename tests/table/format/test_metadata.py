@@ -165,6 +165,24 @@ def test_a_torn_or_foreign_file_is_corrupt_and_named(cut: int) -> None:
         metadata.decode_commit(whole[:cut], "20250713010535797_1.commit")
 
 
+@pytest.mark.parametrize("replaced", [{}, {"p": ("f",)}])
+def test_a_commit_is_what_fastavro_makes_of_it_and_is_read_whole_or_not_at_all(
+    replaced: dict[str, tuple[str, ...]],
+) -> None:
+    whole, out = metadata.encode_commit(CommitMetadata({}, "UPSERT", replaced=replaced)), BytesIO()
+    reader = fastavro.reader(BytesIO(whole))
+    fastavro.writer(out, reader.writer_schema, [*reader], codec="null", sync_marker=whole[-16:])
+    assert len(out.getvalue()) == len(whole)
+    assert raw_record(out.getvalue()) == metadata.read_one(whole, "x")
+    wrong = [whole[:cut] for cut in range(len(whole))] + [whole + b"x", whole[:-1] + bytes([whole[-1] ^ 1])]
+    for data in wrong:
+        with pytest.raises(Corrupt):
+            metadata.decode_commit(data, "x")
+    start = whole.index(whole[-16:]) + 16
+    with pytest.raises(Corrupt, match="x holds 2 records"):
+        metadata.decode_commit(whole + whole[start:], "x")
+
+
 def test_json_and_records_of_another_kind_are_corrupt() -> None:
     with pytest.raises(Corrupt, match="x cannot be read"):
         metadata.decode_commit(b'{"partitionToWriteStats": {}}', "x")

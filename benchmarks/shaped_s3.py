@@ -6,7 +6,7 @@ A request takes effect after half of its delay. A store of the real kind stalls 
 (SeaweedFS for a second); this one does not, so what is measured is the protocol. `GET /` counts what was asked, by verb
 and status, `GET /?paths` by path, too; `DELETE /` forgets that. Uploads in parts are for clients that make them of
 anything; their completion obeys conditions. With `--pace N` an object takes N writes a second, as on GCS, and those
-beyond it are answered with 429.
+beyond it are answered with 429. With `--holds FOLDER` the files below it are there from the start, as `bucket/name`.
 """
 
 from __future__ import annotations
@@ -304,10 +304,13 @@ def _plain(headers: dict[str, str], body: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def running(get_ms: float, put_ms: float, list_ms: float = 0.0, pace: float = 0.0) -> Iterator[Site]:
+def running(
+    get_ms: float, put_ms: float, list_ms: float = 0.0, pace: float = 0.0, *, holds: Path | None = None
+) -> Iterator[Site]:
     """The server in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.shaped_s3", "--get-ms", str(get_ms), "--put-ms", str(put_ms)]
     command += ["--list-ms", str(list_ms), "--pace", str(pace)]
+    command += [] if holds is None else ["--holds", str(holds)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert child.stdout is not None
@@ -315,6 +318,12 @@ def running(get_ms: float, put_ms: float, list_ms: float = 0.0, pace: float = 0.
     finally:
         child.terminate()
         child.wait()
+
+
+def files_below(folder: Path) -> dict[str, Object]:
+    """As objects."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {f"/{path.relative_to(folder).as_posix()}": Object(path.read_bytes(), {}) for path in files}
 
 
 async def run(server_of: Server) -> None:
@@ -331,11 +340,13 @@ def main() -> None:
     parser.add_argument("--put-ms", type=float, default=0.0)
     parser.add_argument("--list-ms", type=float, default=0.0)
     parser.add_argument("--pace", type=float, default=0.0, help="writes a second of one object; 0: any")
+    parser.add_argument("--holds", type=Path, help="a folder of objects that are there from the start")
     arguments = parser.parse_args()
     delays_s = arguments.get_ms / 1000, arguments.put_ms / 1000, arguments.list_ms / 1000
     pace_s = 1 / arguments.pace if arguments.pace else 0.0
+    held = {} if arguments.holds is None else files_below(arguments.holds)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(run(Server(*delays_s, pace_s)))
+        asyncio.run(run(Server(*delays_s, pace_s, held, sorted(held))))
 
 
 if __name__ == "__main__":

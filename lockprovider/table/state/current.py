@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from lockprovider import Lock, LockRecord, Log, MalformedRecord
 from lockprovider.table.errors import Corrupt, HistoryGone, TableNotFound
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant, parse_instant
-from lockprovider.table.format.layout import PROPERTIES, PROPERTIES_BACKUP, TIMELINE
+from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.metadata_table.files_records import LISTING
 from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
@@ -50,6 +50,8 @@ _BEFORE_META = ".hoodie/"
 _SEEKING = ("s3", "gcs")
 _FRESH_S = 1.0
 _PAGE = 900  # names of the timeline for one request: stores give 1000 at a time, and some are new
+_RECENT = 300  # commits: of three names each
+_OLD = 8  # that began before them: asked for one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,30 @@ class CurrentState:
             )
         return replace(self._listed_now(record, decided=decided), is_combined=is_combined)
 
+    def now_and_pending(self) -> tuple[TableView, Timeline]:
+        """The table now, and a timeline that has what others have pending.
+
+        Where a log tells of a long timeline, only its end is listed, and of what began before that what has a
+        heartbeat. Whoever commits without the lock is seen there, too: then, and else, all of it is listed.
+        """
+        since, found = _begin_of_recent(self._memory.latest), None
+        if since:
+            prefix, beats = f"{TIMELINE}/", f"{HEARTBEATS}/"
+            end = partial(self._names, prefix, start_after=f"{prefix}{since}", stop_at=f"{prefix}:")
+            names, old = at_once(self._store, [end, partial(self._names, beats, stop_at=f"{beats}{since}")])
+            if len(old) <= _OLD:
+                begun = at_once(self._store, [partial(self._names, f"{prefix}{begin}") for begin in old])
+                found = Timeline.of(chain(names, *begun))
+        seen = self.now(listed=found is None)
+        if not seen.listed and found is not None and found.written <= seen.timeline.written:
+            return seen, found
+        seen = seen if seen.listed else self.now(listed=True)
+        return seen, seen.timeline
+
+    def _names(self, prefix: str, *, start_after: str | None = None, stop_at: str | None = None) -> list[str]:
+        found = self._store.list(prefix, start_after=start_after, stop_at=stop_at)
+        return [entry.path.rpartition("/")[2] for entry in found]
+
     def _listed_now(self, record: LockRecord | None, *, decided: bool) -> TableView:
         log = record.log if record is not None and record.tells_all else None
         found: list[Timeline] = []
@@ -313,6 +339,12 @@ class CurrentState:
         self._memory.is_there = unapplied[-1] if unapplied else self._memory.is_there
         later = Timeline.of(path.removeprefix(prefix) for path in newest)
         return known if later.written <= seen.timeline.written else None
+
+
+def _begin_of_recent(timeline: Timeline) -> str:
+    """Where the last commits begin; empty if there are no others."""
+    recent = timeline.writes[-_RECENT:]
+    return min(instant.begin for instant in recent) if len(recent) < len(timeline.writes) else ""
 
 
 def _decisions(record: LockRecord | None) -> Decisions:

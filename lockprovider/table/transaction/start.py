@@ -56,7 +56,7 @@ class Started:
     """An instant of this writer, from its start until it is committed, rolled back, or left to another process.
 
     `view` is the table as it was seen after it was taken. `creating`: its inflight file, which may be under way.
-    `looks_for_dead`: it was listed to find dead writers, too.
+    `pending`: a timeline that has what others have pending, if it is time to look for dead writers.
     `is_asked_for`: its commit was tried by this view. Another try looks again: a withdrawn intent has used up its name.
     `in_doubt`: somebody may commit it yet. `is_listed`: it has begun in the metadata table, too.
     """
@@ -65,7 +65,7 @@ class Started:
     heartbeat: WriterHeartbeat
     view: TableView
     creating: Future[bool] | None = None
-    looks_for_dead: bool = False
+    pending: Timeline | None = None
     is_asked_for: bool = False
     in_doubt: bool = False
     is_listed: bool = False
@@ -92,8 +92,8 @@ class Started:
             table.store.in_background(table.config)
         try:
             table.tell("begin", self.begin, snapshot=snapshot.latest_completed_time)
-            if self.looks_for_dead:
-                recover.clean_dead(table, self.seen, self.begin)
+            if self.pending is not None:
+                recover.clean_dead(table, self.pending, self.begin)
         except BaseException:
             self.heartbeat.leave()  # what is left is a dead writer's, then
             raise
@@ -233,13 +233,12 @@ def _verify(
     begin = requested.begin
     inflight = Instant(begin, kind.action, InstantState.INFLIGHT)
     creating = table.store.in_background(partial(_create, table, inflight, profile, timeout_s=_REQUEST_S))
-    looks_for_dead = table.settings.is_eager or table.may_look_for_dead()
-    seen = table.now(listed=looks_for_dead)
+    seen, pending = _look(table)
     if seen.listed:  # maybe before it was there
         seen = replace(seen, timeline=seen.timeline.plus([inflight]))
     now = seen.timeline
     if seen.config == kind.config and seen.latest_begin < begin and now.is_alone(requested):
-        return Started(begin, heartbeat, seen, creating, looks_for_dead)
+        return Started(begin, heartbeat, seen, creating, pending)
     creating.result()  # else it might come after its removal
     heartbeat.leave()
     names = (inflight.file_name, requested.file_name)  # in this order
@@ -247,6 +246,14 @@ def _verify(
     if seen.config != kind.config:
         raise PropertiesChanged("the table's properties were changed by another writer; begin again")
     return now
+
+
+def _look(table: TableContext) -> tuple[TableView, Timeline | None]:
+    """The table now, and what others have pending, if it is time to look for dead writers."""
+    if table.settings.is_eager:
+        seen = table.now(listed=True)
+        return seen, seen.timeline
+    return table.current.now_and_pending() if table.may_look_for_dead() else (table.now(), None)
 
 
 def _create(table: TableContext, instant: Instant, content: bytes, *, timeout_s: float) -> bool:

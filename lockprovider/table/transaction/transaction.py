@@ -99,7 +99,7 @@ class Transaction:
     def timeline(self) -> Timeline:
         """What was completed when this transaction began; if nothing was read before its start, when it started."""
         if self._timeline is None:
-            self._timeline = self._started().seen if self._instant.is_under_way else self.table.timeline()
+            self._timeline = self._started().seen if self._instant.is_under_way else self.table.now().timeline
         return self._timeline
 
     @property

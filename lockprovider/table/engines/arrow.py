@@ -365,7 +365,7 @@ def rewrite_partition(
     others = writer.place.footer_notes.without(writer.place.store, [old.path for old in slices], asked)
 
     def rewrite(old: FileSlice) -> WriteStat | None:
-        opened = writer.place.open(old.path)
+        opened = writer.place.open_encoded(old.path)
         found = merge.merge_plan(opened, rows, keys, changes.deletes, writer.config.ordering_field)
         if found is None:
             return None

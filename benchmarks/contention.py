@@ -23,31 +23,36 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
-from lockprovider.acquire.polling import Join, Observation, Waiter, comes_again, join_failed, looked, passing
-from lockprovider.lease.machine import step
+from lockprovider.acquire import polling
+from lockprovider.acquire.polling import (
+    Join,
+    Observation,
+    Waiter,
+    at_last,
+    comes_again,
+    join_failed,
+    look_again,
+    looked,
+)
+from lockprovider.lease.machine import refused, step
 from lockprovider.lease.states import (
-    EVERYONE,
     Apply,
     Busy,
     Done,
     Ended,
     Held,
     Idle,
-    LostRace,
     Me,
     Moment,
-    Passing,
-    PutFailed,
     PutRecord,
     PutWon,
     ReadRecord,
     RecordSeen,
     Release,
     Rolling,
-    TryLock,
-    Writing,
+    Take,
 )
-from lockprovider.record.line import ahead_of, joined
+from lockprovider.record.line import joined
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
 
@@ -132,7 +137,6 @@ class _Process:
     released_s: float = -1e9
     dead: bool = False
     dies: bool = False
-    reads: int = 0
 
 
 @dataclass
@@ -262,34 +266,50 @@ class Simulation:
 
     def _acquire(self, process: _Process, me: _Contender) -> Task:
         waiter, began_s = Waiter(process.name, self.case.poll_s, self.now_s), self.now_s
-        over = Passing()
         while True:
             if process.dead:
                 yield 1e9, None
-            last = self.now_s >= me.until_s
-            sent_s, reads = self.now_s, process.reads
-            if not isinstance(process.machine, Idle):
-                process.machine = Idle()
-            wish = TryLock(self._moment(process), EVERYONE if last else over)
-            effect = yield from self._feed(process, me.me, wish)
-            if not isinstance(effect, Busy):
+            sent_s, seen = self.now_s, (yield from self._look(process))
+            if seen is None:
+                taken = yield from self._take(process, me.me, ())
+            elif self.now_s >= me.until_s:
+                what = at_last(waiter, seen)
+                if what is None:
+                    return
+                taken = yield from self._take(process, me.me, what.line)
+            else:
+                waiter, what = looked(waiter, seen, self.random.random())
+                if isinstance(what, Join):
+                    waiter, what = yield from self._join(process, waiter, seen)
+                taken = isinstance(what, polling.Take) and (yield from self._take(process, me.me, what.line))
+                if isinstance(what, polling.Take) and not taken:
+                    lost = replace(self._observed(process, sent_s), lost_race=True)
+                    waiter, what = look_again(waiter, lost, self.random.random())
+            if taken:
                 process.waited_s = self.now_s - began_s
                 return
-            if last:
-                return
-            seen = self._observed(process, effect, self.now_s - sent_s if process.reads > reads else 0.0)
-            waiter, what = looked(waiter, seen, self.random.random())
-            if isinstance(what, Join):
-                waiter, what = yield from self._join(process, waiter, seen)
-            pause_s = min(what.seconds, me.until_s - self.now_s)
-            self._pause_s = max(self._pause_s, pause_s)
-            yield max(0.0, pause_s), None
-            over = passing(waiter, seen, self.now_s)
+            if seen is not None and isinstance(what, polling.Pause):
+                pause_s = max(0.0, min(what.seconds, me.until_s - self.now_s))
+                self._pause_s = max(self._pause_s, pause_s)
+                yield pause_s, None
 
-    def _observed(self, process: _Process, busy: Busy, took_s: float) -> Observation:
+    def _look(self, process: _Process) -> Task:
+        """What is seen; without a request, if it is as one of this process has released it."""
+        sent_s = self.now_s
+        known, process.machine = process.machine == Idle(process.seen) and process.seen is not None, Idle()
+        if not known:
+            process.seen = yield from self._get()
+        return self._observed(process, sent_s) if process.seen else None
+
+    def _observed(self, process: _Process, sent_s: float) -> Observation:
         now = self._moment(process)
         known = bool(process.seen[0].nonce)
-        return Observation(*process.seen, busy, now.now_ms, now.monotonic_s, took_s, known)
+        return Observation(*process.seen, now.now_ms, now.monotonic_s, self.now_s - sent_s, known)
+
+    def _take(self, process: _Process, me: Me, line: tuple[str, ...]) -> Task:
+        there = RecordSeen(*(process.seen or (None, None)), self._moment(process))
+        effect = yield from self._feed(process, me, Take(there, line))
+        return not isinstance(effect, Busy)
 
     def _join(self, process: _Process, waiter: Waiter, seen: Observation) -> Task:
         record = joined(seen.record, process.name)
@@ -297,13 +317,12 @@ class Simulation:
         if version is None:
             return join_failed(waiter, seen, self.random.random())
         process.seen = (record, version)
-        busy = replace(seen.busy, ahead=ahead_of(process.name, record.line))
-        return looked(waiter, replace(seen, record=record, busy=busy), self.random.random())
+        return look_again(waiter, replace(seen, record=record), self.random.random())
 
     def _acquire_naive(self, process: _Process, me: _Contender) -> Task:
         while True:
-            effect = yield from self._feed(process, me.me, TryLock(self._moment(process), EVERYONE))
-            if not isinstance(effect, Busy):
+            yield from self._look(process)
+            if (yield from self._take(process, me.me, ())):
                 return
             yield self.case.poll_s * self.random.uniform(0.5, 1.5), None
 
@@ -333,26 +352,18 @@ class Simulation:
             match effect:
                 case ReadRecord():
                     process.seen = yield from self._get()
-                    process.reads += 1
                     event = RecordSeen(*(process.seen or (None, None)), self._moment(process))
                 case PutRecord(record, condition):
                     version = yield from self._put(record, condition)
                     if version is not None:
                         process.seen = (record, version)
-                    event = self._answered(process, condition, version)
+                    event = refused(process.machine) if version is None else PutWon(version)
                 case Apply() if event == PutWon(process.seen[1]) and process.machine.then == "acquired":
                     yield from self._request(self.case.get_s)  # it is there
                     process.machine = process.machine.held
                     return Done("acquired")
                 case Done() | Ended() | Busy() | Apply() | None:
                     return effect
-
-    @staticmethod
-    def _answered(process: _Process, condition: Any, version: Version | None) -> Any:
-        if version is not None:
-            return PutWon(version)
-        takes = isinstance(process.machine, Writing) and process.machine.purpose == "take"
-        return LostRace() if takes and condition is not ABSENT else PutFailed()
 
     def _moment(self, process: _Process) -> Moment:
         return Moment(round((1e6 + self.now_s + process.skew_s) * 1000), self.now_s, str(next(self._nonces)))

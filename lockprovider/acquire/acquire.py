@@ -1,8 +1,8 @@
 """Acquiring a lock: first the queue of this process, then the store, at the pace of `polling`.
 
 queue     who waits together in this process; only the first of them comes here with requests
-polling   what to do after each look in vain: look again, and when, or join the line
-Acquirer  one client, whose own machine decides whether the lock that it sees is there for it
+polling   what to do after each look: take the lock, look again, and when, or join the line
+Acquirer  one client, whose own machine takes the lock only if that is safe
 """
 
 from __future__ import annotations
@@ -10,13 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from lockprovider.acquire.polling import FIRST_S, Join, Observation, Pause, Waiter, join_failed, looked, passing
+from lockprovider.acquire.polling import (
+    FIRST_S,
+    Join,
+    Observation,
+    Pause,
+    Take,
+    Waiter,
+    at_last,
+    join_failed,
+    look_again,
+    looked,
+)
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import NotAcquired
 from lockprovider.holder import held_by
 from lockprovider.lease.record_file import Known
-from lockprovider.lease.states import EVERYONE, Busy, Held, Idle, Passing
-from lockprovider.record.line import ahead_of, joined
+from lockprovider.lease.states import Busy, Held, Idle
+from lockprovider.record.line import joined
 
 if TYPE_CHECKING:
     import threading
@@ -27,11 +38,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """One try. `busy`: why it was in vain; None: it has the lock. `looked`: whether the store was asked for it."""
+class Seen:
+    """A look: what is known of the record, None if there is none; and whether the store was asked for it."""
 
-    busy: Busy | None
-    looked: bool
+    known: Known | None
+    asked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +71,11 @@ class Acquirer(Protocol):
     def held(self) -> Held | None:
         """What it believes that it holds."""
 
-    def try_once(self, over: Passing, wish: Wish, *, patient: bool) -> Tried:
-        """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
+    def look(self, wish: Wish) -> Seen:
+        """The record now."""
+
+    def take(self, seen: Known | None, line: tuple[str, ...], wish: Wish) -> bool:
+        """Take the lock as it was seen, with this line; False if somebody was faster."""
 
     def adopt(self, idle: Idle, known: Known | None) -> None:
         """Another of the queue has released this, and knows that."""
@@ -97,27 +111,23 @@ class _Acquisition:
         self._wish = wish
 
     def until_it_is_there(self) -> None:
-        over = Passing()
         waiter = Waiter(self._queue.name, self._client.settings.poll_s, self._world.monotonic_s())
         while True:
             end_of_hold = self._hear_from_queue()
             began_s = self._world.monotonic_s()
-            last = began_s >= self._wish.deadline_s  # a try that cannot wait lets nobody go first
-            tried = self._client.try_once(EVERYONE if last else over, self._wish, patient=not last)
-            busy = tried.busy
-            if busy is None:
-                return
-            if tried.looked:
-                self._queue.knows(self._client.known)
-            if not busy.lost_race:
-                self._queue.busy = busy
-            left_s = self._left_s()
-            if last or (left_s <= 0 and not busy.free and not busy.lost_race):
-                raise _not_acquired(self._client.where, busy, self._world)
-            seen = self._observed(busy, self._world.monotonic_s() - began_s if tried.looked else 0.0)
-            waiter, pause_s = self._look_or_join(waiter, seen)
-            self._queue.wait(max(0.0, min(pause_s, left_s)), end_of_hold)  # the last look is at the deadline
-            over = passing(waiter, seen, self._world.monotonic_s())
+            look = self._client.look(self._wish)
+            if look.known is None:
+                if self._client.take(None, (), self._wish):
+                    return
+                continue
+            waiter, what = self._next(waiter, self._observed(look.known, began_s, asked=look.asked))
+            if isinstance(what, Take):
+                if self._client.take(look.known, what.line, self._wish):
+                    return
+                lost = replace(self._observed(look.known, began_s), lost_race=True)
+                waiter, what = look_again(waiter, lost, self._world.random())
+            pause_s = max(0.0, min(what.seconds, self._left_s()))  # the last look is at the deadline
+            self._queue.wait(pause_s, end_of_hold)
 
     def _left_s(self) -> float:
         return self._wish.deadline_s - self._world.monotonic_s()
@@ -134,23 +144,32 @@ class _Acquisition:
         self._client.adopt(idle, known)
         return None if idle.released is not None else end_of_hold
 
-    def _observed(self, busy: Busy, took_s: float) -> Observation:
-        known = self._client.known
-        assert known is not None  # noqa: S101 - the answer is about a record that was read
-        now_ms, now_s = self._world.now_ms(), self._world.monotonic_s()
-        return Observation(known.record, known.version, busy, now_ms, now_s, took_s, known.understood)
+    def _observed(self, known: Known, began_s: float, *, asked: bool = True) -> Observation:
+        record, now_ms, now_s = known.record, self._world.now_ms(), self._world.monotonic_s()
+        self._queue.knows(known)
+        self._queue.busy = _holds(record)
+        mine = record.owner == self._client.owner and not record.given
+        took_s = now_s - began_s if asked else 0.0
+        return Observation(record, known.version, now_ms, now_s, took_s, known.understood, mine)
 
-    def _look_or_join(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, float]:
+    def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, Take | Pause]:
+        if self._left_s() <= 0:
+            take = at_last(waiter, seen)
+            if take is None:
+                raise _not_acquired(self._client.where, _holds(seen.record), self._world)
+            return waiter, take
         waiter, what = looked(waiter, seen, self._world.random())
-        if isinstance(what, Join):
-            there = joined(seen.record, self._queue.name)
-            if not self._client.joined(there, seen.version, self._wish):
-                waiter, what = join_failed(waiter, seen, self._world.random())
-                return waiter, what.seconds
-            self._queue.knows(self._client.known)
-            busy = replace(seen.busy, ahead=ahead_of(self._queue.name, there.line))
-            waiter, what = looked(waiter, replace(seen, record=there, busy=busy), self._world.random())
-        return waiter, what.seconds if isinstance(what, Pause) else 0.0
+        if not isinstance(what, Join):
+            return waiter, what
+        there = joined(seen.record, self._queue.name)
+        if not self._client.joined(there, seen.version, self._wish):
+            return join_failed(waiter, seen, self._world.random())
+        self._queue.knows(self._client.known)
+        return look_again(waiter, replace(seen, record=there), self._world.random())
+
+
+def _holds(record: LockRecord) -> Busy:
+    return Busy(record.owner, record.valid_until_ms, record.holder)
 
 
 def _not_acquired(where: str, busy: Busy, world: World) -> NotAcquired:

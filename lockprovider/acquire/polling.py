@@ -17,13 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.lease.states import Busy, Passing
-from lockprovider.record.line import LONGEST_S, ahead_of, lies_free_s, rests_s
+from lockprovider.record.line import LONGEST_S, ahead_of, left, lies_free_s, rests_s
 from lockprovider.record.record import LockRecord
 
 FIRST_S = 0.15  # the first pause of one that is not in the line; what one is late by whose turn it is
 
-_ALL = 1 << 20
 _SHARE = 0.5  # of the time waited in vain is the next pause
 _LOOKS = 6  # in the length of a turn, of those in the line whose turn should be there
 _WAYS = 3  # to the store, that one looks earlier than its turn is expected, and may be later
@@ -37,11 +35,17 @@ class Observation:
 
     record: LockRecord
     version: Version
-    busy: Busy
     now_ms: int
     monotonic_s: float
     took_s: float  # 0 if no request was needed: the record is the own released one
-    joinable: bool = True  # the record is one that we understand to the last byte
+    understood: bool = True  # the record, to the last byte
+    mine: bool = False  # an older take of one's own, that landed late
+    lost_race: bool = False  # somebody took it since: a turn has just begun, and the rest is what was there before
+
+    @property
+    def free(self) -> bool:
+        """Whether it may be taken."""
+        return not self.lost_race and (self.mine or self.record.given or self.record.lapsed_at(self.now_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,14 @@ class Waiter:
     version: Version | None = None
     free_since_s: float | None = None  # at that version
     refused: int = 0  # attempts to join that others were faster than
+    round_s: float | None = None  # of the line at the last look, if one was not in it
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take the lock as it was seen; this line waits for it from then on."""
+
+    line: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +81,27 @@ class Join:
     """Write yourself into the line, under the version that was seen; then look again after a pause."""
 
 
-def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause | Join]:
-    """What to do after a look in vain; `draw` is in [0, 1)."""
+def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Take | Join | Pause]:
+    """What to do after a look; `draw` is in [0, 1)."""
+    outside = seen.record.line and waiter.name not in seen.record.line
+    known = replace(_noted(waiter, seen), round_s=_round_s(seen) if outside else None)
+    take = None if known.free_since_s is None else _take(waiter, seen)
+    if take is not None or _should_join(known, seen):
+        return known, take or Join()
+    return known, _pause(known, seen, draw)
+
+
+def at_last(waiter: Waiter, seen: Observation) -> Take | None:
+    """What one does that cannot wait: it takes what is free, lets nobody go first, and leaves it to nobody."""
+    if not seen.free:
+        return None
+    return Take(() if _was_left(seen) else left(seen.record.line, waiter.name))
+
+
+def look_again(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
+    """When to look again, of one that has just joined, or whose take was refused (`Observation.lost_race`)."""
     known = _noted(waiter, seen)
-    if rest_s := rests_s(seen.record, seen.now_ms):
-        return known, Pause(rest_s * (1 + draw / 10))
-    if _should_join(known, seen):
-        return known, Join()
-    pause_s = max(_expected_s(known, seen, draw), _slowing_s(known, seen, draw))
-    return known, Pause(max(0.0, min(pause_s, _until_there_s(known, seen, draw), max(LONGEST_S, waiter.poll_s))))
+    return known, _pause(known, seen, draw)
 
 
 def join_failed(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
@@ -86,17 +110,32 @@ def join_failed(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter,
     return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, seen, draw))
 
 
-def passing(waiter: Waiter, seen: Observation, monotonic_s: float) -> Passing:
-    """Whom the next look may pass over: those whose turn it was, if the lock is still free as it was.
+def _take(waiter: Waiter, seen: Observation) -> Take | None:
+    """One's own turn; or those had it whose turn it was, and did not come: they leave the line.
 
-    All, for one that is not in the line and has waited for a round of it; where there is no line, nobody is passed.
+    One that was not in the line at its last look, and has waited for a round of it, goes before all in it, once.
     """
-    line = seen.record.line
-    if line and waiter.name not in line and monotonic_s - waiter.began_s > _round_s(seen):
-        return Passing(_ALL)
-    if waiter.free_since_s is None:
-        return Passing()
-    return Passing(int((monotonic_s - waiter.free_since_s) / _patience_s(waiter, seen)), waiter.version)
+    line, name = seen.record.line, waiter.name
+    ahead = ahead_of(name, line)
+    if seen.mine or _was_left(seen):
+        return at_last(waiter, seen)
+    if ahead <= _no_shows(waiter, seen):
+        return Take(left(line[ahead:], name))
+    waited_s = seen.monotonic_s - seen.took_s - waiter.began_s
+    return Take(left(line, name)) if waiter.round_s is not None and waited_s > waiter.round_s else None
+
+
+def _was_left(seen: Observation) -> bool:
+    """Nobody can be waiting in the line of a lock that was there for the taking for so long."""
+    return not seen.mine and lies_free_s(seen.record, seen.now_ms) > LONGEST_S
+
+
+def _no_shows(waiter: Waiter, seen: Observation) -> int:
+    """How many at the head of the line have had their turn since the lock was seen as it is, until this look."""
+    if waiter.free_since_s is None or waiter.version != seen.version:
+        return 0
+    free_s = seen.monotonic_s - seen.took_s - waiter.free_since_s
+    return max(0, int(free_s / _patience_s(waiter, seen)))
 
 
 def comes_again(gap_s: float, waited_s: float) -> bool:
@@ -108,17 +147,17 @@ def comes_again(gap_s: float, waited_s: float) -> bool:
 
 
 def _noted(waiter: Waiter, seen: Observation) -> Waiter:
+    free = seen.free and not rests_s(seen.record, seen.now_ms)  # else it is left to those who know nothing of the line
     since_s = waiter.free_since_s if waiter.version == seen.version else None
-    if seen.busy.free and since_s is None:
-        since_s = seen.monotonic_s
+    since_s = seen.monotonic_s if since_s is None else since_s
     way_s = max(seen.took_s, waiter.way_s / 2)
-    return replace(waiter, way_s=way_s, version=seen.version, free_since_s=since_s if seen.busy.free else None)
+    return replace(waiter, way_s=way_s, version=seen.version, free_since_s=since_s if free else None)
 
 
 def _should_join(waiter: Waiter, seen: Observation) -> bool:
     """After a round without luck; a line begins where a turn lasts long enough to join beside it."""
     record = seen.record
-    if not seen.joinable or not waiter.name or waiter.name in record.line or seen.busy.lost_race:
+    if not seen.understood or not waiter.name or waiter.name in record.line or seen.lost_race:
         return False
     waited_s = seen.monotonic_s - waiter.began_s
     if not record.line and not record.turn_ms:
@@ -126,13 +165,20 @@ def _should_join(waiter: Waiter, seen: Observation) -> bool:
     return waited_s > _round_s(seen)
 
 
+def _pause(waiter: Waiter, seen: Observation, draw: float) -> Pause:
+    if rest_s := rests_s(seen.record, seen.now_ms):
+        return Pause(rest_s * (1 + draw / 10))
+    pause_s = max(_expected_s(waiter, seen, draw), _slowing_s(waiter, seen, draw))
+    return Pause(max(0.0, min(pause_s, _until_there_s(waiter, seen, draw), max(LONGEST_S, waiter.poll_s))))
+
+
 def _expected_s(waiter: Waiter, seen: Observation, draw: float) -> float:
     """Until it should be this one's turn; who is not in the line is one of many who have seen the same."""
     line, turn_s = seen.record.line, _turn_s(seen)
     if waiter.name in line:
-        left_s = 0.0 if seen.busy.free else min(turn_s, max(0.0, turn_s - _lasts_s(seen)))
+        left_s = 0.0 if seen.free else min(turn_s, max(0.0, turn_s - _lasts_s(seen)))
         return ahead_of(waiter.name, line) * turn_s + left_s - _WAYS * waiter.way_s
-    return 0.0 if seen.busy.lost_race else len(line) * turn_s * (1 + draw) / 2
+    return 0.0 if seen.lost_race else len(line) * turn_s * (1 + draw) / 2
 
 
 def _slowing_s(waiter: Waiter, seen: Observation, draw: float) -> float:
@@ -149,7 +195,8 @@ def _until_there_s(waiter: Waiter, seen: Observation, draw: float) -> float:
     if waiter.free_since_s is None:
         there_s = (seen.record.lapses_ms - seen.now_ms) / 1000
     else:
-        passed_s = waiter.free_since_s + seen.busy.ahead * _patience_s(waiter, seen) - seen.monotonic_s
+        patience_s = ahead_of(waiter.name, seen.record.line) * _patience_s(waiter, seen)
+        passed_s = waiter.free_since_s + patience_s - seen.monotonic_s
         there_s = min(passed_s, LONGEST_S - lies_free_s(seen.record, seen.now_ms))
     return max(0.0, there_s) + draw * FIRST_S
 
@@ -166,7 +213,7 @@ def _turn_s(seen: Observation) -> float:
 def _lasts_s(seen: Observation) -> float:
     """How long the turn lasts by now; clocks may differ."""
     holder = seen.record.holder
-    if holder is None or seen.busy.free or seen.busy.lost_race:
+    if holder is None or seen.free or seen.lost_race:
         return 0.0
     return (seen.now_ms - holder.since_ms) / 1000
 

@@ -103,7 +103,7 @@ class ProcessQueue:
         """A pause; ended by `until`, which was asked for before the look that the pause follows: no news is missed."""
         if until is not None and isinstance(self._world, Machine):
             until.wait(seconds)
-        else:
+        elif seconds > 0:
             self._world.sleep(seconds)
 
     def refusal(self, asked_by: str) -> Busy:

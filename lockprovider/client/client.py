@@ -10,7 +10,6 @@ RecordFile  the lock record in the store
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import socket
 import threading
@@ -20,7 +19,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Store, Version, Won, World
-from lockprovider.acquire.acquire import Tried, Wish
+from lockprovider.acquire.acquire import Seen, Wish
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.client.observer import ClientObserver
@@ -28,11 +27,10 @@ from lockprovider.client.own_process import command, user
 from lockprovider.client.telling import telling
 from lockprovider.errors import LockError
 from lockprovider.group.committer import Committer
-from lockprovider.lease.driver import LAST_S, REQUEST_S, Answer, Driver, final
+from lockprovider.lease.driver import REQUEST_S, Answer, Driver, final
 from lockprovider.lease.heartbeat import Pulse
 from lockprovider.lease.record_file import Known, RecordFile
 from lockprovider.lease.states import (
-    EVERYONE,
     Apply,
     Busy,
     Checking,
@@ -41,15 +39,12 @@ from lockprovider.lease.states import (
     Held,
     Idle,
     Look,
-    Lost,
     Me,
-    Passing,
-    Reading,
     RecordSeen,
     Release,
     Renew,
     Rolling,
-    TryLock,
+    Take,
 )
 from lockprovider.observe.metrics import OnMetric, Recorder
 from lockprovider.publish.publisher import Publisher
@@ -152,24 +147,31 @@ class Client:
             return left_s > 0 and isinstance(self._file.put(there, version, min(REQUEST_S, left_s)), Won)
         return False
 
-    def try_once(self, over: Passing, wish: Wish, *, patient: bool) -> Tried:
-        """Take the lock, if it is there; one that is not `patient` looks once more at who was faster."""
+    def look(self, wish: Wish) -> Seen:
+        """The record; without a request, once, if it is known to be as one of this process has released it."""
         driver = self._driver
-        with driver.one_step:
-            driver.looked, driver.patient = False, patient
-            driver.until_s = max(wish.deadline_s, self.world.monotonic_s() + LAST_S)
-            if not isinstance(driver.state, (Idle, Lost)):
-                driver.state = Idle()  # what an earlier release or acquisition that failed has left
+        with driver.one_step, driver.answering_by(wish.deadline_s):
+            # Also where an earlier release or acquisition that failed has left something else.
+            state, driver.state = driver.state, Idle()
+            if isinstance(state, Idle) and state.released is not None:
+                return Seen(Known(*state.released, understood=True), asked=False)
+            driver.read()
+            return Seen(self.known, asked=True)
+
+    def take(self, seen: Known | None, line: tuple[str, ...], wish: Wish) -> bool:
+        """Take the lock as it was seen, with this line; False if somebody was faster."""
+        driver = self._driver
+        with driver.one_step, driver.answering_by(wish.deadline_s):
+            at = driver.moment()
+            there = RecordSeen(None, None, at) if seen is None else RecordSeen(seen.record, seen.version, at)
             try:
-                answer = driver.feed(TryLock(driver.moment(), over, wish.keeps_log, self._file.highest_epoch))
+                answer = driver.feed(Take(there, line, wish.keeps_log, self._file.highest_epoch))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
                     self.publisher.roll_forward(answer)
             except BaseException:
                 self._back_out()
                 raise
-            finally:
-                driver.until_s = math.inf
-        return Tried(answer if isinstance(answer, Busy) else None, driver.looked)
+        return not isinstance(answer, Busy)
 
     def take_from(self, record: LockRecord, version: Version) -> bool:
         """Take the lock from whoever has it, finish what was decided, and give it back; False if the record is another.
@@ -182,9 +184,8 @@ class Client:
         driver, publisher = self._driver, self.publisher
         publisher.breaks = True
         with driver.one_step:
-            driver.state = Reading(EVERYONE)
             lapsed = record if record.given else replace(record, valid_until_ms=0)
-            answer = driver.feed(RecordSeen(lapsed, version, driver.moment()))
+            answer = driver.feed(Take(RecordSeen(lapsed, version, driver.moment()), record.line))
         if isinstance(answer, Busy):
             return False
         try:

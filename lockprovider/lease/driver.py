@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
+from collections.abc import Iterator
 from typing import Protocol
 
 from fsspec_cas import Outcome, Unknown, Version, Won
@@ -57,9 +59,7 @@ class Driver:
     def __init__(self, me: Me, file: RecordFile, observer: Observer) -> None:
         self.state: State = Idle()
         self.one_step = threading.RLock()
-        self.looked = False  # whether the store was asked, in this try
-        self.patient = False  # who lost a race does not ask by whom
-        self.until_s = math.inf  # whoever asks for the lock wants to know by then
+        self._until_s = math.inf  # whoever asks for the lock wants to know by then
         self._me = me
         self._file = file
         self.world = file.world
@@ -104,9 +104,17 @@ class Driver:
                 self.one_step.release()
         return effect if isinstance(effect, Ended) else None
 
+    @contextlib.contextmanager
+    def answering_by(self, deadline_s: float) -> Iterator[None]:
+        """Whoever asks wants to know by then, on the monotonic clock; but every request has a few seconds."""
+        self._until_s = max(deadline_s, self.world.monotonic_s() + LAST_S)
+        try:
+            yield
+        finally:
+            self._until_s = math.inf
+
     def read(self) -> RecordSeen:
         """The record now; while it has not changed, no body is moved."""
-        self.looked = True
         known = self._file.read(self._request_s())
         if known is None:
             return RecordSeen(None, None, self.moment())
@@ -134,13 +142,13 @@ class Driver:
             return PutWon(outcome.version)
         if isinstance(outcome, Unknown):
             return PutFailed()
-        return machine.refused(self.state, effect.condition, patient=self.patient)
+        return machine.refused(self.state)
 
     def _request_s(self) -> float:
         """A renewal that hangs must not keep the news of the lapse until others may act."""
         state = self.state.write if isinstance(self.state, Checking) else self.state
         if not isinstance(state, Writing) or state.purpose != "renew" or state.before is None:
-            return min(REQUEST_S, max(self.until_s - self.world.monotonic_s(), _LEAST_S))
+            return min(REQUEST_S, max(self._until_s - self.world.monotonic_s(), _LEAST_S))
         left_s = state.before.deadline_s - self.world.monotonic_s()
         return min(REQUEST_S, max(left_s, self._me.settings.margin_s / 2))
 

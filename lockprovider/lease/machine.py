@@ -32,10 +32,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsspec_cas import ABSENT, Condition, Version
+from fsspec_cas import ABSENT, Version
 from lockprovider.errors import LossReason
 from lockprovider.lease.states import (
-    EVERYONE,
     AppliedPending,
     Apply,
     Busy,
@@ -51,12 +50,10 @@ from lockprovider.lease.states import (
     LostRace,
     Me,
     Moment,
-    Passing,
     Purpose,
     PutFailed,
     PutRecord,
     PutWon,
-    Reading,
     ReadRecord,
     RecordSeen,
     Release,
@@ -64,21 +61,17 @@ from lockprovider.lease.states import (
     Rolling,
     State,
     Step,
+    Take,
     Tick,
-    TryLock,
     Verdict,
     Writing,
 )
 from lockprovider.record.commit_log import Log
 from lockprovider.record.line import (
     LONG_PAST_MS,
-    LONGEST_S,
-    ahead_of,
     guest_ms,
     joined,
-    lies_free_s,
     rest_due_ms,
-    rests_s,
     turn_ms,
 )
 from lockprovider.record.pending import Pending
@@ -97,28 +90,14 @@ def step(me: Me, state: State, event: Event) -> Step:
     if isinstance(event, Tick):
         return _tick(state, event.monotonic_s)
     match state:
-        case Idle() | Lost() | Reading():
-            return _outside(me, state, event)
+        case Idle() | Lost():
+            if not isinstance(event, Take):
+                raise _misplaced(state, event)
+            return _take(me, event)
         case Held() | Rolling():
             return _inside(me, state, event)
         case Writing() | Checking():
             return _in_flight(me, state, event)
-
-
-def _outside(me: Me, state: Idle | Lost | Reading, event: Event) -> Step:
-    match state, event:
-        case Idle((record, version)), TryLock(at) as wish:
-            return _judge(me, record, version, at, _reading(wish))
-        case ((Idle() | Lost()), TryLock() as wish):
-            return _reading(wish), ReadRecord()
-        case Reading() as wish, RecordSeen(record, version, at):
-            return _judge(me, record, version, at, wish)
-        case _:
-            raise _misplaced(state, event)
-
-
-def _reading(wish: TryLock) -> Reading:
-    return Reading(wish.passing, wish.keeps_log, wish.epoch)
 
 
 def _inside(me: Me, state: Held | Rolling, event: Event) -> Step:
@@ -158,7 +137,7 @@ def _in_flight(me: Me, state: Writing | Checking, event: Event) -> Step:
         case Writing() as write, PutFailed():
             return Checking(write), ReadRecord()
         case Writing(purpose="take"), LostRace():
-            return Idle(), Busy("", 0, None, lost_race=True)
+            return Idle(), Busy()
         case Checking(), Look():
             return state, ReadRecord()
         case Checking(Writing(before=Held(record)) as write), AppliedPending():
@@ -173,59 +152,46 @@ def _misplaced(state: State, event: Event) -> ValueError:
     return ValueError(f"{type(event).__name__} does not belong to {type(state).__name__}")
 
 
-def _judge(me: Me, record: LockRecord | None, version: Version | None, at: Moment, wish: Reading) -> Step:
-    """May I take the lock that I see?"""
-    if record is None or version is None:
-        return _take(me, None, ABSENT, at, wish)
-    free = record.given or record.lapsed_at(at.now_ms)
-    if rests_s(record, at.now_ms) and wish.passing != EVERYONE:
-        free = False
-    # Nobody can be waiting in the line of a lock that was there for the taking for so long.
-    ahead = 0 if lies_free_s(record, at.now_ms) > LONGEST_S else ahead_of(me.line_name, record.line)
-    over = wish.passing.over if wish.passing.version in (None, version) else 0
-    # A valid record of mine while I hold nothing: an older write of mine landed late.
-    if (free and ahead <= over) or (record.owner == me.owner and not record.given):
-        return _take(me, record, version, at, wish)
-    return Idle(), Busy(record.owner, record.valid_until_ms, record.holder, ahead, free)
+def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
+    """Whether that client may take the lock: nobody has it, or only an older write of its own that landed late."""
+    return record.given or record.lapsed_at(now_ms) or record.owner == owner
 
 
-def refused(write: State, condition: Condition, *, patient: bool) -> PutFailed | LostRace:
-    """What a refusal tells: of a take by one that can wait that somebody was faster, else nothing before a look.
+def _take(me: Me, take: Take) -> Step:
+    record, version, at = take.seen.record, take.seen.version, take.seen.at
+    if record is not None and not may_take(record, me.owner, at.now_ms):
+        return Idle(), _busy(record)
+    taken = _taken(me, record, at, take)
+    write = Writing("take", taken, at.monotonic_s, _clocks_ms(at), None)
+    return write, PutRecord(taken, ABSENT if version is None else version)
+
+
+def _busy(record: LockRecord | None) -> Busy:
+    return Busy() if record is None else Busy(record.owner, record.valid_until_ms, record.holder)
+
+
+def refused(write: State) -> PutFailed | LostRace:
+    """What a refusal tells: of a take that somebody was faster, else nothing before a look.
 
     Something on the way may have sent the write twice, and then it is there. A take that is there is done again; but of
     a publish it must not be said that it never was.
     """
-    repeatable = isinstance(write, Writing) and write.purpose == "take"
-    return LostRace() if patient and repeatable and isinstance(condition, Version) else PutFailed()
+    return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
-def _no_shows(me: Me, record: LockRecord, at: Moment, passing: Passing) -> int:
-    """How many at the head of the line had their turn and did not come."""
-    if lies_free_s(record, at.now_ms) > LONGEST_S:
-        return len(record.line)
-    return 0 if passing.version is None else min(passing.over, ahead_of(me.line_name, record.line))
-
-
-def _take(me: Me, seen: LockRecord | None, condition: Condition, at: Moment, wish: Reading) -> Step:
-    record = _taken(me, seen, at, wish)
-    write = Writing("take", record, at.monotonic_s, _clocks_ms(at), None, wish)
-    return write, PutRecord(record, condition)
-
-
-def _taken(me: Me, seen: LockRecord | None, at: Moment, wish: Reading) -> LockRecord:
-    no_shows = _no_shows(me, seen, at, wish.passing) if seen else 0
+def _taken(me: Me, seen: LockRecord | None, at: Moment, take: Take) -> LockRecord:
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),
         expired=False,
-        epoch=max((seen.epoch if seen else 0) + 1, wish.epoch + 1, at.now_ms),
+        epoch=max((seen.epoch if seen else 0) + 1, take.epoch + 1, at.now_ms),
         nonce=at.nonce,
         pending=seen.pending if seen else None,
         holder=me.holds_since(at.now_ms),
-        line=tuple(name for name in seen.line[no_shows:] if name != me.line_name) if seen else (),
+        line=take.line,
         turn_ms=turn_ms(seen, at.now_ms) if seen else 0,
         late_ms=late_ms(seen, at.now_ms) if seen else 0,
-        log=_log(seen, at) if wish.keeps_log else None,
+        log=_log(seen, at) if take.keeps_log else None,
         earlier=seen.earlier if seen else (),
         guest_ms=guest_ms(seen, at.now_ms) if seen else 0,
         rest_ms=seen.rest_ms if seen else 0,
@@ -332,7 +298,7 @@ def _checked(me: Me, write: Writing, seen: RecordSeen) -> Step:
     if mine is not None:
         return mine
     if write.purpose == "take":
-        return _judge(me, seen.record, seen.version, seen.at, write.wish)
+        return Idle(), _busy(seen.record)
     if write.purpose == "release":
         return Idle(), Done("released")
     why = f"the lock was released or taken over: {_said(me, seen.record)}"
@@ -411,7 +377,7 @@ def belief(state: State) -> Held | None:
             return None
         case Writing(before=before) | Checking(Writing(before=before)):
             return before
-        case Idle() | Reading() | Lost():
+        case Idle() | Lost():
             return None
 
 

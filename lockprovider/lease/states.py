@@ -50,41 +50,26 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Passing:
-    """Go before the first `over` in the line.
-
-    With a `version`: only if the record still is at it, and they leave the line, for they had their turn and did not
-    come. Without: as a guest among them.
-    """
-
-    over: int = 0
-    version: Version | None = None
-
-
-EVERYONE = Passing(1 << 30)  # for a try that does not wait, nor leave the lock to anybody
-
-
-@dataclass(frozen=True, slots=True)
-class TryLock:
-    """Take the lock if it is free and nobody else's turn.
-
-    `keeps_log`: only publishes will be done under it. `epoch`: the highest that this client has seen, should one that
-    knows nothing of it have dropped it.
-    """
-
-    at: Moment
-    passing: Passing = Passing()
-    keeps_log: bool = False
-    epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class RecordSeen:
     """The record was read: None where there is none."""
 
     record: LockRecord | None
     version: Version | None
     at: Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take the lock as it was seen, if it may be taken.
+
+    `line`: who waits for it from then on. `keeps_log`: only publishes will be done under it. `epoch`: the highest that
+    this client has seen, should one that knows nothing of it have dropped it.
+    """
+
+    seen: RecordSeen
+    line: tuple[str, ...] = ()
+    keeps_log: bool = False
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +86,7 @@ class PutFailed:
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """The write was refused, so somebody else was faster. For one that is as well done again, should it be there."""
+    """The take was refused, so somebody else was faster. It is as well done again, should it be there all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +131,7 @@ class Tick:
     monotonic_s: float
 
 
-Event = TryLock | RecordSeen | PutWon | PutFailed | LostRace | AppliedPending | Renew | Commit | Release | Look | Tick
+Event = Take | RecordSeen | PutWon | PutFailed | LostRace | AppliedPending | Renew | Commit | Release | Look | Tick
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------
@@ -175,17 +160,11 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else holds it; or it is `free`, and `ahead` others in the line go first.
+    """Somebody else has it; nobody is named where that was not looked at."""
 
-    `lost_race`: somebody took it while we did, so a turn has just begun; the rest is what was there before.
-    """
-
-    owner: str
-    valid_until_ms: int
-    holder: Holder | None
-    ahead: int = 0
-    free: bool = False
-    lost_race: bool = False
+    owner: str = ""
+    valid_until_ms: int = 0
+    holder: Holder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +196,6 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Waiting for the record, to take the lock."""
-
-    passing: Passing = Passing()
-    keeps_log: bool = False
-    epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
     """The holder, until `deadline_s` on the monotonic clock.
 
@@ -247,7 +217,6 @@ class Writing:
     sent_s: float
     clocks_ms: int
     before: Held | None
-    wish: Reading = Reading()  # of a take: holds for the next judgement too
     then: What = "not_written"  # of a renewal: what was being rolled forward, if anything was
     there: tuple[Pending, ...] = ()  # of what `before` names as pending: what is known to be applied
 
@@ -274,7 +243,7 @@ class Lost:
     why: str
 
 
-State = Idle | Reading | Held | Writing | Checking | Rolling | Lost
+State = Idle | Held | Writing | Checking | Rolling | Lost
 Step = tuple[State, Effect | None]
 
 

@@ -31,19 +31,15 @@ class Row(NamedTuple):
 _OF_ONE_THAT_HOLDS = "renew, commit, release"
 
 TABLE = (
-    Row("Idle", "TryLock", "Reading", "ReadRecord", "nothing is known of the record"),
-    Row("Lost", "TryLock", "Reading", "ReadRecord"),
-    Row("Idle", "TryLock", "Writing: take", "PutRecord", "the record is known: as Reading"),
-    Row("Idle", "TryLock", "Idle", "Busy", "likewise"),
     Row(
-        "Reading; Checking: take",
-        "RecordSeen",
+        "Idle; Lost",
+        "Take",
         "Writing: take",
         "PutRecord",
-        "no record, or given, lapsed, or mine (an older write that landed late), and my turn: "
+        "no record, or given, lapsed, or mine (an older write that landed late): "
         "what is unapplied is copied, the epoch rises",
     ),
-    Row("Reading; Checking: take", "RecordSeen", "Idle", "Busy", "another's and valid; or others go first"),
+    Row("Idle; Lost", "Take", "Idle", "Busy", "another's and valid"),
     Row("Held", "Renew", "Writing: renew", "PutRecord", "prolonged; what was applied is cleared"),
     Row("Held", "Commit", "Writing: commit", "PutRecord", "prolonged, with the publish"),
     Row("Held", "Release", "Writing: release", "PutRecord", "given back; what was applied is cleared"),
@@ -66,7 +62,7 @@ TABLE = (
         "PutFailed",
         "Checking",
         "ReadRecord",
-        "refused, or nobody knows",
+        "refused, but for a take; or nobody knows",
     ),
     Row(
         "Checking: take, renew, commit, release",
@@ -77,6 +73,7 @@ TABLE = (
     ),
     Row("Checking: take", "RecordSeen", "Held", "Done: acquired", "my nonce; nothing is unapplied"),
     Row("Checking: take", "RecordSeen", "Rolling", "Apply", "my nonce; something is unapplied"),
+    Row("Checking: take", "RecordSeen", "Idle", "Busy", "anything else"),
     Row("Checking: renew", "RecordSeen", "Held", "Done: renewed", "my nonce"),
     Row("Checking: renew", "RecordSeen", "Rolling", "Done: renewed", "my nonce; something is unapplied still"),
     Row("Checking: commit", "RecordSeen", "Rolling", "Apply", "my nonce, or an older copy of the same commit"),

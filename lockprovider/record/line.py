@@ -22,6 +22,11 @@ def ahead_of(name: str, line: tuple[str, ...]) -> int:
     return line.index(name) if name in line else len(line)
 
 
+def left(line: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The line without that name."""
+    return tuple(other for other in line if other != name)
+
+
 def joined(record: LockRecord, name: str) -> LockRecord:
     """The same record with this name at the end of the line; nothing else may differ."""
     return record if name in record.line else replace(record, line=(*record.line, name))

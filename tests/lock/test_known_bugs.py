@@ -29,7 +29,7 @@ from fsspec_cas.backends.memory import MemoryBackend
 from fsspec_cas.testing import DeliverLate, DeliverTwice, LoseAnswer, LoseRequest, Pass, Refuse
 from fsspec_cas.version import Condition, Version
 from lockprovider import HUDI_LOCK_PATH, Holder, Lease, LeaseLost, Lock, LockSettings, LossReason, NotAcquired
-from lockprovider.acquire import acquire
+from lockprovider.acquire import polling
 from lockprovider.acquire.polling import Pause
 from lockprovider.lease.heartbeat import Heartbeat
 
@@ -572,7 +572,8 @@ def test_t77_a_hundred_contenders_do_not_march_in_step(steady: bool, monkeypatch
     crew = Crew()
     scheduler = Scheduler(7, crew)
     if steady:
-        monkeypatch.setattr(acquire, "looked", lambda waiter, *_: (waiter, Pause(1.0)))
+        monkeypatch.setattr(polling, "_pause", lambda *_: Pause(1.0))
+        monkeypatch.setattr(polling, "_should_join", lambda *_: False)
     looks: list[float] = []
     writes: list[str] = []
 

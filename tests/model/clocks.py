@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from fsspec_cas import ABSENT, Version
 from lockprovider.lease.machine import belief, step
 from lockprovider.lease.states import (
-    EVERYONE,
     Checking,
     Done,
     Ended,
@@ -35,8 +34,8 @@ from lockprovider.lease.states import (
     RecordSeen,
     Release,
     Renew,
+    Take,
     Tick,
-    TryLock,
     Writing,
 )
 from lockprovider.record.line import joined
@@ -145,7 +144,10 @@ class Clocks:
                 seen = world.record
                 version = None if seen is None else _version(seen)
                 whose = "no record" if seen is None else f"{seen.owner}'s record, valid until {_human(seen)}"
-                yield self._feed(f"{name} reads {whose}", world, i, RecordSeen(seen, version, self._at(world, i)))
+                event: Any = RecordSeen(seen, version, self._at(world, i))
+                if isinstance(client.machine, (Idle, Lost)):
+                    event = Take(event)
+                yield self._feed(f"{name} reads {whose}", world, i, event)
             case PutRecord() as put:
                 yield from self._put(world, i, put)
             case _:
@@ -160,7 +162,12 @@ class Clocks:
         match client.machine:
             case Idle() | Lost() if client.tries:
                 tried = client._replace(tries=client.tries - 1, released=False)
-                yield self._feed(f"{name} tries", _with(world, i, tried), i, TryLock(self._at(world, i), EVERYONE))
+                known, tried_world = client.machine, _with(world, i, tried)
+                if isinstance(known, Idle) and known.released is not None:
+                    take = Take(RecordSeen(*known.released, self._at(world, i)))
+                    yield self._feed(f"{name} tries, without a look", tried_world, i, take)
+                else:
+                    yield f"{name} wants the lock", _with(tried_world, i, tried._replace(op=ReadRecord()))
             case Held(deadline_s=deadline_s) if now_s >= deadline_s:
                 yield self._feed(f"{name} finds its lease lapsed", world, i, Tick(now_s))
             case Held():

@@ -40,7 +40,6 @@ from lockprovider.group import combine as group
 from lockprovider.group.intent import Intent
 from lockprovider.lease import machine as real
 from lockprovider.lease.states import (
-    EVERYONE,
     AppliedPending,
     Apply,
     Busy,
@@ -63,15 +62,16 @@ from lockprovider.lease.states import (
     Release,
     Renew,
     Rolling,
+    Take,
     Tick,
-    TryLock,
+    Writing,
 )
 from lockprovider.record.pending import Pending
 from lockprovider.record.record import LockRecord
 from lockprovider.settings import LockSettings
 from model.search import BrokenPromise
 
-_WRITING = ("try", "seen", "renew", "commit", "release")
+_WRITING = ("take", "known", "seen", "renew", "commit", "release")
 ANY = object()  # a condition that is always true: what a plain put has
 PROMISES = frozenset({"fence", "keep", "order", "epoch", "truth", "free", "gone", "once", "pair"})
 _MEMORY = 3
@@ -357,7 +357,10 @@ class Publishing:
         if name in self.combiners:
             looks = fresh._replace(phase="look", op=self._id(ReadRecord()))
             return f"{name} wants to decide", _with(world, i, looks)
-        return self._feed(f"{name} tries to take the lock", world, i, fresh, "try")
+        known = self._all[ready]
+        if isinstance(known, Idle) and known.released is not None:
+            return self._feed(f"{name} tries to take the lock that it has released", world, i, fresh, "known")
+        return f"{name} wants the lock", _with(world, i, fresh._replace(op=self._id(ReadRecord())))
 
     def _decide(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         client, name = world.clients[i], _NAMES[i]
@@ -557,11 +560,12 @@ class Publishing:
             yield label, _with(world, i, known) if may else self._over(world, i, client._replace(op=0), "out")
             return
         there = "no record" if record is None else f"{record.owner}'s record ({_what(record)})"
-        yield self._feed(f"{name} reads {there}", world, i, client, "seen", world.record)
+        then = "take" if isinstance(self._all[client.machine], (Idle, Lost)) else "seen"
+        yield self._feed(f"{name} reads {there}", world, i, client, then, world.record)
         if budget.lapses and record is not None and record.owner not in (name, _GUEST) and not record.given:
             after = world._replace(budget=budget._replace(lapses=budget.lapses - 1))
             old = self._id(replace(record, valid_until_ms=_LONG_AGO_MS))
-            yield self._feed(f"{name} reads {there}, lapsed by its clock", after, i, client, "seen", old)
+            yield self._feed(f"{name} reads {there}, lapsed by its clock", after, i, client, then, old)
         if budget.failed:
             label = f"{name}'s read fails"
             after = world._replace(budget=budget._replace(failed=budget.failed - 1))
@@ -573,7 +577,7 @@ class Publishing:
         if name in self.combiners:
             yield from self._put_unheld(world, i, put, what)
             return
-        refusal = self.rules.refused(self._all[client.machine], put.condition, patient=budget.twice > 0)
+        refusal = self.rules.refused(self._all[client.machine])
         refused = "lost race" if isinstance(refusal, LostRace) else "failed"
         if not self._true(world, put):
             yield self._feed(f"{what} is refused", world, i, client, refused)
@@ -724,14 +728,17 @@ class Publishing:
             state, effect = self.rules.step(self._me[i], self._all[client.machine], event)
             self._fed[key] = self._id(state), self._id(effect)
         machine, effect_id = self._fed[key]
-        return label, self._told(label, world, i, client._replace(machine=machine, op=0), effect_id)
+        told = client._replace(machine=machine, op=0)
+        return label, self._told(label, world, i, told, effect_id, client.machine)
 
-    def _told(self, label: str, world: World, i: int, client: Client, effect_id: int) -> World:
+    def _told(self, label: str, world: World, i: int, client: Client, effect_id: int, before: int) -> World:
         match self._all[effect_id]:
             case None:
                 return self._pruned(_with(world, i, client))
             case ReadRecord() | PutRecord() | Apply():
                 return self._pruned(_with(world, i, client._replace(op=effect_id)))
+            case Busy() if client.phase == "out" and isinstance(self._all[before], (Writing, Checking)):
+                return self._pruned(_with(world, i, client._replace(op=self._id(ReadRecord()))))  # it looks again
             case Busy() if client.phase == "out" and not client.applying:
                 return self._pruned(self._over(world, i, client, "out"))
             case _ if client.applying:  # the heartbeat's own: the one who applies goes on
@@ -831,16 +838,15 @@ class Publishing:
             return
         self._free.add(key)
         newcomer, record = len(_NAMES) - 1, self._all[world.record]
-        state, effect = self.rules.step(self._me[newcomer], Idle(), TryLock(_at("new"), EVERYONE))
         if record is not None and not record.given:
             record = replace(record, valid_until_ms=_LONG_AGO_MS)
+        seen = RecordSeen(record, None if record is None else self._version(world.record), _at("new"))
+        state, effect = self.rules.step(self._me[newcomer], Idle(), Take(seen))
         objects = set(world.objects)
         for _ in range(4):
             match effect:
-                case ReadRecord():
-                    event: Any = RecordSeen(record, None if record is None else self._version(world.record), _at("new"))
                 case PutRecord():
-                    event = PutWon(Version("model", "new"))
+                    event: Any = PutWon(Version("model", "new"))
                 case Apply(pending, earlier):
                     objects |= {pending.path, *(p.path for p in earlier)}
                     event = AppliedPending()
@@ -866,11 +872,12 @@ class Publishing:
         if kind in _PLAIN:
             return _PLAIN[kind]
         match kind:
-            case "try":
-                return TryLock(at, EVERYONE, _NAMES[i] in self.keepers)
-            case "seen":
+            case "known":
+                return Take(RecordSeen(*self._all[client.machine].released, at), keeps_log=_NAMES[i] in self.keepers)
+            case "take" | "seen":
                 record = self._all[arg]
-                return RecordSeen(record, None if record is None else self._version(arg), at)
+                seen = RecordSeen(record, None if record is None else self._version(arg), at)
+                return Take(seen, keeps_log=_NAMES[i] in self.keepers) if kind == "take" else seen
             case "won":
                 return PutWon(self._version(arg))
             case "renew":

@@ -28,8 +28,8 @@ from lockprovider.lease.states import (
     RecordSeen,
     Renew,
     Rolling,
+    Take,
     Tick,
-    TryLock,
     Writing,
 )
 from lockprovider.record.commit_log import Log
@@ -60,6 +60,19 @@ def _adopts_without_applying(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     return after, effect
 
 
+def _seen(event: Any) -> LockRecord | None:
+    """The record that the event tells of."""
+    seen = event.seen if isinstance(event, Take) else event
+    return seen.record if isinstance(seen, RecordSeen) else None
+
+
+def _seeing(event: Any, record: LockRecord) -> Any:
+    """The same event, had another record been there."""
+    return (
+        replace(event, seen=_seeing(event.seen, record)) if isinstance(event, Take) else replace(event, record=record)
+    )
+
+
 def _renewal_clears_what_is_not_applied(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     if isinstance(state, Rolling) and isinstance(event, Renew):
         return real.step(me, replace(state.held, record=replace(state.held.record, pending=None)), event)
@@ -82,19 +95,17 @@ def _no_answer_is_a_loss(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
 
 
 def _release_is_ignored(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
-    if isinstance(event, RecordSeen) and event.record is not None and event.record.expired:
-        event = replace(event, record=replace(event.record, expired=False))
+    seen = _seen(event)
+    if seen is not None and seen.expired:
+        event = _seeing(event, replace(seen, expired=False))
     return real.step(me, state, event)
 
 
 def _unapplied_blocks_for_ever(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     """Take-over refuses a record with a pending publish."""
-    if isinstance(event, RecordSeen) and event.record is not None and event.record.pending is not None:
-        after, effect = real.step(me, state, event)
-        if isinstance(after, Writing) and after.purpose == "take":
-            return Idle(), Busy(event.record.owner, 0, None)
-        return after, effect
-    return real.step(me, state, event)
+    after, effect = real.step(me, state, event)
+    takes = isinstance(after, Writing) and after.purpose == "take"
+    return (Idle(), Busy()) if takes and after.record.pending is not None else (after, effect)
 
 
 def _plain_put_at_commit(put: PutRecord) -> Any:
@@ -158,8 +169,9 @@ def _leaves_it_to_whoever_decided(me: Me, state: Any, event: Any) -> tuple[Any, 
 
 
 def _what_was_decided_keeps_the_lock_held(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
-    if isinstance(event, RecordSeen) and event.record is not None and event.record.handed:
-        event = replace(event, record=replace(event.record, handed=False))
+    seen = _seen(event)
+    if seen is not None and seen.handed:
+        event = _seeing(event, replace(seen, handed=False))
     return real.step(me, state, event)
 
 
@@ -174,7 +186,7 @@ def _does_not_log(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
 def _one_that_keeps_no_log_leaves_it_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     if me.owner == "A":
         return real.step(me, state, event)
-    if isinstance(event, TryLock):
+    if isinstance(event, Take):
         event = replace(event, keeps_log=True)
     return _does_not_log(me, state, event)
 

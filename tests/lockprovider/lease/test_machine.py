@@ -10,7 +10,6 @@ from fsspec_cas import ABSENT, Version
 from lockprovider import Holder, LockRecord, LockSettings, Log, Pending
 from lockprovider.lease.machine import belief, settle_commit, step
 from lockprovider.lease.states import (
-    EVERYONE,
     AppliedPending,
     Apply,
     Busy,
@@ -25,21 +24,19 @@ from lockprovider.lease.states import (
     LostRace,
     Me,
     Moment,
-    Passing,
     PutFailed,
     PutRecord,
     PutWon,
-    Reading,
     ReadRecord,
     RecordSeen,
     Release,
     Renew,
     Rolling,
+    Take,
     Tick,
-    TryLock,
     Writing,
 )
-from lockprovider.record.line import LONGEST_S, joined, rests_s
+from lockprovider.record.line import joined, rests_s
 from lockprovider.settings import GRACE_MS, HAND_OVER_S
 
 SETTINGS = LockSettings(validity=100, renew=10)  # so the margin is 10 s
@@ -55,7 +52,7 @@ def at(nonce: str = "n1", *, ms: int = 0, s: float = 0.0) -> Moment:
 
 
 def held(pending: Pending | None = None) -> Held:
-    (_, put), won = step(ME, Reading(), RecordSeen(None, None, at())), None
+    (_, put), won = step(ME, Idle(), Take(RecordSeen(None, None, at()))), None
     del won
     record = replace(put.record, pending=pending)
     return Held(record, V1, NOW_S + 90, NOW_MS - round(NOW_S * 1000))
@@ -63,24 +60,21 @@ def held(pending: Pending | None = None) -> Held:
 
 def taking(seen: LockRecord | None, moment: Moment | None = None) -> tuple[object, object]:
     version = None if seen is None else V1
-    return step(ME, Reading(), RecordSeen(seen, version, moment or at()))
+    return step(ME, Idle(), Take(RecordSeen(seen, version, moment or at())))
 
 
 # -- taking ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_client_reads_the_record_first() -> None:
-    assert step(ME, Idle(), TryLock(at())) == (Reading(), ReadRecord())
-    assert step(ME, Lost("why"), TryLock(at())) == (Reading(), ReadRecord())
-
-
-def test_a_client_that_released_writes_at_once_on_its_own_record() -> None:
+def test_whoever_does_not_hold_it_takes_the_lock_under_the_version_that_was_seen() -> None:
     released = replace(held().record, expired=True, pending=PENDING)
-    state, put = step(ME, Idle((released, V2)), TryLock(at("n2", ms=-5)))
-    assert isinstance(state, Writing)
-    assert put.condition == V2
-    assert put.record.epoch == released.epoch + 1
-    assert put.record.pending == PENDING, "what is pending is copied"
+    for state in (Idle(), Idle((released, V2)), Lost("why")):
+        writing, put = step(ME, state, Take(RecordSeen(released, V2, at("n2", ms=-5)), ("a", "b")))
+        assert isinstance(writing, Writing)
+        assert put.condition == V2
+        assert put.record.epoch == released.epoch + 1
+        assert put.record.pending == PENDING, "what is pending is copied"
+        assert put.record.line == ("a", "b"), "who waits from then on is said by whoever takes it"
 
 
 def test_an_absent_record_is_created() -> None:
@@ -127,9 +121,8 @@ def test_the_epoch_rises_above_the_one_seen_and_is_not_below_the_clock(seen: int
 
 def test_the_epoch_rises_above_what_this_client_has_seen_also_where_a_jvm_writer_has_dropped_it() -> None:
     jvm = LockRecord("jvm", NOW_MS, expired=True)
-    reading, _ = step(ME, Idle(), TryLock(at(), epoch=NOW_MS + 5000))
-    assert step(ME, reading, RecordSeen(jvm, V1, at()))[1].record.epoch == NOW_MS + 5001
-    assert step(ME, reading, RecordSeen(None, None, at()))[1].record.epoch == NOW_MS + 5001
+    for seen in (RecordSeen(jvm, V1, at()), RecordSeen(None, None, at())):
+        assert step(ME, Idle(), Take(seen, epoch=NOW_MS + 5000))[1].record.epoch == NOW_MS + 5001
     assert taking(jvm)[1].record.epoch == NOW_MS, "of another client it knows nothing"
 
 
@@ -245,17 +238,18 @@ def test_any_other_record_means_that_the_lease_is_lost(event: object, seen: Lock
 
 def test_a_take_that_was_surely_lost_its_race_is_over_without_a_look_and_nothing_else_is() -> None:
     writing, _ = taking(None)
-    assert step(ME, writing, LostRace()) == (Idle(), Busy("", 0, None, lost_race=True))
+    assert step(ME, writing, LostRace()) == (Idle(), Busy())
     renewing, _ = step(ME, held(), Renew(at("n2")))
     with pytest.raises(ValueError, match="LostRace does not belong to Writing"):
         step(ME, renewing, LostRace())
 
 
-def test_a_lost_take_is_judged_again() -> None:
+@pytest.mark.parametrize("seen", [OTHERS, replace(OTHERS, expired=True), replace(OTHERS, owner="me"), None])
+def test_a_take_in_doubt_that_is_not_there_is_over_whatever_is_there(seen: LockRecord | None) -> None:
     writing, _ = taking(None)
     checking, _ = step(ME, writing, PutFailed())
-    state, effect = step(ME, checking, RecordSeen(OTHERS, V2, at("n2")))
-    assert (state, type(effect)) == (Idle(), Busy)
+    said = Busy() if seen is None else Busy(seen.owner, seen.valid_until_ms, None)
+    assert step(ME, checking, RecordSeen(seen, None if seen is None else V2, at("n2"))) == (Idle(), said)
 
 
 @pytest.mark.parametrize("seen", [None, OTHERS], ids=["gone", "anothers"])
@@ -337,7 +331,7 @@ def test_belief_outlives_a_renewal_on_its_way_but_not_a_release() -> None:
     for event, believed in ((Renew(at("n2")), mine), (Commit(PENDING, at("n2")), mine), (Release(at("n2")), None)):
         writing, _ = step(ME, mine, event)
         assert belief(writing) == belief(Checking(writing)) == believed
-    assert belief(Idle()) is belief(Reading()) is belief(Lost("")) is None
+    assert belief(Idle()) is belief(Lost("")) is None
     assert belief(mine) == belief(Rolling(mine, "acquired")) == mine
 
 
@@ -347,8 +341,8 @@ def test_belief_outlives_a_renewal_on_its_way_but_not_a_release() -> None:
         (Idle(), Renew(at())),
         (Idle(), PutWon(V1)),
         (Lost(""), Commit(PENDING, at())),
-        (Reading(), PutFailed()),
-        (held(), TryLock(at())),
+        (Idle(), PutFailed()),
+        (held(), Take(RecordSeen(None, None, at()))),
         (held(), RecordSeen(None, None, at())),
         (step(ME, held(), Renew(at()))[0], Renew(at())),
         (Checking(step(ME, held(), Renew(at()))[0]), PutWon(V1)),
@@ -397,61 +391,15 @@ def test_a_write_is_only_ever_sent_under_a_condition() -> None:
 
 # -- the line ----------------------------------------------------------------------------------------------------------
 
-OURS = Me("me", SETTINGS, "host", 7, line_name="p")
 FREED = LockRecord("other", NOW_MS, expired=True, epoch=41, nonce="x", line=("a", "b", "p", "c"), freed_ms=NOW_MS)
-
-
-def looking(record: LockRecord, passing: Passing | None = None, moment: Moment | None = None) -> object:
-    return step(OURS, Reading(passing or Passing()), RecordSeen(record, V1, moment or at()))[1]
-
-
-def test_a_free_lock_is_left_to_those_ahead_in_the_line() -> None:
-    assert looking(FREED) == Busy("other", NOW_MS, None, ahead=2, free=True)
-    assert looking(replace(FREED, line=("a", "b"))).ahead == 2, "whoever is not in the line goes last"
-
-
-def test_whoever_is_first_takes_it_and_the_others_stay_in_line() -> None:
-    put = looking(replace(FREED, line=("p", "a", "b")))
-    assert (put.condition, put.record.line) == (V1, ("a", "b"))
-
-
-def test_the_own_released_record_is_not_taken_again_while_others_are_ahead() -> None:
-    assert step(OURS, Idle((FREED, V2)), TryLock(at())) == (
-        Idle(),
-        Busy("other", NOW_MS, None, ahead=2, free=True),
-    )
-
-
-def test_those_who_did_not_come_leave_the_line_when_they_are_passed_over() -> None:
-    assert isinstance(looking(FREED, Passing(1, V1)), Busy)
-    assert looking(FREED, Passing(2, V1)).record.line == ("c",)
-    assert isinstance(looking(FREED, Passing(2, V2)), Busy), "that was another record: they may come yet"
-
-
-def test_a_guest_leaves_the_line_as_it_is() -> None:
-    assert looking(FREED, Passing(9)).record.line == ("a", "b", "c")
-
-
-def test_a_guest_that_was_too_late_is_a_guest_still() -> None:
-    writing, _ = step(OURS, Reading(Passing(9)), RecordSeen(FREED, V1, at()))
-    checking, _ = step(OURS, writing, PutFailed())
-    _, put = step(OURS, checking, RecordSeen(replace(FREED, nonce="y"), V2, at()))
-    assert put.condition == V2
-
-
-def test_a_line_that_was_left_stops_nobody() -> None:
-    later = at(ms=round(1000 * LONGEST_S) + 1)
-    put = looking(FREED, moment=later)
-    assert (put.record.line, put.record.freed_ms) == ((), 0)
-    assert isinstance(looking(FREED, moment=at(ms=round(3000 * SETTINGS.poll_s))), Busy)
 
 
 def test_whoever_releases_and_comes_again_stands_at_the_end() -> None:
     holds = replace(held(), record=replace(held().record, line=("a",)))
     for again, line in ((True, ("a", "p")), (False, ("a",))):
-        _, put = step(OURS, holds, Release(at("n2"), again))
+        _, put = step(replace(ME, line_name="p"), holds, Release(at("n2"), again))
         assert (put.record.line, put.record.freed_ms) == (line, NOW_MS)
-    _, put = step(OURS, held(), Release(at("n2")))
+    _, put = step(ME, held(), Release(at("n2")))
     assert (put.record.line, put.record.freed_ms) == ((), 0)
 
 
@@ -480,18 +428,24 @@ def test_nobody_joins_twice() -> None:
     assert joined(FREED, "b") is FREED
 
 
+def took_turn(record: LockRecord) -> PutRecord:
+    _, put = taking(record)
+    assert isinstance(put, PutRecord)
+    return put
+
+
 def test_the_length_of_a_turn_is_a_running_mean_over_turns_that_were_waited_for() -> None:
     took = replace(FREED, line=("p", "a"), holder=Holder("h", 1, NOW_MS - 80))
-    assert looking(took).record.turn_ms == 80
-    assert looking(replace(took, turn_ms=48)).record.turn_ms == 50
-    assert looking(replace(took, turn_ms=16)).record.turn_ms == 17, "no outlier counts whole"
-    assert looking(replace(took, line=(), turn_ms=16)).record.turn_ms == 0
+    assert took_turn(took).record.turn_ms == 80
+    assert took_turn(replace(took, turn_ms=48)).record.turn_ms == 50
+    assert took_turn(replace(took, turn_ms=16)).record.turn_ms == 17, "no outlier counts whole"
+    assert took_turn(replace(took, line=(), turn_ms=16)).record.turn_ms == 0
     lay_there = replace(took, freed_ms=NOW_MS - 60, holder=Holder("h", 1, NOW_MS - 9060))
-    assert looking(lay_there).record.turn_ms == 4560, "a long one counts only so far"
+    assert took_turn(lay_there).record.turn_ms == 4560, "a long one counts only so far"
     lay_there = replace(took, freed_ms=NOW_MS - 9000, holder=Holder("h", 1, NOW_MS - 9060))
-    assert looking(lay_there).record.turn_ms == 160, "for how long nobody came is not part of it"
+    assert took_turn(lay_there).record.turn_ms == 160, "for how long nobody came is not part of it"
     ahead_of_us = replace(took, turn_ms=16, holder=Holder("h", 1, NOW_MS + 10**9))
-    assert looking(ahead_of_us).record.turn_ms >= 1
+    assert took_turn(ahead_of_us).record.turn_ms >= 1
 
 
 # -- handing over ------------------------------------------------------------------------------------------------------
@@ -516,7 +470,7 @@ def test_one_that_knows_nothing_of_it_sees_a_lease_until_it_is_surely_applied() 
 def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applied_first() -> None:
     put = handing_over()
     them = Me("them", SETTINGS, line_name="next")
-    state, take = step(them, Reading(), RecordSeen(put.record, V2, at("n3")))
+    state, take = step(them, Idle(), Take(RecordSeen(put.record, V2, at("n3"))))
     assert isinstance(take, PutRecord)
     assert (take.record.owner, take.record.pending, take.record.handed) == ("them", PENDING, False)
     assert step(them, state, PutWon(V3))[1] == Apply(PENDING)
@@ -525,13 +479,13 @@ def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applie
 def test_that_it_was_handed_over_is_remembered_until_it_is_past_for_every_clock_that_may_be() -> None:
     put = handing_over()
     until_ms = put.record.valid_until_ms
-    _, take = step(Me("them", SETTINGS, line_name="next"), Reading(), RecordSeen(put.record, V2, at("n3")))
+    _, take = step(Me("them", SETTINGS), Idle(), Take(RecordSeen(put.record, V2, at("n3"))))
     assert isinstance(take, PutRecord)
     assert take.record.late_ms == until_ms
     freed = replace(take.record, expired=True, pending=None)
     for ms, late_ms in ((60_000, until_ms), (60_001, 0)):
         later = at("n4", ms=until_ms - NOW_MS + ms)
-        _, again = step(Me("more", SETTINGS), Reading(), RecordSeen(freed, V3, later))
+        _, again = step(Me("more", SETTINGS), Idle(), Take(RecordSeen(freed, V3, later)))
         assert isinstance(again, PutRecord)
         assert again.record.late_ms == late_ms
 
@@ -549,7 +503,7 @@ def test_a_renewal_that_finds_the_lock_handed_over_ends_the_lease() -> None:
 
 
 def taken(seen: LockRecord | None, *, keeps_log: bool) -> LockRecord:
-    _, put = step(ME, Reading(keeps_log=keeps_log), RecordSeen(seen, None if seen is None else V1, at("n8")))
+    _, put = step(ME, Idle(), Take(RecordSeen(seen, None if seen is None else V1, at("n8")), keeps_log=keeps_log))
     assert isinstance(put, PutRecord)
     return put.record
 
@@ -652,22 +606,6 @@ def test_every_so_often_a_released_lock_is_left_to_a_jvm_writer(record: LockReco
     freed = released(record, ms)
     assert (freed.rest_ms == NOW_MS + ms + REST_MS) == rests
     assert (rests_s(freed, NOW_MS + ms) > 0) == rests
-
-
-def test_while_it_rests_none_of_those_who_wait_takes_it_but_one_that_cannot_wait_does() -> None:
-    freed = released(after_a_jvm_writer(), REST_EVERY_MS + 1)
-    next_one = replace(ME, owner="next", line_name="next")
-    for ms, passing, taken in (
-        (0, Passing(), False),
-        (0, Passing(5), False),
-        (REST_MS - 1, Passing(), False),
-        (REST_MS, Passing(), True),
-        (0, EVERYONE, True),
-    ):
-        moment = at("n3", ms=REST_EVERY_MS + 1 + ms)
-        state, effect = step(next_one, Reading(passing), RecordSeen(freed, V2, moment))
-        assert isinstance(state, Writing) == taken
-        assert isinstance(effect, Busy) != taken
 
 
 def test_a_rest_that_lies_far_ahead_is_a_clock_s_error() -> None:

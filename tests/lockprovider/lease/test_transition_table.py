@@ -11,7 +11,6 @@ from fsspec_cas import Version
 from lockprovider import LockRecord, LockSettings, Log, Pending
 from lockprovider.lease import machine
 from lockprovider.lease.states import (
-    EVERYONE,
     AppliedPending,
     Checking,
     Commit,
@@ -22,7 +21,6 @@ from lockprovider.lease.states import (
     LostRace,
     Me,
     Moment,
-    Passing,
     PutFailed,
     PutWon,
     RecordSeen,
@@ -30,8 +28,8 @@ from lockprovider.lease.states import (
     Renew,
     State,
     Step,
+    Take,
     Tick,
-    TryLock,
     Writing,
 )
 from lockprovider.lease.table import TABLE, each, kind, markdown
@@ -64,10 +62,9 @@ Rows = frozenset[tuple[str, str, str, str]]
 def events(state: State, nonce: str) -> Iterator[Event]:
     """Every event, with every record that can matter to the state; some of them past its deadline too."""
     at, late = Moment(NOW_MS, 50.0, nonce), Moment(2 * NOW_MS, 1050.0, nonce)
-    for keeps_log in (False, True):
-        yield from (TryLock(at, passing, keeps_log=keeps_log) for passing in (Passing(), EVERYONE))
     for record in (*RECORDS, *_nearby(state)):
-        yield from (RecordSeen(record, record and version, at) for version in (V1, V2))
+        for seen in (RecordSeen(record, record and version, at) for version in (V1, V2)):
+            yield from (seen, Take(seen), Take(seen, ("others",), keeps_log=True))
     yield from (Renew(at), Commit(NEW, at), Release(at), Tick(at.monotonic_s))
     yield from (PutWon(V1), PutWon(V2), PutFailed(), LostRace(), AppliedPending(), AppliedPending(set_aside=True))
     yield from (Look(), Renew(late), Tick(late.monotonic_s))

@@ -1,4 +1,4 @@
-"""When a waiting client looks at the lock record again, and how it lets others go first.
+"""What a waiting client does after a look at the lock record: take the lock, join the line, or look again, and when. Pure.
 
     in the line       sleep until the turns before one's own should have ended
     not in the line   sleep for most of a round of the line; then take what is free, or join

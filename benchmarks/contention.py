@@ -31,8 +31,8 @@ from lockprovider.acquire.polling import (
     at_last,
     comes_again,
     join_failed,
-    look_again,
     looked,
+    next_look,
 )
 from lockprovider.lease.machine import refused, step
 from lockprovider.lease.states import (
@@ -50,7 +50,7 @@ from lockprovider.lease.states import (
     RecordSeen,
     Release,
     Rolling,
-    Take,
+    TakeLock,
 )
 from lockprovider.record.line import joined
 from lockprovider.record.record import LockRecord
@@ -281,10 +281,10 @@ class Simulation:
                 waiter, what = looked(waiter, seen, self.random.random())
                 if isinstance(what, Join):
                     waiter, what = yield from self._join(process, waiter, seen)
-                taken = isinstance(what, polling.Take) and (yield from self._take(process, me.me, what.line))
-                if isinstance(what, polling.Take) and not taken:
+                taken = isinstance(what, polling.TakeTurn) and (yield from self._take(process, me.me, what.line))
+                if isinstance(what, polling.TakeTurn) and not taken:
                     lost = replace(self._observed(process, sent_s), lost_race=True)
-                    waiter, what = look_again(waiter, lost, self.random.random())
+                    waiter, what = next_look(waiter, lost, self.random.random())
             if taken:
                 process.waited_s = self.now_s - began_s
                 return
@@ -308,7 +308,7 @@ class Simulation:
 
     def _take(self, process: _Process, me: Me, line: tuple[str, ...]) -> Task:
         there = RecordSeen(*(process.seen or (None, None)), self._moment(process))
-        effect = yield from self._feed(process, me, Take(there, line))
+        effect = yield from self._feed(process, me, TakeLock(there, line))
         return not isinstance(effect, Busy)
 
     def _join(self, process: _Process, waiter: Waiter, seen: Observation) -> Task:
@@ -317,7 +317,7 @@ class Simulation:
         if version is None:
             return join_failed(waiter, seen, self.random.random())
         process.seen = (record, version)
-        return look_again(waiter, replace(seen, record=record), self.random.random())
+        return next_look(waiter, replace(seen, record=record), self.random.random())
 
     def _acquire_naive(self, process: _Process, me: _Contender) -> Task:
         while True:

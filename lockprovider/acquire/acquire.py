@@ -15,12 +15,12 @@ from lockprovider.acquire.polling import (
     Join,
     Observation,
     Pause,
-    Take,
+    TakeTurn,
     Waiter,
     at_last,
     join_failed,
-    look_again,
     looked,
+    next_look,
 )
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.errors import NotAcquired
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LookedAt:
     """A look: what is known of the record, None if there is none; and whether the store was asked for it."""
 
     known: Known | None
@@ -71,7 +71,7 @@ class Acquirer(Protocol):
     def held(self) -> Held | None:
         """What it believes that it holds."""
 
-    def look(self, wish: Wish) -> Seen:
+    def look(self, wish: Wish) -> LookedAt:
         """The record now."""
 
     def take(self, seen: Known | None, line: tuple[str, ...], wish: Wish) -> bool:
@@ -121,11 +121,11 @@ class _Acquisition:
                     return
                 continue
             waiter, what = self._next(waiter, self._observed(look.known, began_s, asked=look.asked))
-            if isinstance(what, Take):
+            if isinstance(what, TakeTurn):
                 if self._client.take(look.known, what.line, self._wish):
                     return
                 lost = replace(self._observed(look.known, began_s), lost_race=True)
-                waiter, what = look_again(waiter, lost, self._world.random())
+                waiter, what = next_look(waiter, lost, self._world.random())
             pause_s = max(0.0, min(what.seconds, self._left_s()))  # the last look is at the deadline
             self._queue.wait(pause_s, end_of_hold)
 
@@ -152,7 +152,7 @@ class _Acquisition:
         took_s = now_s - began_s if asked else 0.0
         return Observation(record, known.version, now_ms, now_s, took_s, known.understood, mine)
 
-    def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, Take | Pause]:
+    def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, TakeTurn | Pause]:
         if self._left_s() <= 0:
             take = at_last(waiter, seen)
             if take is None:
@@ -165,7 +165,7 @@ class _Acquisition:
         if not self._client.joined(there, seen.version, self._wish):
             return join_failed(waiter, seen, self._world.random())
         self._queue.knows(self._client.known)
-        return look_again(waiter, replace(seen, record=there), self._world.random())
+        return next_look(waiter, replace(seen, record=there), self._world.random())
 
 
 def _holds(record: LockRecord) -> Busy:

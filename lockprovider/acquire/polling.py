@@ -1,4 +1,4 @@
-"""What a waiting client does after a look at the lock record: take the lock, join the line, or look again, and when. Pure.
+"""What a waiting client does after a look at the record: take the lock, join the line, or look again, and when. Pure.
 
     in the line       sleep until the turns before one's own should have ended
     not in the line   sleep for most of a round of the line; then take what is free, or join
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
-from lockprovider.record.line import LONGEST_S, ahead_of, left, lies_free_s, rests_s
+from lockprovider.record.line import LONGEST_S, ahead_of, lies_free_s, rests_s, without
 from lockprovider.record.record import LockRecord
 
 FIRST_S = 0.15  # the first pause of one that is not in the line; what one is late by whose turn it is
@@ -63,7 +63,7 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class TakeTurn:
     """Take the lock as it was seen; this line waits for it from then on."""
 
     line: tuple[str, ...]
@@ -81,7 +81,7 @@ class Join:
     """Write yourself into the line, under the version that was seen; then look again after a pause."""
 
 
-def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Take | Join | Pause]:
+def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, TakeTurn | Join | Pause]:
     """What to do after a look; `draw` is in [0, 1)."""
     outside = seen.record.line and waiter.name not in seen.record.line
     known = replace(_noted(waiter, seen), round_s=_round_s(seen) if outside else None)
@@ -91,14 +91,14 @@ def looked(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Take
     return known, _pause(known, seen, draw)
 
 
-def at_last(waiter: Waiter, seen: Observation) -> Take | None:
+def at_last(waiter: Waiter, seen: Observation) -> TakeTurn | None:
     """What one does that cannot wait: it takes what is free, lets nobody go first, and leaves it to nobody."""
     if not seen.free:
         return None
-    return Take(() if _was_left(seen) else left(seen.record.line, waiter.name))
+    return TakeTurn(() if _was_left(seen) else without(seen.record.line, waiter.name))
 
 
-def look_again(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
+def next_look(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter, Pause]:
     """When to look again, of one that has just joined, or whose take was refused (`Observation.lost_race`)."""
     known = _noted(waiter, seen)
     return known, _pause(known, seen, draw)
@@ -110,7 +110,7 @@ def join_failed(waiter: Waiter, seen: Observation, draw: float) -> tuple[Waiter,
     return after, Pause(0.0 if after.refused % _JOIN_BURST else _slowing_s(waiter, seen, draw))
 
 
-def _take(waiter: Waiter, seen: Observation) -> Take | None:
+def _take(waiter: Waiter, seen: Observation) -> TakeTurn | None:
     """One's own turn; or those had it whose turn it was, and did not come: they leave the line.
 
     One that was not in the line at its last look, and has waited for a round of it, goes before all in it, once.
@@ -120,9 +120,9 @@ def _take(waiter: Waiter, seen: Observation) -> Take | None:
     if seen.mine or _was_left(seen):
         return at_last(waiter, seen)
     if ahead <= _no_shows(waiter, seen):
-        return Take(left(line[ahead:], name))
+        return TakeTurn(without(line[ahead:], name))
     waited_s = seen.monotonic_s - seen.took_s - waiter.began_s
-    return Take(left(line, name)) if waiter.round_s is not None and waited_s > waiter.round_s else None
+    return TakeTurn(without(line, name)) if waiter.round_s is not None and waited_s > waiter.round_s else None
 
 
 def _was_left(seen: Observation) -> bool:

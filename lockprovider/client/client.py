@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from fsspec_cas import CasError, Store, Version, Won, World
-from lockprovider.acquire.acquire import Seen, Wish
+from lockprovider.acquire.acquire import LookedAt, Wish
 from lockprovider.acquire.fifo import Fifo
 from lockprovider.acquire.process_queue import ProcessQueue
 from lockprovider.client.observer import ClientObserver
@@ -44,7 +44,7 @@ from lockprovider.lease.states import (
     Release,
     Renew,
     Rolling,
-    Take,
+    TakeLock,
 )
 from lockprovider.observe.metrics import OnMetric, Recorder
 from lockprovider.publish.publisher import Publisher
@@ -147,16 +147,16 @@ class Client:
             return left_s > 0 and isinstance(self._file.put(there, version, min(REQUEST_S, left_s)), Won)
         return False
 
-    def look(self, wish: Wish) -> Seen:
+    def look(self, wish: Wish) -> LookedAt:
         """The record; without a request, once, if it is known to be as one of this process has released it."""
         driver = self._driver
         with driver.one_step, driver.answering_by(wish.deadline_s):
             # Also where an earlier release or acquisition that failed has left something else.
             state, driver.state = driver.state, Idle()
             if isinstance(state, Idle) and state.released is not None:
-                return Seen(Known(*state.released, understood=True), asked=False)
+                return LookedAt(Known(*state.released, understood=True), asked=False)
             driver.read()
-            return Seen(self.known, asked=True)
+            return LookedAt(self.known, asked=True)
 
     def take(self, seen: Known | None, line: tuple[str, ...], wish: Wish) -> bool:
         """Take the lock as it was seen, with this line; False if somebody was faster."""
@@ -165,7 +165,7 @@ class Client:
             at = driver.moment()
             there = RecordSeen(None, None, at) if seen is None else RecordSeen(seen.record, seen.version, at)
             try:
-                answer = driver.feed(Take(there, line, wish.keeps_log, self._file.highest_epoch))
+                answer = driver.feed(TakeLock(there, line, wish.keeps_log, self._file.highest_epoch))
                 if isinstance(answer, Apply):  # there is no heartbeat yet that this could keep waiting
                     self.publisher.roll_forward(answer)
             except BaseException:
@@ -185,7 +185,7 @@ class Client:
         publisher.breaks = True
         with driver.one_step:
             lapsed = record if record.given else replace(record, valid_until_ms=0)
-            answer = driver.feed(Take(RecordSeen(lapsed, version, driver.moment()), record.line))
+            answer = driver.feed(TakeLock(RecordSeen(lapsed, version, driver.moment()), record.line))
         if isinstance(answer, Busy):
             return False
         try:

@@ -61,7 +61,7 @@ from lockprovider.lease.states import (
     Rolling,
     State,
     Step,
-    Take,
+    TakeLock,
     Tick,
     Verdict,
     Writing,
@@ -91,7 +91,7 @@ def step(me: Me, state: State, event: Event) -> Step:
         return _tick(state, event.monotonic_s)
     match state:
         case Idle() | Lost():
-            if not isinstance(event, Take):
+            if not isinstance(event, TakeLock):
                 raise _misplaced(state, event)
             return _take(me, event)
         case Held() | Rolling():
@@ -157,7 +157,7 @@ def may_take(record: LockRecord, owner: str, now_ms: int) -> bool:
     return record.given or record.lapsed_at(now_ms) or record.owner == owner
 
 
-def _take(me: Me, take: Take) -> Step:
+def _take(me: Me, take: TakeLock) -> Step:
     record, version, at = take.seen.record, take.seen.version, take.seen.at
     if record is not None and not may_take(record, me.owner, at.now_ms):
         return Idle(), _busy(record)
@@ -179,7 +179,7 @@ def refused(write: State) -> PutFailed | LostRace:
     return LostRace() if isinstance(write, Writing) and write.purpose == "take" else PutFailed()
 
 
-def _taken(me: Me, seen: LockRecord | None, at: Moment, take: Take) -> LockRecord:
+def _taken(me: Me, seen: LockRecord | None, at: Moment, take: TakeLock) -> LockRecord:
     return LockRecord(
         owner=me.owner,
         valid_until_ms=at.now_ms + _validity_ms(me),

@@ -59,7 +59,7 @@ class RecordSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class TakeLock:
     """Take the lock as it was seen, if it may be taken.
 
     `line`: who waits for it from then on. `keeps_log`: only publishes will be done under it. `epoch`: the highest that
@@ -131,7 +131,7 @@ class Tick:
     monotonic_s: float
 
 
-Event = Take | RecordSeen | PutWon | PutFailed | LostRace | AppliedPending | Renew | Commit | Release | Look | Tick
+Event = TakeLock | RecordSeen | PutWon | PutFailed | LostRace | AppliedPending | Renew | Commit | Release | Look | Tick
 
 
 # -- effects -----------------------------------------------------------------------------------------------------------

@@ -33,13 +33,13 @@ _OF_ONE_THAT_HOLDS = "renew, commit, release"
 TABLE = (
     Row(
         "Idle; Lost",
-        "Take",
+        "TakeLock",
         "Writing: take",
         "PutRecord",
         "no record, or given, lapsed, or mine (an older write that landed late): "
         "what is unapplied is copied, the epoch rises",
     ),
-    Row("Idle; Lost", "Take", "Idle", "Busy", "another's and valid"),
+    Row("Idle; Lost", "TakeLock", "Idle", "Busy", "another's and valid"),
     Row("Held", "Renew", "Writing: renew", "PutRecord", "prolonged; what was applied is cleared"),
     Row("Held", "Commit", "Writing: commit", "PutRecord", "prolonged, with the publish"),
     Row("Held", "Release", "Writing: release", "PutRecord", "given back; what was applied is cleared"),

@@ -47,7 +47,7 @@ from lockprovider.lease.states import (
     PutRecord,
     RecordSeen,
     State,
-    Take,
+    TakeLock,
     Transition,
     Writing,
 )
@@ -225,7 +225,7 @@ def measures(owner: str, now_ms: int, step: Transition) -> tuple[Measure, ...]:
 
 def _counted(owner: str, step: Transition) -> tuple[str, ...]:
     match step.before, step.event, step.effect:
-        case _, Take(RecordSeen(record=LockRecord(given=False, owner=holder))), PutRecord() if holder != owner:
+        case _, TakeLock(RecordSeen(record=LockRecord(given=False, owner=holder))), PutRecord() if holder != owner:
             return (DANGLING,)
         case Checking(), RecordSeen(), Ended():
             return (BY_OTHERS,)

@@ -22,7 +22,7 @@ def ahead_of(name: str, line: tuple[str, ...]) -> int:
     return line.index(name) if name in line else len(line)
 
 
-def left(line: tuple[str, ...], name: str) -> tuple[str, ...]:
+def without(line: tuple[str, ...], name: str) -> tuple[str, ...]:
     """The line without that name."""
     return tuple(other for other in line if other != name)
 

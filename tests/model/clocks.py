@@ -34,7 +34,7 @@ from lockprovider.lease.states import (
     RecordSeen,
     Release,
     Renew,
-    Take,
+    TakeLock,
     Tick,
     Writing,
 )
@@ -146,7 +146,7 @@ class Clocks:
                 whose = "no record" if seen is None else f"{seen.owner}'s record, valid until {_human(seen)}"
                 event: Any = RecordSeen(seen, version, self._at(world, i))
                 if isinstance(client.machine, (Idle, Lost)):
-                    event = Take(event)
+                    event = TakeLock(event)
                 yield self._feed(f"{name} reads {whose}", world, i, event)
             case PutRecord() as put:
                 yield from self._put(world, i, put)
@@ -164,7 +164,7 @@ class Clocks:
                 tried = client._replace(tries=client.tries - 1, released=False)
                 known, tried_world = client.machine, _with(world, i, tried)
                 if isinstance(known, Idle) and known.released is not None:
-                    take = Take(RecordSeen(*known.released, self._at(world, i)))
+                    take = TakeLock(RecordSeen(*known.released, self._at(world, i)))
                     yield self._feed(f"{name} tries, without a look", tried_world, i, take)
                 else:
                     yield f"{name} wants the lock", _with(tried_world, i, tried._replace(op=ReadRecord()))

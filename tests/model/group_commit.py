@@ -41,7 +41,7 @@ from lockprovider.lease.states import (
     RecordSeen,
     Release,
     Rolling,
-    Take,
+    TakeLock,
 )
 from lockprovider.record.commit_log import Entry, Log, pack
 from lockprovider.record.pending import Pending
@@ -279,7 +279,7 @@ class GroupCommit:
     def _taken(self, label: str, world: World, owner: str, *, keeps_log: bool) -> World:
         record = self._all[world.record]
         seen = RecordSeen(record, Version("model", record.nonce), self._at(world))
-        writing, put = machine.step(self._me[owner], Idle(), Take(seen, keeps_log=keeps_log))
+        writing, put = machine.step(self._me[owner], Idle(), TakeLock(seen, keeps_log=keeps_log))
         assert writing != Idle(), put
         return self._land(label, world, self._plain(world, put.record), by=owner)
 

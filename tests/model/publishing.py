@@ -62,7 +62,7 @@ from lockprovider.lease.states import (
     Release,
     Renew,
     Rolling,
-    Take,
+    TakeLock,
     Tick,
     Writing,
 )
@@ -841,7 +841,7 @@ class Publishing:
         if record is not None and not record.given:
             record = replace(record, valid_until_ms=_LONG_AGO_MS)
         seen = RecordSeen(record, None if record is None else self._version(world.record), _at("new"))
-        state, effect = self.rules.step(self._me[newcomer], Idle(), Take(seen))
+        state, effect = self.rules.step(self._me[newcomer], Idle(), TakeLock(seen))
         objects = set(world.objects)
         for _ in range(4):
             match effect:
@@ -873,11 +873,13 @@ class Publishing:
             return _PLAIN[kind]
         match kind:
             case "known":
-                return Take(RecordSeen(*self._all[client.machine].released, at), keeps_log=_NAMES[i] in self.keepers)
+                return TakeLock(
+                    RecordSeen(*self._all[client.machine].released, at), keeps_log=_NAMES[i] in self.keepers
+                )
             case "take" | "seen":
                 record = self._all[arg]
                 seen = RecordSeen(record, None if record is None else self._version(arg), at)
-                return Take(seen, keeps_log=_NAMES[i] in self.keepers) if kind == "take" else seen
+                return TakeLock(seen, keeps_log=_NAMES[i] in self.keepers) if kind == "take" else seen
             case "won":
                 return PutWon(self._version(arg))
             case "renew":

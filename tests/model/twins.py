@@ -28,7 +28,7 @@ from lockprovider.lease.states import (
     RecordSeen,
     Renew,
     Rolling,
-    Take,
+    TakeLock,
     Tick,
     Writing,
 )
@@ -62,14 +62,16 @@ def _adopts_without_applying(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
 
 def _seen(event: Any) -> LockRecord | None:
     """The record that the event tells of."""
-    seen = event.seen if isinstance(event, Take) else event
+    seen = event.seen if isinstance(event, TakeLock) else event
     return seen.record if isinstance(seen, RecordSeen) else None
 
 
 def _seeing(event: Any, record: LockRecord) -> Any:
     """The same event, had another record been there."""
     return (
-        replace(event, seen=_seeing(event.seen, record)) if isinstance(event, Take) else replace(event, record=record)
+        replace(event, seen=_seeing(event.seen, record))
+        if isinstance(event, TakeLock)
+        else replace(event, record=record)
     )
 
 
@@ -186,7 +188,7 @@ def _does_not_log(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
 def _one_that_keeps_no_log_leaves_it_there(me: Me, state: Any, event: Any) -> tuple[Any, Any]:
     if me.owner == "A":
         return real.step(me, state, event)
-    if isinstance(event, Take):
+    if isinstance(event, TakeLock):
         event = replace(event, keeps_log=True)
     return _does_not_log(me, state, event)
 

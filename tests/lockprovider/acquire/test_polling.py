@@ -16,12 +16,12 @@ from lockprovider.acquire.polling import (
     Join,
     Observation,
     Pause,
-    Take,
+    TakeTurn,
     Waiter,
     at_last,
     join_failed,
-    look_again,
     looked,
+    next_look,
 )
 from lockprovider.record.line import LONGEST_S
 from lockprovider.settings import GRACE_MS
@@ -130,7 +130,7 @@ def test_nobody_sleeps_for_longer_than_that_whatever_the_record_says(draw, ahead
         _, what = looked(waiter, seen, draw)
         if isinstance(what, Pause):
             assert 0 <= what.seconds <= LONGEST_S
-        _, pause = look_again(waiter, replace(seen, lost_race=True), draw)
+        _, pause = next_look(waiter, replace(seen, lost_race=True), draw)
         assert 0 <= pause.seconds <= LONGEST_S
 
 
@@ -148,9 +148,9 @@ def test_a_lock_that_stays_free_is_there_for_the_next_after_a_moment_for_each_be
     assert isinstance(what, Pause), "it is left to those ahead"
     for passed_s in (1.9 * patience_s, 2.0 * patience_s):  # up to when the look was sent
         _, what = looked(waiter, observed(record, s=passed_s + 0.011), 0.5)
-        assert (what == Take(("c",))) == (passed_s == 2.0 * patience_s), "those who did not come leave the line"
+        assert (what == TakeTurn(("c",))) == (passed_s == 2.0 * patience_s), "those who did not come leave the line"
     waited_s = 0.0
-    while not isinstance(what := looked(waiter, observed(record, s=waited_s), 0.5)[1], Take):
+    while not isinstance(what := looked(waiter, observed(record, s=waited_s), 0.5)[1], TakeTurn):
         waited_s += what.seconds
         assert waited_s < 3 * patience_s
 
@@ -159,7 +159,7 @@ def test_the_patience_begins_anew_with_every_record() -> None:
     record = replace(in_line(2), expired=True, turn_ms=4500)
     waiter, _ = looked(a_waiter(), observed(record), 0.0)
     patient = replace(record, freed_ms=NOW_MS + 2000)
-    assert isinstance(looked(waiter, observed(patient, s=3.0), 0.0)[1], Take)
+    assert isinstance(looked(waiter, observed(patient, s=3.0), 0.0)[1], TakeTurn)
     waiter, what = looked(waiter, observed(patient, s=3.0, version=V2), 0.0)
     assert isinstance(what, Pause), "that is another record: they may come yet"
     waiter, _ = looked(waiter, observed(in_line(2), s=4.0, version=V2), 0.0)
@@ -168,21 +168,21 @@ def test_the_patience_begins_anew_with_every_record() -> None:
 
 def test_whoever_is_first_takes_it_and_the_others_stay_in_line() -> None:
     record = replace(HELD, expired=True, line=("p", "a", "b"), freed_ms=NOW_MS)
-    assert looked(a_waiter(), observed(record), 0.5)[1] == Take(("a", "b"))
-    assert looked(a_waiter(), observed(replace(record, line=())), 0.5)[1] == Take(())
+    assert looked(a_waiter(), observed(record), 0.5)[1] == TakeTurn(("a", "b"))
+    assert looked(a_waiter(), observed(replace(record, line=())), 0.5)[1] == TakeTurn(())
     assert isinstance(looked(a_waiter("another"), observed(record), 0.5)[1], Pause), "who is not in it goes last"
 
 
 def test_a_line_that_was_left_stops_nobody() -> None:
     record = replace(HELD, expired=True, line=("a", "p", "b"), freed_ms=NOW_MS)
     assert isinstance(looked(a_waiter(), observed(record, s=LONGEST_S), 0.5)[1], Pause)
-    assert looked(a_waiter(), observed(record, s=LONGEST_S + 0.001), 0.5)[1] == Take(())
+    assert looked(a_waiter(), observed(record, s=LONGEST_S + 0.001), 0.5)[1] == TakeTurn(())
 
 
 def test_one_that_cannot_wait_takes_what_is_free_and_lets_nobody_go_first() -> None:
     record = replace(HELD, expired=True, line=("a", "p", "b"), freed_ms=NOW_MS)
-    assert at_last(a_waiter(), observed(record)) == Take(("a", "b"))
-    assert at_last(a_waiter(), observed(replace(record, rest_ms=NOW_MS + 1000))) == Take(("a", "b"))
+    assert at_last(a_waiter(), observed(record)) == TakeTurn(("a", "b"))
+    assert at_last(a_waiter(), observed(replace(record, rest_ms=NOW_MS + 1000))) == TakeTurn(("a", "b"))
     assert at_last(a_waiter(), observed(HELD)) is None
 
 
@@ -190,13 +190,13 @@ def test_one_that_cannot_wait_takes_what_is_free_and_lets_nobody_go_first() -> N
 def test_while_the_lock_is_left_to_a_jvm_writer_none_of_those_who_wait_takes_it(ms: int, taken: bool) -> None:
     record = replace(HELD, expired=True, line=("p", "b"), freed_ms=NOW_MS, rest_ms=NOW_MS + 1200)
     waiter, _ = looked(a_waiter(), observed(record), 0.5)
-    assert isinstance(looked(waiter, observed(record, s=ms / 1000), 0.5)[1], Take) == taken
+    assert isinstance(looked(waiter, observed(record, s=ms / 1000), 0.5)[1], TakeTurn) == taken
 
 
 def test_the_own_take_that_landed_late_is_taken_anew() -> None:
     mine = replace(observed(replace(HELD, line=("a", "b"))), mine=True)
-    assert looked(a_waiter(), mine, 0.5)[1] == Take(("a", "b"))
-    assert at_last(a_waiter(), mine) == Take(("a", "b"))
+    assert looked(a_waiter(), mine, 0.5)[1] == TakeTurn(("a", "b"))
+    assert at_last(a_waiter(), mine) == TakeTurn(("a", "b"))
 
 
 # -- into the line -----------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_newcomer_sleeps_for_most_of_that_round() -> None:
     seen = observed(replace(HELD, line=("a", "b", "c"), turn_ms=1000))
     assert len({pause_s(a_waiter(), seen, n / 100) for n in range(100)}) == 100, "many may have seen the same"
     assert (pause_s(a_waiter(), seen, 0.0), pause_s(a_waiter(), seen, 1.0)) == (1.5, 3.0)
-    _, lost = look_again(a_waiter(), replace(seen, lost_race=True), 0.9)
+    _, lost = next_look(a_waiter(), replace(seen, lost_race=True), 0.9)
     assert lost.seconds <= FIRST_S, "the lock was there a moment ago: it may soon be again"
 
 
@@ -261,5 +261,5 @@ def test_one_that_was_not_in_the_line_and_has_waited_for_a_round_of_it_goes_befo
         free = replace(HELD, expired=True, line=line, turn_ms=100, freed_ms=NOW_MS + 300)
         assert isinstance(looked(waiter, observed(free, s=0.3), 0.5)[1], Pause)
         outwaited, what = looked(waiter, observed(free, s=0.32), 0.5)
-        assert what == Take(("a", "b")), "they stay in it"
+        assert what == TakeTurn(("a", "b")), "they stay in it"
     assert isinstance(looked(outwaited, observed(free, s=0.33), 0.5)[1], Pause), "once, if it stands in it"

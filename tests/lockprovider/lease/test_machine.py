@@ -32,7 +32,7 @@ from lockprovider.lease.states import (
     Release,
     Renew,
     Rolling,
-    Take,
+    TakeLock,
     Tick,
     Writing,
 )
@@ -52,7 +52,7 @@ def at(nonce: str = "n1", *, ms: int = 0, s: float = 0.0) -> Moment:
 
 
 def held(pending: Pending | None = None) -> Held:
-    (_, put), won = step(ME, Idle(), Take(RecordSeen(None, None, at()))), None
+    (_, put), won = step(ME, Idle(), TakeLock(RecordSeen(None, None, at()))), None
     del won
     record = replace(put.record, pending=pending)
     return Held(record, V1, NOW_S + 90, NOW_MS - round(NOW_S * 1000))
@@ -60,7 +60,7 @@ def held(pending: Pending | None = None) -> Held:
 
 def taking(seen: LockRecord | None, moment: Moment | None = None) -> tuple[object, object]:
     version = None if seen is None else V1
-    return step(ME, Idle(), Take(RecordSeen(seen, version, moment or at())))
+    return step(ME, Idle(), TakeLock(RecordSeen(seen, version, moment or at())))
 
 
 # -- taking ------------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def taking(seen: LockRecord | None, moment: Moment | None = None) -> tuple[objec
 def test_whoever_does_not_hold_it_takes_the_lock_under_the_version_that_was_seen() -> None:
     released = replace(held().record, expired=True, pending=PENDING)
     for state in (Idle(), Idle((released, V2)), Lost("why")):
-        writing, put = step(ME, state, Take(RecordSeen(released, V2, at("n2", ms=-5)), ("a", "b")))
+        writing, put = step(ME, state, TakeLock(RecordSeen(released, V2, at("n2", ms=-5)), ("a", "b")))
         assert isinstance(writing, Writing)
         assert put.condition == V2
         assert put.record.epoch == released.epoch + 1
@@ -122,7 +122,7 @@ def test_the_epoch_rises_above_the_one_seen_and_is_not_below_the_clock(seen: int
 def test_the_epoch_rises_above_what_this_client_has_seen_also_where_a_jvm_writer_has_dropped_it() -> None:
     jvm = LockRecord("jvm", NOW_MS, expired=True)
     for seen in (RecordSeen(jvm, V1, at()), RecordSeen(None, None, at())):
-        assert step(ME, Idle(), Take(seen, epoch=NOW_MS + 5000))[1].record.epoch == NOW_MS + 5001
+        assert step(ME, Idle(), TakeLock(seen, epoch=NOW_MS + 5000))[1].record.epoch == NOW_MS + 5001
     assert taking(jvm)[1].record.epoch == NOW_MS, "of another client it knows nothing"
 
 
@@ -342,7 +342,7 @@ def test_belief_outlives_a_renewal_on_its_way_but_not_a_release() -> None:
         (Idle(), PutWon(V1)),
         (Lost(""), Commit(PENDING, at())),
         (Idle(), PutFailed()),
-        (held(), Take(RecordSeen(None, None, at()))),
+        (held(), TakeLock(RecordSeen(None, None, at()))),
         (held(), RecordSeen(None, None, at())),
         (step(ME, held(), Renew(at()))[0], Renew(at())),
         (Checking(step(ME, held(), Renew(at()))[0]), PutWon(V1)),
@@ -470,7 +470,7 @@ def test_one_that_knows_nothing_of_it_sees_a_lease_until_it_is_surely_applied() 
 def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applied_first() -> None:
     put = handing_over()
     them = Me("them", SETTINGS, line_name="next")
-    state, take = step(them, Idle(), Take(RecordSeen(put.record, V2, at("n3"))))
+    state, take = step(them, Idle(), TakeLock(RecordSeen(put.record, V2, at("n3"))))
     assert isinstance(take, PutRecord)
     assert (take.record.owner, take.record.pending, take.record.handed) == ("them", PENDING, False)
     assert step(them, state, PutWon(V3))[1] == Apply(PENDING)
@@ -479,13 +479,13 @@ def test_a_lock_that_was_handed_over_is_taken_at_once_and_what_is_pending_applie
 def test_that_it_was_handed_over_is_remembered_until_it_is_past_for_every_clock_that_may_be() -> None:
     put = handing_over()
     until_ms = put.record.valid_until_ms
-    _, take = step(Me("them", SETTINGS), Idle(), Take(RecordSeen(put.record, V2, at("n3"))))
+    _, take = step(Me("them", SETTINGS), Idle(), TakeLock(RecordSeen(put.record, V2, at("n3"))))
     assert isinstance(take, PutRecord)
     assert take.record.late_ms == until_ms
     freed = replace(take.record, expired=True, pending=None)
     for ms, late_ms in ((60_000, until_ms), (60_001, 0)):
         later = at("n4", ms=until_ms - NOW_MS + ms)
-        _, again = step(Me("more", SETTINGS), Idle(), Take(RecordSeen(freed, V3, later)))
+        _, again = step(Me("more", SETTINGS), Idle(), TakeLock(RecordSeen(freed, V3, later)))
         assert isinstance(again, PutRecord)
         assert again.record.late_ms == late_ms
 
@@ -503,7 +503,7 @@ def test_a_renewal_that_finds_the_lock_handed_over_ends_the_lease() -> None:
 
 
 def taken(seen: LockRecord | None, *, keeps_log: bool) -> LockRecord:
-    _, put = step(ME, Idle(), Take(RecordSeen(seen, None if seen is None else V1, at("n8")), keeps_log=keeps_log))
+    _, put = step(ME, Idle(), TakeLock(RecordSeen(seen, None if seen is None else V1, at("n8")), keeps_log=keeps_log))
     assert isinstance(put, PutRecord)
     return put.record
 

@@ -28,7 +28,7 @@ from lockprovider.lease.states import (
     Renew,
     State,
     Step,
-    Take,
+    TakeLock,
     Tick,
     Writing,
 )
@@ -64,7 +64,7 @@ def events(state: State, nonce: str) -> Iterator[Event]:
     at, late = Moment(NOW_MS, 50.0, nonce), Moment(2 * NOW_MS, 1050.0, nonce)
     for record in (*RECORDS, *_nearby(state)):
         for seen in (RecordSeen(record, record and version, at) for version in (V1, V2)):
-            yield from (seen, Take(seen), Take(seen, ("others",), keeps_log=True))
+            yield from (seen, TakeLock(seen), TakeLock(seen, ("others",), keeps_log=True))
     yield from (Renew(at), Commit(NEW, at), Release(at), Tick(at.monotonic_s))
     yield from (PutWon(V1), PutWon(V2), PutFailed(), LostRace(), AppliedPending(), AppliedPending(set_aside=True))
     yield from (Look(), Renew(late), Tick(late.monotonic_s))

@@ -109,6 +109,7 @@ class _Acquisition:
         self._queue = queue
         self._world = world
         self._wish = wish
+        self._last_tries = 0
 
     def until_it_is_there(self) -> None:
         waiter = Waiter(self._queue.name, self._client.settings.poll_s, self._world.monotonic_s())
@@ -154,7 +155,8 @@ class _Acquisition:
 
     def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, TakeTurn | Pause]:
         if self._left_s() <= 0:
-            take = at_last(waiter, seen)
+            take = at_last(waiter, seen) if self._last_tries < _LAST_TRIES else None
+            self._last_tries += 1
             if take is None:
                 raise _not_acquired(self._client.where, _holds(seen.record), self._world)
             return waiter, take
@@ -166,6 +168,9 @@ class _Acquisition:
             return join_failed(waiter, seen, self._world.random())
         self._queue.knows(self._client.known)
         return next_look(waiter, replace(seen, record=there), self._world.random())
+
+
+_LAST_TRIES = 3  # after the deadline, each refused though the lock was seen free
 
 
 def _holds(record: LockRecord) -> Busy:

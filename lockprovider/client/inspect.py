@@ -80,7 +80,8 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
         there = LockRecord.decode(now.data)
         if there.nonce == nonce:  # something on the way has sent it twice, and the copy that was refused was answered
             return Broken(Won(now.version))
-        if there.apart_from_line() != record.apart_from_line():
+        handed_over = there.given and there.unapplied  # since it was shown: what was decided is finished all the same
+        if there.apart_from_line() != record.apart_from_line() and not handed_over:
             break
         record, version = there, now.version
     return done

@@ -23,10 +23,10 @@ from typing import Any
 
 from fsspec_cas import ABSENT, Version
 from fsspec_cas.send.retry import delay_s
-from lockprovider.acquire import polling
 from lockprovider.acquire.polling import (
     Join,
     Observation,
+    TakeTurn,
     Waiter,
     at_last,
     comes_again,
@@ -271,33 +271,33 @@ class Simulation:
                 yield 1e9, None
             sent_s, seen = self.now_s, (yield from self._look(process))
             if seen is None:
-                taken = yield from self._take(process, me.me, ())
+                what = TakeTurn(())
             elif self.now_s >= me.until_s:
                 what = at_last(waiter, seen)
                 if what is None:
                     return
-                taken = yield from self._take(process, me.me, what.line)
             else:
                 waiter, what = looked(waiter, seen, self.random.random())
                 if isinstance(what, Join):
                     waiter, what = yield from self._join(process, waiter, seen)
-                taken = isinstance(what, polling.TakeTurn) and (yield from self._take(process, me.me, what.line))
-                if isinstance(what, polling.TakeTurn) and not taken:
-                    lost = replace(self._observed(process, sent_s), lost_race=True)
-                    waiter, what = next_look(waiter, lost, self.random.random())
-            if taken:
-                process.waited_s = self.now_s - began_s
-                return
-            if seen is not None and isinstance(what, polling.Pause):
-                pause_s = max(0.0, min(what.seconds, me.until_s - self.now_s))
-                self._pause_s = max(self._pause_s, pause_s)
-                yield pause_s, None
+            if isinstance(what, TakeTurn):
+                if (yield from self._take(process, me.me, what.line)):
+                    process.waited_s = self.now_s - began_s
+                    return
+                if seen is None:
+                    continue
+                lost = replace(self._observed(process, sent_s), lost_race=True)
+                waiter, what = next_look(waiter, lost, self.random.random())
+            pause_s = max(0.0, min(what.seconds, me.until_s - self.now_s))
+            self._pause_s = max(self._pause_s, pause_s)
+            yield pause_s, None
 
     def _look(self, process: _Process) -> Task:
         """What is seen; without a request, if it is as one of this process has released it."""
         sent_s = self.now_s
-        known, process.machine = process.machine == Idle(process.seen) and process.seen is not None, Idle()
-        if not known:
+        released = process.machine.released if isinstance(process.machine, Idle) else None
+        process.machine = Idle()
+        if released is None:
             process.seen = yield from self._get()
         return self._observed(process, sent_s) if process.seen else None
 

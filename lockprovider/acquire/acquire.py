@@ -149,9 +149,8 @@ class _Acquisition:
         record, now_ms, now_s = known.record, self._world.now_ms(), self._world.monotonic_s()
         self._queue.knows(known)
         self._queue.busy = _holds(record)
-        mine = record.owner == self._client.owner and not record.given
         took_s = now_s - began_s if asked else 0.0
-        return Observation(record, known.version, now_ms, now_s, took_s, known.understood, mine)
+        return Observation(record, known.version, now_ms, now_s, took_s, known.understood, self._client.owner)
 
     def _next(self, waiter: Waiter, seen: Observation) -> tuple[Waiter, TakeTurn | Pause]:
         if self._left_s() <= 0:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fsspec_cas import Version
+from lockprovider.lease.machine import may_take
 from lockprovider.record.line import LONGEST_S, ahead_of, lies_free_s, rests_s, without
 from lockprovider.record.record import LockRecord
 
@@ -39,13 +40,18 @@ class Observation:
     monotonic_s: float
     took_s: float  # 0 if no request was needed: the record is the own released one
     understood: bool = True  # the record, to the last byte
-    mine: bool = False  # an older take of one's own, that landed late
+    owner: str = ""  # who looks, as it would stand in the record
     lost_race: bool = False  # somebody took it since: a turn has just begun, and the rest is what was there before
+
+    @property
+    def mine(self) -> bool:
+        """Whether it is an older take of one's own, that landed late."""
+        return self.record.owner == self.owner and not self.record.given
 
     @property
     def free(self) -> bool:
         """Whether it may be taken."""
-        return not self.lost_race and (self.mine or self.record.given or self.record.lapsed_at(self.now_ms))
+        return not self.lost_race and may_take(self.record, self.owner, self.now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,11 @@ def break_lock(store: Store, path: str, seen: LockStatus, world: World, *, timeo
 
 def _finished(store: Store, path: str, record: LockRecord, version: Version, world: World) -> Broken:
     client = Client(store, path, _SETTINGS, world, on_metric=None, audit=None)
-    taken = client.take_from(record, version)
-    outcome = Won(client.known.version) if taken and client.known else Lost(path, version, ABSENT)
+    if not client.take_from(record, version) or client.known is None:
+        return Broken(Lost(path, version, ABSENT))
     kept = client.publisher.set_aside
-    return Broken(outcome, tuple(p.path for p in record.unapplied if p.path not in kept), kept)
+    finished = tuple(pending.path for pending in record.unapplied if pending.path not in kept)
+    return Broken(Won(client.known.version), finished, kept)
 
 
 def _broken(record: LockRecord, nonce: str, now_ms: int) -> bytes:

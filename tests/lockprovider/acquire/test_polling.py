@@ -194,7 +194,7 @@ def test_while_the_lock_is_left_to_a_jvm_writer_none_of_those_who_wait_takes_it(
 
 
 def test_the_own_take_that_landed_late_is_taken_anew() -> None:
-    mine = replace(observed(replace(HELD, line=("a", "b"))), mine=True)
+    mine = replace(observed(replace(HELD, line=("a", "b"))), owner="other")
     assert looked(a_waiter(), mine, 0.5)[1] == TakeTurn(("a", "b"))
     assert at_last(a_waiter(), mine) == TakeTurn(("a", "b"))
 

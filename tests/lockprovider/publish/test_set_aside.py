@@ -10,7 +10,7 @@ import pytest
 from deciding import begin, commit
 from noting import SETTINGS, Noting, record
 
-from fsspec_cas import AlreadyExists, Machine, Store, Won
+from fsspec_cas import AlreadyExists, Lost, Machine, Store, Won
 from fsspec_cas.backends.local import LocalBackend
 from lockprovider import HUDI_LOCK_PATH, Lease, Lock, LockError, Pending, PublishUnknown, Unappliable
 from lockprovider.client.inspect import Broken, break_lock, look
@@ -200,6 +200,28 @@ def test_a_break_that_cannot_finish_what_was_decided_keeps_jvm_writers_away(stor
     assert left.valid_until_ms > Machine().now_ms()
     backend.down = False
     assert broken(store).finished == ("state1",)
+
+
+def test_a_break_finishes_what_was_handed_over_since_it_was_shown(store: Store, backend: Noting) -> None:
+    _, lease, _ = in_doubt(store, backend)
+    shown = look(store, HUDI_LOCK_PATH, Machine())
+    backend.down = True
+    lease.release()
+    backend.down = False
+    assert record(store).handed
+    done = break_lock(store, HUDI_LOCK_PATH, shown, Machine())
+    assert (type(done.outcome), done.finished, record(store).expired) == (Won, ("state1",), True)
+
+
+def test_a_break_of_a_lock_that_another_has_taken_since_says_of_nothing_that_it_is_finished(
+    store: Store, backend: Noting
+) -> None:
+    _, lease, _ = in_doubt(store, backend)
+    shown = look(store, HUDI_LOCK_PATH, Machine())
+    lease.release()
+    with of_another_process(store).acquire(timeout=0):
+        done = break_lock(store, HUDI_LOCK_PATH, shown, Machine())
+    assert (type(done.outcome), done.finished) == (Lost, ())
 
 
 def test_a_break_that_something_on_the_way_has_sent_twice_is_done(store: Store, backend: Noting) -> None:

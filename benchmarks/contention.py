@@ -286,7 +286,7 @@ class Simulation:
                     return
                 if seen is None:
                     continue
-                lost = replace(self._observed(process, sent_s), lost_race=True)
+                lost = replace(self._observed(process, sent_s if seen.took_s else self.now_s), lost_race=True)
                 waiter, what = next_look(waiter, lost, self.random.random())
             pause_s = max(0.0, min(what.seconds, me.until_s - self.now_s))
             self._pause_s = max(self._pause_s, pause_s)

@@ -125,7 +125,7 @@ class _Acquisition:
             if isinstance(what, TakeTurn):
                 if self._client.take(look.known, what.line, self._wish):
                     return
-                lost = replace(self._observed(look.known, began_s), lost_race=True)
+                lost = replace(self._observed(look.known, began_s, asked=look.asked), lost_race=True)
                 waiter, what = next_look(waiter, lost, self._world.random())
             pause_s = max(0.0, min(what.seconds, self._left_s()))  # the last look is at the deadline
             self._queue.wait(pause_s, end_of_hold)
@@ -145,7 +145,7 @@ class _Acquisition:
         self._client.adopt(idle, known)
         return None if idle.released is not None else end_of_hold
 
-    def _observed(self, known: Known, began_s: float, *, asked: bool = True) -> Observation:
+    def _observed(self, known: Known, began_s: float, *, asked: bool) -> Observation:
         record, now_ms, now_s = known.record, self._world.now_ms(), self._world.monotonic_s()
         self._queue.knows(known)
         self._queue.busy = _holds(record)

@@ -23,9 +23,9 @@ applied yet stays in the record: whoever takes the lock applies all that first.
 A holder that keeps the `log` of the record changes what the lock protects by what it publishes, and by nothing else.
 One that does not keep it drops it with its take.
 
-`line` in the record says whose turn is next (`lockprovider.record.line`). Waiters write it too: while the lock is held,
-one adds itself under the version it has read and changes nothing else (`joined`). The holder's next write is refused
-once, and finds its own lease at a new version.
+`line` in the record says who waits, in which order; whose turn it is, `lockprovider.acquire.polling` decides, not the
+machine. Waiters write the line too: while the lock is held, one adds itself under the version it has read and changes
+nothing else (`joined`). The holder's next write is refused once, and finds its own lease at a new version.
 """
 
 from __future__ import annotations

@@ -142,15 +142,6 @@ PURE: dict[str, set[str]] = {
 }
 IMPURE = {"time", "random", "uuid", "os", "io", "socket", "threading", "asyncio", "subprocess", "pathlib", "logging"}
 
-LONG = {  # above 400 lines, and why
-    "fsspec_cas.async_store": "every verb of a store with what it promises, its errors and an example",
-    "lockprovider.recipes.queue.queue": "the same of a queue",
-    "lockprovider.lease.machine": "every transition of the lease in one place, to be read beside its table",
-    "lockprovider.table.table": "every verb of a table with what it promises, and one line to do it",
-}
-MOST_LINES = 400
-MOST_FILES = 16
-
 # Services know each other through `plans` alone, but for these.
 SERVICES = {
     "clean": {"savepoint"},
@@ -331,13 +322,6 @@ def test_services_know_each_other_through_plans_alone_but_for_some_pairs() -> No
         mine = room(base, module)
         known = {room(base, name) for name in modules_imported(module)} - {None, mine, "plans"} if mine else set()
         assert known <= SERVICES.get(mine or "", set()), f"{module} knows {known}"
-
-
-def test_a_folder_is_small_and_so_is_a_file() -> None:
-    beside = Counter(path.parent for path in MODULES.values() if path.parent.name != "demo")
-    assert {str(folder): count for folder, count in beside.items() if count - 1 > MOST_FILES} == {}
-    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
-    assert {module for module, count in lines.items() if count > MOST_LINES} == set(LONG)
 
 
 @pytest.mark.parametrize("package", ["fsspec_cas", "lockprovider", "lockprovider/table"])

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
 from lockprovider.table.files import base_file as files
-from lockprovider.table.format import bloom, schema
+from lockprovider.table.format import bloom, key_order, schema
 from lockprovider.table.format.data_files import BaseFile, LogFile
 
 if TYPE_CHECKING:
@@ -203,5 +202,5 @@ def _bounds(keys: pa.Array, known: pq.ParquetFile | None) -> dict[str, str]:
     ends = None if known is None else files.key_range(known.metadata)
     if known is not None and ends is not None:
         keys = pa.concat_arrays([pa.array(ends), keys[known.metadata.num_rows :]])
-    found = pc.min_max(keys)
-    return {files.MIN_KEY: found["min"].as_py(), files.MAX_KEY: found["max"].as_py()} if len(keys) else {}
+    found = key_order.ends(keys)
+    return {} if found is None else {files.MIN_KEY: found[0], files.MAX_KEY: found[1]}

@@ -54,6 +54,8 @@ _ZONE = "hoodie.table.timeline.timezone"
 _SCHEMA = "hoodie.table.create.schema"
 _MODE = "hoodie.record.merge.mode"
 _MDT_INFLIGHT = "hoodie.table.metadata.partitions.inflight"
+_KEY_ENCODING = "hoodie.table.complex.keygen.encoding"  # recorded by later releases of Hudi
+KEY_ENCODING = "hoodie.write.complex.keygen.new.encoding"  # of version 8: true leaves the column's name out
 # Write settings of the JVM's, which it keeps nowhere. Its Spark writers take all that this file says for their own
 # settings, and refuse others: so here every writer finds them.
 INDEX = "hoodie.index.type"
@@ -98,6 +100,7 @@ class TableConfig:
     base_file_format: str = "PARQUET"
     keygenerator: str = ""
     bucket_index: BucketIndex | None = None
+    key_is_named: bool | None = field(default=None, compare=False)  # as the files have it; None: by the rule
     raw: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     @property
@@ -140,8 +143,19 @@ class TableConfig:
     def names_single_key(self) -> bool:
         """Whether a record key of one field is written `field:value`, as Hudi's complex key generator does.
 
-        Hudi 1.0.0 to 1.0.2 left the name out; releases before and after, and all tables of version 9, have it.
+        Hudi 1.0.0 to 1.0.2 left the name out; releases before and after, and all tables of version 9, have it. See
+        `transaction.key_spelling`, which asks the files.
         """
+        if self.key_is_named is not None:
+            return self.key_is_named
+        if recorded := self.raw.get(_KEY_ENCODING, "").strip().upper():
+            return recorded != "VALUE_ONLY"
+        leaves_out = self.version <= 8 and flag_at(self.raw, KEY_ENCODING, default=False)  # noqa: PLR2004
+        return self.has_complex_single_key and not leaves_out
+
+    @property
+    def has_complex_single_key(self) -> bool:
+        """Whether a complex key generator makes the keys of one column: releases of Hudi disagree on their text."""
         return len(self.record_keys) == 1 and self.keygenerator_type.startswith("COMPLEX")
 
     @property

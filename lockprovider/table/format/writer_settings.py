@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.format.java_properties import flag_text
 from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS
-from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.properties import KEY_ENCODING, TableConfig
 
 MODE_KEY = "hoodie.write.concurrency.mode"
 OPTIMISTIC, NON_BLOCKING = "optimistic_concurrency_control", "non_blocking_concurrency_control"
@@ -29,6 +30,7 @@ FAILED_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.faile
 METADATA_KEY = "hoodie.metadata.enable"
 STATISTICS_KEY = "hoodie.metadata.index.column.stats.enable"  # those of partitions go with it
 LOCK_KEY = "hoodie.write.lock.provider"
+KEY_CHECK_KEY = "hoodie.write.complex.keygen.validation.enable"
 ZONE_KEY = "hoodie.table.timeline.timezone"
 
 SHARED: Mapping[str, str] = MappingProxyType(
@@ -81,7 +83,14 @@ def _wanted(config: TableConfig, *, keeps_listing: bool) -> Mapping[str, str]:
     is_possible = config.is_merge_on_read and config.bucket_index is not None
     mode = {MODE_KEY: NON_BLOCKING} if says_so and is_possible else {}
     listing = {METADATA_KEY: "true", STATISTICS_KEY: "false"} if keeps_listing else {}
-    return {**SHARED, **mode, **listing}
+    return {**SHARED, **mode, **listing, **_key_encoding(config)}
+
+
+def _key_encoding(config: TableConfig) -> Mapping[str, str]:
+    """Tell Hudi 1.1 and later how a table of version 8 spells keys of one column; else they refuse to write."""
+    if not config.has_complex_single_key or config.version > 8:  # noqa: PLR2004 - the last that has two spellings
+        return {}
+    return {KEY_CHECK_KEY: "false", KEY_ENCODING: flag_text(not config.names_single_key)}
 
 
 def without_metadata_table(config: TableConfig) -> TableConfig:

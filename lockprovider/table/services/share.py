@@ -21,6 +21,7 @@ from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_K
 from lockprovider.table.format.properties import TableConfig, check_writable
 from lockprovider.table.format.writer_settings import ZONE_KEY, SettingChange, shared, unshared, with_appearance
 from lockprovider.table.services import plans
+from lockprovider.table.state.key_spelling import spelled
 from lockprovider.table.state.writable import keeps_listing
 from lockprovider.table.timeline.drift import drifts_ms, of_other_zones
 from lockprovider.table.timeline.timeline import Timeline
@@ -35,7 +36,7 @@ def would_share(table: TableContext) -> tuple[SettingChange, ...]:
     Raises:
         UnsupportedTable: as for `share`.
     """
-    return _changes(table, table.config())
+    return _changes(table, spelled(table, table.config()))
 
 
 def share(table: TableContext) -> tuple[SettingChange, ...]:
@@ -54,6 +55,7 @@ def share(table: TableContext) -> tuple[SettingChange, ...]:
 
     def change(config: TableConfig) -> TableConfig:
         nonlocal done, keeps
+        config = spelled(table, config)
         done, keeps = _changes(table, config), _keeps(table, config)
         if any(one.key == PARTITIONS_KEY for one in done):
             plans.check_no_write(table)

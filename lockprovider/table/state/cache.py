@@ -25,6 +25,7 @@ from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
 from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.state.key_spelling import KeySpellings
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
 
@@ -53,6 +54,7 @@ class Memory:
         self.is_there = ""  # a decided publish that was seen there, and all before it
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
         self.listing_seen = ""  # the log in which the metadata table's timeline was listed: since then it is ours alone
+        self.key_spellings = KeySpellings()
         self.listing_logs = 0  # its commits since it was compacted, of others those that were seen then
         self._seen: KnownView | None = None
         self._raw: dict[str, bytes] = {}

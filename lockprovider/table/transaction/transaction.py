@@ -30,6 +30,7 @@ from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.services import anchors, checkpoint
 from lockprovider.table.settings import Mode
 from lockprovider.table.state.fence import with_fence
+from lockprovider.table.state.key_spelling import spelled
 from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.non_blocking import bare_buckets, left_bare, missing, refuse_replacing
 from lockprovider.table.timeline.timeline import Timeline
@@ -55,6 +56,7 @@ class Transaction:
         now = table.now() if pinned else None
         self.config: TableConfig = now.config if now is not None else table.memory.config or table.config()
         writable_config(table, self.config)
+        self.config = spelled(table, self.config)
         self._timeline: Timeline | None = None if now is None else now.timeline
         self.extra: dict[str, str] = {}
         self.operation = "UPSERT"

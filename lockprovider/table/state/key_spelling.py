@@ -1,0 +1,112 @@
+"""The spelling of record keys: what a table's files hold decides, where Hudi's writers disagree.
+
+    config = spelled(table, config)      # before a transaction computes the key of a row
+
+Writers of released Hudi spell the keys of two shapes in several ways, and none of them records which one it used:
+
+- one record key with a complex key generator: `id:1`, or `1` by Hudi 0.14.1, 0.15.0 and 1.0.0 to 1.0.2, and by later
+  ones in tables of version 8 with `hoodie.write.complex.keygen.new.encoding`. Tables of both are written here.
+- a timestamp in the key: microseconds since 1970, or `2016-12-29 09:54:00.0`, in the zone of the JVM, by `bulk_insert`
+  with the row writer. Only the first can be written here.
+
+A key in another spelling is another key: an upsert would insert its row a second time. So a transaction compares the
+key of one row with what its columns make: in up to `MOST` files at first, later in the newest file if the
+handle has not seen it. Tables of other shapes cost nothing. NOT promised: that no other file has another spelling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import types
+
+from lockprovider.table.errors import HistoryGone, UnsupportedTable
+from lockprovider.table.files import base_file
+from lockprovider.table.format import schema as hudi_schema
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.timeline.view import FileSlice
+
+if TYPE_CHECKING:
+    from lockprovider.table.state.context import TableContext
+
+MOST = 4  # files
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpellings:
+    """What a handle has compared: up to which begin time, and one key of each spelling (True: it names its column)."""
+
+    compared: str = ""
+    found: Mapping[bool, str] = field(default_factory=dict)
+
+
+def spelled(table: TableContext, config: TableConfig) -> TableConfig:
+    """Return the properties with the spelling of keys that the table's files have.
+
+    Raises:
+        UnsupportedTable: a file has keys that no rule known here makes of its rows, or two files have two spellings.
+        CasError: the store failed.
+    """
+    if not _has_several(table, config):
+        return config
+    seen = table.memory.key_spellings
+    found, compared = dict(seen.found), seen.compared
+    for one in _to_compare(table, seen):
+        with contextlib.suppress(HistoryGone):  # a clean has removed it
+            found.update(_spelling(table, config, one))
+        compared = max(compared, one.begin)
+    table.memory.key_spellings = KeySpellings(compared, found)
+    if len(found) > 1:
+        raise UnsupportedTable(
+            f"table {config.name!r} spells the keys of {list(config.record_keys)} in two ways, such as "
+            f"{found[True]!r} and {found[False]!r}: an upsert would not find rows of the other spelling; rewrite the "
+            "table with one writer"
+        )
+    return replace(config, key_is_named=next(iter(found))) if found else config
+
+
+def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
+    """The newest base file that came since the last comparison; at first some from the oldest to the newest."""
+    timeline = table.now().timeline
+    snapshot = table.memory.snapshot(timeline) or table.memory.found(table.snapshot_of(timeline))
+    files = sorted((one for one in snapshot.slices if one.path), key=lambda one: one.begin)
+    if seen.compared:
+        return [one for one in files[-1:] if one.begin > seen.compared]
+    places = {at * (len(files) - 1) // (MOST - 1) for at in range(MOST)} if files else set()
+    return [files[at] for at in sorted(places)]
+
+
+def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mapping[bool, str]:
+    """Return the key of a base file's first row by its spelling; nothing for a shape that has one spelling here."""
+    file = table.place.open(one.path, one.size)
+    row = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], 1)), None)
+    if row is None or not row.num_rows:
+        return {}
+    key = row.column(hudi_schema.RECORD_KEY)[0].as_py()
+    ways = (False, True) if config.has_complex_single_key else (config.names_single_key,)
+    texts = {named: base_file.record_keys(row, config.record_keys, named=named)[0].as_py() for named in ways}
+    found = {named: text for named, text in texts.items() if text == key}
+    if not found:
+        raise UnsupportedTable(
+            f"table {config.name!r} has the key {key!r} in {one.path}, where {list(config.record_keys)} makes "
+            f"{' or '.join(map(repr, texts.values()))}: an upsert would add the row again; write the table with the "
+            "engine that made it, or make a new table of its rows"
+        )
+    return found if config.has_complex_single_key else {}
+
+
+def _has_several(table: TableContext, config: TableConfig) -> bool:
+    if config.has_complex_single_key:
+        return True
+    kinds = table.schema() if config.schema_json is None else _kinds(config.schema_json)
+    return any(name in kinds.names and types.is_timestamp(kinds.field(name).type) for name in config.record_keys)
+
+
+@lru_cache(maxsize=64)
+def _kinds(schema_json: str) -> pa.Schema:
+    return hudi_schema.from_avro(schema_json)

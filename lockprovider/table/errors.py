@@ -9,6 +9,7 @@
     |-- WriteConflict        read a fresh snapshot and do the work again
     |-- Aborted              this attempt is over; begin a new one
     |-- AlreadyCommitted     go on with the next batch
+    |-- WrongCheckpoint      start the query with the checkpoint that it had, or as a new stream
     |-- HistoryGone          ask for a later time
     `-- Corrupt              repair or restore the named file
 
@@ -98,6 +99,10 @@ class WriteConflict(TableError):
 
 class AlreadyCommitted(TableError):
     """This batch of this stream is in the table already; nothing was written again."""
+
+
+class WrongCheckpoint(TableError):
+    """A stream goes on from another checkpoint than the table's commits say; nothing was written."""
 
 
 class Aborted(TableError):

@@ -108,11 +108,13 @@ def reach(archive: Archive) -> Digest:
     return _digest(archive, streams=False)
 
 
-def last_archived_batch(archive: Archive, stream: str) -> tuple[int, Instant] | None:
-    """The last archived batch of a stream, and the commit that it is in; None if there is none."""
-    found = (_digest(archive, streams=True).streams or {}).get(stream)
-    instant = None if found is None else parse_instant(found[1])
-    return None if found is None or instant is None else (found[0], instant)
+def last_archived_batches(archive: Archive) -> list[tuple[Instant, dict[str, int]]]:
+    """Of each stream its last archived batch, by the commit that it is in, newest first."""
+    by_commit: dict[Instant, dict[str, int]] = {}
+    for stream, (batch, name) in (_digest(archive, streams=True).streams or {}).items():
+        if (instant := parse_instant(name)) is not None:
+            by_commit.setdefault(instant, {})[stream] = batch
+    return sorted(by_commit.items(), key=lambda found: found[0].completion or "", reverse=True)
 
 
 def tells_of_all(archive: Archive, mine: Timeline, now: Timeline) -> bool:

@@ -1,7 +1,8 @@
-"""The last batch of a stream that a table has, by what its commits say."""
+"""Which batches of streams a table has, by what its commits say."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from lockprovider.table.format.instant import Instant
@@ -13,14 +14,19 @@ if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 
-def last_batch(table: TableContext, timeline: Timeline, stream: str) -> tuple[int, Instant] | None:
-    """The last batch of a stream, and the commit that it is in; None if there is none.
+def batches_back(table: TableContext, timeline: Timeline) -> Iterator[tuple[Instant, Mapping[str, int]]]:
+    """Commits and the batches by stream that they are, newest first; of the archive each stream's last batch.
 
-    Reads back to the stream's latest commit; for a stream that has none all commits on the timeline, and what the
-    archive's files say of their streams.
+    Reads no more than is taken from it.
     """
     for instant in reversed(timeline.writes):
-        last = batches_by_stream(table.metadata_of(instant).extra).get(stream)
-        if last is not None:
-            return last, instant
-    return archive_index.last_archived_batch(table.archived, stream)
+        yield instant, batches_by_stream(table.metadata_of(instant).extra)
+    yield from archive_index.last_archived_batches(table.archived)
+
+
+def last_batch(table: TableContext, timeline: Timeline, stream: str) -> tuple[int, Instant] | None:
+    """The last batch of a stream, and the commit that it is in; None if there is none."""
+    for instant, batches in batches_back(table, timeline):
+        if stream in batches:
+            return batches[stream], instant
+    return None

@@ -29,6 +29,7 @@ EventKind = Literal[
     "restored",  # later commits were taken back
     "service_failed",  # a compaction or clustering by the writer itself failed; its commit stands
     "retry",  # the transaction starts over from a fresh snapshot
+    "left_out",  # a batch of a stream was in the table already, or had no rows; nothing was committed
 ]
 
 

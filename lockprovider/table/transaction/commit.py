@@ -35,7 +35,7 @@ from lockprovider import (
     PublishUnknown,
 )
 from lockprovider.recipes.errors import Fenced
-from lockprovider.table.errors import Aborted, AlreadyCommitted, WriteConflict
+from lockprovider.table.errors import Aborted, AlreadyCommitted, WriteConflict, WrongCheckpoint
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _TRIES = 8  # how often a commit may lose its lease, or find that the log has ended, before it gives up
 _LOGS = 4  # how often that
-_REFUSED = (WriteConflict, Aborted, AlreadyCommitted, Fenced)
+_REFUSED = (WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ class Committing:
         """The completion time, and the seconds waited for the decision.
 
         Raises:
-            WriteConflict, Aborted, AlreadyCommitted, Fenced: as `validate` does; nothing of it will be visible.
+            WriteConflict, Aborted, AlreadyCommitted, WrongCheckpoint, Fenced: as `validate` does; nothing of it will be
+                visible.
             PublishUnknown: it may have been decided.
             NotAcquired, CasError: the lock or the store.
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -98,7 +98,7 @@ class Wanted:
             "buckets": self.buckets,
             "config": self.config,
             "columns": self.columns,
-            "batch": None if self.batch is None else [self.batch.stream, self.batch.batch],
+            "batch": None if self.batch is None else astuple(self.batch),
             "keys": self.compares_keys,
         }
         return json.dumps(said).encode() + b"\n" + self.data
@@ -152,7 +152,7 @@ class Wanted:
 
         Raises:
             JudgeAnew: that cannot be said without asking the table.
-            WriteConflict, AlreadyCommitted, Fenced: it may not.
+            WriteConflict, AlreadyCommitted, WrongCheckpoint, Fenced: it may not.
         """
         if not others:
             return
@@ -171,10 +171,9 @@ class Wanted:
     def _refuse_batch(self, known: Sequence[tuple[Instant, CommitMetadata]]) -> None:
         if self.batch is None:
             return
-        for instant, metadata in known:
-            last = batches_by_stream(metadata.extra).get(self.batch.stream)
-            if last is not None and last >= self.batch.batch:
-                raise self.batch.found_in(instant)
+        notes = [(instant, batches_by_stream(metadata.extra)) for instant, metadata in reversed(known)]
+        if (done := self.batch.committed_by(notes)) is not None:
+            raise self.batch.found_in(done)
 
 
 class TableDecider:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.proposal import CommitResult
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -31,6 +32,21 @@ class TransactionHandle:
     def timeline(self) -> Timeline:
         """What was completed when it began; if nothing was read before it started to write, when it started."""
         return self._inner.timeline
+
+    def exactly_once(self, stream: str, batch: int) -> None:
+        """Name the batch that this transaction is, before it writes; a batch in the table is not committed again.
+
+        Batches of one stream are numbered upwards by the caller, and committed in that order.
+
+        Raises:
+            AlreadyCommitted: this batch, or a later one of the stream, is in the table; so does `commit`.
+            InvalidInput: the stream is no text, or the batch no number from 0 on.
+
+        >>> with table.transaction() as txn:
+        ...     txn.exactly_once("orders", 17)
+        ...     txn.append(pa.table({"id": [4], "city": ["bonn"]}))
+        """
+        self._inner.exactly_once(BatchId.of(stream, batch))
 
     def commit(self, *, conflicts: int = 0) -> CommitResult:
         """Make what was written visible, all of it, for good; `conflicts` before it are told in the result.

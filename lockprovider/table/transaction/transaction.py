@@ -130,11 +130,18 @@ class Transaction:
         """Whether there is something to commit."""
         return self._stats is not None
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether its commit would change no row, no partition and no column."""
+        has_rows = any(stat.num_writes or stat.num_deletes for stat in self._stats or ())
+        return not (has_rows or self._replaced or self._adds_columns)
+
     def exactly_once(self, batch_id: BatchId) -> None:
         """Say which batch of a stream this is; the commit carries it, and is refused if another one did before.
 
         Raises:
             AlreadyCommitted: it is in the table; `commit` looks again, under the lock.
+            WrongCheckpoint: the stream went on from another checkpoint.
         """
         self._batch_id = batch_id
         self.extra.update(batch_id.note(self.extra))
@@ -325,7 +332,7 @@ class Transaction:
         Raises:
             WriteConflict: a commit that completed since the snapshot touched the same file groups.
             Aborted: this instant was rolled back, its heartbeat expired, or the table changed.
-            AlreadyCommitted: this batch was committed before, see `exactly_once`.
+            AlreadyCommitted, WrongCheckpoint: see `exactly_once`.
             Fenced: a commit of a newer epoch was made, see `fence`.
             InvalidRecords: nothing was written.
         """

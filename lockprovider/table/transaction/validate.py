@@ -53,6 +53,7 @@ def validate(table: TableContext, proposal: Proposal, heartbeat: WriterHeartbeat
         Aborted: it was rolled back, its heartbeat expired, or the table changed.
         UnsupportedTable: it changed so that it cannot be written here any more.
         AlreadyCommitted: its batch is in the table.
+        WrongCheckpoint: its stream went on from another checkpoint.
         Fenced: a commit of a newer epoch is.
         WriteConflict: another one was faster.
     """

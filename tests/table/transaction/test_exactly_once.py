@@ -9,11 +9,11 @@ import pytest
 from patience import until
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
-from fsspec_cas import Machine
-from lockprovider.table import HeartbeatSettings, Table
+from fsspec_cas import InvalidInput, Machine
+from lockprovider.table import HeartbeatSettings, Table, TableTransaction
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.writer import for_tasks
-from lockprovider.table.errors import Aborted, AlreadyCommitted
+from lockprovider.table.errors import Aborted, AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.format.layout import heartbeat_path
 from lockprovider.table.format.streams import SINK_KEY, batches_by_stream
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
@@ -43,6 +43,51 @@ def test_a_batch_that_comes_again_is_refused_and_the_next_one_is_not(table: Tabl
     begun(table, BatchId("payments", 0), 4).commit()
     assert content(table) == by_hudi_rs(table.url) == {(n, p, n) for n, p in ((1, "a"), (5, "b"), (3, "a"), (4, "a"))}
     assert table.history()[-1].extra[SINK_KEY] == '{"payments": "0"}'
+
+
+def test_second_write_of_a_batch_is_a_write_of_its_own(table: Table) -> None:
+    for batch in (0, 1):
+        begun(table, BatchId("orders", batch, "q", 1), 10 + batch).commit()
+        begun(table, BatchId("orders", batch, "q", 2), 20 + batch).commit()
+    begun(table, BatchId("orders", 2, "q", 1), 12).commit()
+    with pytest.raises(AlreadyCommitted, match="batch 2 of stream orders is in 2"):
+        begun(table, BatchId("orders", 2, "q", 1), 12)
+    begun(table, BatchId("orders", 2, "q", 2), 22).commit()
+    with pytest.raises(AlreadyCommitted, match="write 2 of batch 2 of stream orders is in 2"):
+        begun(table, BatchId("orders", 2, "q", 2), 22)
+    assert {row[0] for row in content(table)} == {10, 20, 11, 21, 12, 22}
+
+
+@pytest.mark.parametrize(("batch", "run"), [(0, "another"), (8, "another"), (6, "q")])
+def test_stream_with_another_checkpoint_is_refused_with_two_ways_out(table: Table, batch: int, run: str) -> None:
+    begun(table, BatchId("orders", 7, "q"), 1).commit()
+    upsert(table, (5, "b", 5))
+    with pytest.raises(WrongCheckpoint, match=r"committed batch 7.*that it had, or give it a new stream_id"):
+        begun(table, BatchId("orders", batch, run), 2)
+    assert {row[0] for row in content(table)} == {1, 5}
+
+
+def test_stream_with_another_checkpoint_is_refused_at_the_commit(table: Table) -> None:
+    first, second = begun(table, BatchId("orders", 0, "q"), 1), begun(table, BatchId("orders", 0, "another"), 2)
+    first.commit()
+    with pytest.raises(WrongCheckpoint):
+        second.commit()
+    second.rollback()
+    assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1)}
+    assert orphans(Path(table.url)) == set()
+
+
+def test_transaction_of_any_engine_is_committed_exactly_once(table: Table) -> None:
+    def load(txn: TableTransaction) -> None:
+        txn.exactly_once("orders", 3)
+        txn.append(rows((1, "a", 1)).to_pandas())
+
+    table.transact(load)
+    with pytest.raises(AlreadyCommitted, match="batch 3 of stream orders"):
+        table.transact(load)
+    for stream, batch in ((7, 0), ("a@b", 0), ("", 0), ("orders", -1), ("orders", "3")):
+        with pytest.raises(InvalidInput, match="stream_id=|batch="), table.transaction() as txn:
+            txn.exactly_once(stream, batch)  # type: ignore[arg-type]
 
 
 def test_of_two_writers_of_one_batch_at_the_same_time_one_commits(table: Table) -> None:

@@ -22,6 +22,7 @@ from lockprovider.table.errors import (
     UnsupportedSchema,
     UnsupportedTable,
     WriteConflict,
+    WrongCheckpoint,
 )
 from lockprovider.wal import CoordinationError, Fenced, MalformedObject, NoLog, Trimmed
 
@@ -43,6 +44,7 @@ _TYPES: dict[str, type[Exception]] = {
         Trimmed,
         UnsupportedSchema,
         UnsupportedTable,
+        WrongCheckpoint,
     )
 }
 # Spark hands on a worker's error as text, after words of its own: at the end is the error itself, often a traceback's.

@@ -2,35 +2,53 @@
 
     query = stream.writeStream.foreachBatch(upserts(table)).option("checkpointLocation", folder).start()
 
-Each batch is one transaction in the driver's own process, and its commit carries the query's id and the batch's. A
-batch that Spark runs again after a crash is found in the table and left out. Not promised: this for two queries that
-were given one `stream_id`, or for a checkpoint that was thrown away (the query gets another id, and begins anew).
+    def each(rows, batch):                                      # several writes of one batch, one after the other
+        write_new(rows.where("is_new"), batch)                  # write_new = batches(table, hudi.insert)
+        write_all(rows, batch)                                  # write_all = upserts(table)
+
+Each write of a batch is one transaction in the driver's own process. Its commit carries the query's id, the number of
+the batch, and which write of the batch it is. Spark runs the last batch again after a crash: a write that is in the
+table is left out then, and reported by the event `left_out`, a log line, and the result None. A write without rows
+makes no commit, either. A query with a new checkpoint and an old `stream_id` is refused with `WrongCheckpoint`.
+
+Not promised: exactly-once for a function that makes the writes of a batch in another order when it runs again, or that
+decides anew which of them it makes; for a query without a `stream_id` that gets a new checkpoint (it is another stream,
+and begins anew).
 
 Source: Spark's "Structured Streaming Programming Guide", foreachBatch; Hudi `HoodieStreamingSink`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark import functions
-from lockprovider.table.errors import AlreadyCommitted
+from lockprovider.table.errors import AlreadyCommitted, WrongCheckpoint
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.transaction.exactly_once import BatchId
 from lockprovider.table.transaction.handle import TransactionHandle
 from lockprovider.table.transaction.retry import transact
-from lockprovider.table.transaction.transaction import Transaction
+from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 RETRIES = 20
 _QUERY = "sql.streaming.queryId"
+_CONNECT = "connect"
+_UNTOLD = (
+    "if the query has a new checkpoint, give it a new stream_id; Spark Connect does not tell whether it has, so a new "
+    "stream_id is needed also where a crash came before Spark noted this batch"
+)
+_EXECUTION = "spark.sql.execution.id"  # Spark runs each try of a batch as one of its own
 
 
 def upserts(
     table: TableContext, *, stream_id: str | None = None, retries: int = RETRIES
-) -> Callable[[DataFrame, int], None]:
+) -> Callable[[DataFrame, int], CommitResult | None]:
     """For `foreachBatch`: upsert each batch by key, once."""
     return batches(table, functions.write, stream_id=stream_id, retries=retries)
 
@@ -41,30 +59,96 @@ def batches(
     *,
     stream_id: str | None = None,
     retries: int = RETRIES,
-) -> Callable[[DataFrame, int], None]:
+) -> Callable[[DataFrame, int], CommitResult | None]:
     """For `foreachBatch`: let `change` write each batch into a transaction, and commit it once.
 
     `change` is run again after a conflict, up to `retries` times; then the query fails with WriteConflict, and Spark
-    begins with that batch when it is started again. `stream_id` is the query's own id unless given.
+    begins with that batch when it is started again. `stream_id` is the query's own id unless given. What is returned
+    gives the commit's result, or None where nothing was committed.
+
+    Raises:
+        WrongCheckpoint: of what is returned: the query's checkpoint is not the one that the stream was written with.
+        InvalidInput: this is no batch of a stream, and there is no `stream_id`; or two writes of a batch are under way.
     """
+    if stream_id is not None:
+        BatchId.of(stream_id, 0)
 
-    def each(rows: DataFrame, batch: int) -> None:
-        batch_id = BatchId(stream_id or _query_id(rows), batch)
+    def each(rows: DataFrame, batch: int) -> CommitResult | None:
+        with _WRITES.one_of(table, rows, batch, stream_id) as batch_id:
 
-        def run(txn: Transaction) -> None:
-            txn.exactly_once(batch_id)
-            change(TransactionHandle(txn), rows)
+            def run(txn: Transaction) -> None:
+                txn.exactly_once(batch_id)
+                change(TransactionHandle(txn), rows)
+                if txn.changes_nothing:
+                    raise _Nothing
 
-        try:
-            transact(table, run, retries=retries)
-        except AlreadyCommitted:
-            return  # by the run before, which died before Spark noted it
+            try:
+                return transact(table, run, retries=retries)
+            except AlreadyCommitted as error:  # by the run before, which died before Spark noted it
+                if batch_id.run == _CONNECT and batch == 0:
+                    raise WrongCheckpoint(f"{error}; {_UNTOLD}") from error
+                table.tell("left_out", "", batch=str(batch_id), why=str(error))
+            except _Nothing:
+                table.tell("left_out", "", batch=str(batch_id), why="it has no rows")
+            return None
 
     return each
 
 
-def _query_id(rows: DataFrame) -> str:
-    found = rows.sparkSession.sparkContext.getLocalProperty(_QUERY)
-    if found is None:
-        raise InvalidInput("this is no batch of a stream: give a stream_id, one for each query")
-    return found
+class _Nothing(Exception):
+    """A batch changes nothing."""
+
+
+@dataclass
+class _Try:
+    """One run of a batch by Spark: how many writes it has begun, and whether one is under way."""
+
+    name: object
+    writes: int = 0
+    is_writing: bool = False
+
+
+class _Writes:
+    """Numbers the writes of each batch, for each table and stream. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tries: dict[tuple[str, str], _Try] = {}
+
+    @contextmanager
+    def one_of(self, table: TableContext, rows: DataFrame, batch: int, stream_id: str | None) -> Iterator[BatchId]:
+        """The next write of this batch, while it is under way.
+
+        Raises:
+            InvalidInput: see `batches`.
+        """
+        query, name = _query(rows)
+        if (stream := stream_id or query) is None or (stream_id is None and query == _CONNECT):
+            raise InvalidInput(
+                "nobody tells the id of a query here (it is no batch of a stream, or goes by Spark Connect): give a "
+                "stream_id, one for each query"
+            )
+        with self._lock:
+            mine = self._tries.get((table.url, stream))
+            if mine is None or name is None or mine.name != (name, batch):
+                mine = self._tries[table.url, stream] = _Try((name, batch))
+            if mine.is_writing:
+                raise InvalidInput(f"batch {batch} of stream {stream} is being written: make its writes one by one")
+            mine.is_writing, mine.writes = True, mine.writes + 1
+        try:
+            # A stream that is the query has no other runs.
+            yield BatchId.of(stream, batch, "" if stream_id is None else query or "", mine.writes)
+        finally:
+            mine.is_writing = False
+
+
+_WRITES = _Writes()
+
+
+def _query(rows: DataFrame) -> tuple[str | None, object]:
+    """The id of the query whose batch runs, and what Spark calls this run of it; None of what is no batch."""
+    if rows.sparkSession.__class__.__module__.startswith("pyspark.sql.connect"):
+        return _CONNECT, _CONNECT  # a process for each start of a query, which is not told the query's id
+    context = rows.sparkSession.sparkContext
+    query = context.getLocalProperty(_QUERY)
+    return query, None if query is None else (context.applicationId, context.getLocalProperty(_EXECUTION))

@@ -140,6 +140,8 @@ class WriteJob:
     def _commit(self, table: TableContext, written: list[Written], batch_id: BatchId | None) -> CommitResult:
         if self.asked.gathers:
             parts = [one.rows for one in written]
+            if batch_id is not None and not any(parts):
+                return None
             return commit_gathered(table, self.asked.operation, parts, self.rows.empty_table(), batch_id)
         begin = written[0].begin if self.group is None else self.group.begin
         stats = [stat for one in written for stat in one.stats]
@@ -149,6 +151,9 @@ class WriteJob:
             if batch_id is not None:
                 txn.exactly_once(batch_id)
             txn.add(stats)
+            if batch_id is not None and txn.changes_nothing:
+                txn.rollback()
+                return None
             return txn.commit()
         except BaseException:
             txn.rollback()
@@ -209,13 +214,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         written = _written(messages)
         if not written:
             return
-        stream = self.job.options.stream_id or written[0].stream
-        if stream is None:
+        named, query = self.job.options.stream_id, written[0].stream
+        if named is None and query is None:
             raise InvalidInput("Spark did not tell the query's id: give the option stream_id, one for each query")
+        batch_id = BatchId.of(named or query, batchId, "" if named is None else query or "")
         try:
-            self.job.commit(written, BatchId(stream, batchId))
-        except AlreadyCommitted:
-            return  # by the run before, which died before Spark noted it
+            done = self.job.commit(written, batch_id)
+        except AlreadyCommitted as error:  # by the run before, which died before Spark noted it
+            done, why = None, str(error)
+        else:
+            why = "it has no rows"
+        if done is None and not self.job.is_left_out:
+            self.job.options.open().tell("left_out", "", batch=str(batch_id), why=why)
 
     @in_one_sentence()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from table.engines.spark.spark_tables import RUN_S, forget_last_batch, to_its_end
 from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
 
-from lockprovider.table import Table
+from lockprovider.table import Table, TableEvent
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines import spark as engine
 from lockprovider.table.engines.spark.data_source import register
-from lockprovider.table.engines.spark.stream import batches
+from lockprovider.table.engines.spark.errors import translated
+from lockprovider.table.engines.spark.stream import batches, upserts
+from lockprovider.table.errors import WrongCheckpoint
 from lockprovider.table.format.streams import SINK_KEY
 
 SCRIPT = Path(__file__).with_name("streaming_child.py")
@@ -74,6 +77,82 @@ def test_a_stream_is_appended_and_a_batch_that_comes_again_is_not(spark: Any, tm
     run()
     assert content(sink) == by_hudi_rs(sink.url) == {(1, "a", 1), (2, "b", 2), (3, "c", 3)}
     assert batches_in(sink) == [0, 1]
+    assert orphans(Path(sink.url)) == set()
+
+
+def run_each(spark: Any, source: Table, checkpoint: Path, each: Any) -> None:
+    register(spark)
+    sink = spark.readStream.format("hudi_cas").load(source.url).writeStream.foreachBatch(each)
+    assert to_its_end(sink.trigger(availableNow=True).option("checkpointLocation", str(checkpoint)).start)
+
+
+def test_each_write_of_one_batch_is_committed_once(spark: Any, tmp_path: Path) -> None:
+    events: list[TableEvent] = []
+    source, sink = made(tmp_path / "source"), Table.create(str(tmp_path / "sink"), SPEC, watcher=events.append)
+    news, more, results = batches(sink, engine.insert), upserts(sink), []
+    fails = False
+
+    def each(rows: Any, batch: int) -> None:
+        results.append(news(rows.where("id < 10"), batch))
+        if fails:
+            raise RuntimeError("between two writes")
+        results.append(more(rows.where("id >= 10"), batch))
+        results.append(more(rows.where("id >= 100"), batch))
+
+    upsert(source, (1, "a", 1), (10, "a", 1))
+    run_each(spark, source, tmp_path / "checkpoint", each)
+    upsert(source, (2, "a", 2), (20, "a", 2), (200, "b", 2))
+    fails = True
+    with pytest.raises(StreamingQueryException, match="between two writes"):
+        run_each(spark, source, tmp_path / "checkpoint", each)
+    fails = False
+    run_each(spark, source, tmp_path / "checkpoint", each)
+    forget_last_batch(tmp_path / "checkpoint")
+    run_each(spark, source, tmp_path / "checkpoint", each)
+    assert content(sink) == by_hudi_rs(sink.url) == content(source)
+    made_ = [one is not None for one in results]
+    assert made_ == [True, True, False, True, False, True, True, False, False, False]
+    left_out = [str(event.detail["why"]) for event in events if event.kind == "left_out"]
+    assert [why == "it has no rows" for why in left_out] == [True, False, False, False, False]
+    assert len(sink.history()) == 1 + 5, "a write without rows made a commit"
+
+
+def test_new_checkpoint_with_an_old_stream_id_is_refused(spark: Any, tmp_path: Path) -> None:
+    source, sink = made(tmp_path / "source"), made(tmp_path / "sink")
+    upsert(source, (1, "a", 1))
+    run_each(spark, source, tmp_path / "one", upserts(sink, stream_id="orders"))
+    upsert(source, (2, "a", 2))
+    with pytest.raises(StreamingQueryException, match="WrongCheckpoint.*or give it a new stream_id"):
+        run_each(spark, source, tmp_path / "two", upserts(sink, stream_id="orders"))
+    with pytest.raises(StreamingQueryException) as raised:
+        append_stream(spark, source, sink, tmp_path / "three", "orders")
+    assert isinstance(translated(str(raised.value)), WrongCheckpoint)
+    assert content(sink) == {(1, "a", 1)}
+    run_each(spark, source, tmp_path / "one", upserts(sink, stream_id="orders"))
+    assert content(sink) == content(source)
+    append_stream(spark, source, sink, tmp_path / "three", "others")
+    assert len(sink.to_arrow()) == 4
+
+
+def append_stream(spark: Any, source: Table, sink: Table, checkpoint: Path, name: str) -> None:
+    written = spark.readStream.format("hudi_cas").load(source.url).writeStream.format("hudi_cas")
+    written = written.option("stream_id", name).option("checkpointLocation", str(checkpoint))
+    assert to_its_end(partial(written.trigger(availableNow=True).start, sink.url))
+
+
+@pytest.mark.parametrize("operation", ["insert", "upsert"])
+def test_sink_makes_no_commit_of_a_batch_without_rows(spark: Any, tmp_path: Path, operation: str) -> None:
+    register(spark)
+    source, sink = made(tmp_path / "source"), made(tmp_path / "sink")
+    stream = spark.readStream.format("hudi_cas").load(source.url).where("value >= 0").writeStream.format("hudi_cas")
+    stream = stream.option("hoodie.datasource.write.operation", operation)
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    for value in (-1, 1, -2):
+        upsert(source, (value, "a", value))
+        assert to_its_end(partial(stream.start, sink.url))
+    assert content(sink) == {(1, "a", 1)}
+    assert batches_in(sink) == [1]
+    assert sink.timeline().pending_writes == ()
     assert orphans(Path(sink.url)) == set()
 
 

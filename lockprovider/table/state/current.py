@@ -31,7 +31,7 @@ from lockprovider.table.format.instant import Instant, parse_instant
 from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.metadata_table.files_records import LISTING
-from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
+from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, check_readable, parse_properties
 from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import Archive, completions
@@ -140,6 +140,8 @@ class CurrentState:
         record = self._record()  # first: what it does not name is listed, or was decided later
         before = _decisions(record)
         listed = self._listed_now(record, decided=False).timeline if noted else self.listed()
+        if not listed.writes:
+            check_readable(self.config())  # a downgrade moves the timeline, and leaves an empty folder
         found = taken(listed, before)
         if found is None and not before.log and self._appears_in_order():
             return listed
@@ -220,6 +222,7 @@ class CurrentState:
         found: list[Timeline] = []
         config, _ = at_once(self._store, [self.config, lambda: found.append(self.listed())])
         assert config is not None  # noqa: S101 - of the first call
+        check_readable(config)  # before the timeline of another version is remembered
         unapplied = 0 if record is None else len(record.unapplied)
         timeline, place = self._memory.learn(log, unapplied, found[0], config, decided=decided)
         name, begin = None if log is None else log.name, found[0].latest_completed_begin
@@ -330,10 +333,11 @@ class CurrentState:
         prefix, unapplied = f"{TIMELINE}/", [pending.path for pending in record.unapplied]
         at = unapplied.index(self._memory.is_there) + 1 if self._memory.is_there in unapplied else 0
         begins = [path[:-1] for path in unapplied[at:] if path.startswith(prefix)]
-        newest = {
-            e.path
-            for e in self._store.list(prefix, start_after=min([f"{prefix}{seen.timeline.latest_time}~", *begins]))
-        }
+        last = max(seen.timeline.writes, key=lambda instant: instant.begin, default=None)
+        begins.append(f"{prefix}{seen.timeline.latest_time}~" if last is None else f"{prefix}{last.begin}")
+        newest = {entry.path for entry in self._store.list(prefix, start_after=min(begins))}
+        if last is not None and f"{prefix}{last.file_name}" not in newest:
+            return None  # the timeline was moved, as a downgrade does, or the table was removed
         if not all(path in newest if path.startswith(prefix) else self._exists(path) for path in unapplied[at:]):
             return None
         self._memory.is_there = unapplied[-1] if unapplied else self._memory.is_there

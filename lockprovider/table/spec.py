@@ -111,6 +111,7 @@ class TableSpec:
             raise InvalidRecords(f"table {self.name!r}: {missing or 'no record key'}: name columns of {schema.names}")
         if self.ordering and self.table_type.upper() == MERGE_ON_READ:
             wrapper_of(schema.field(self.ordering).type)
+        hudi_schema.refuse_timestamp_partitions(self.name, schema, self.partition_by)
         index = None if self.buckets is None else BucketIndex(self.buckets, self.bucket_by or self.record_keys)
         config = TableConfig(
             name=self.name,

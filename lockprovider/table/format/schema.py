@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -47,6 +47,20 @@ def without_meta(schema: pa.Schema) -> pa.Schema:
 
 
 # --- what can be stored ---------------------------------------------------------------------------------------------
+
+
+def refuse_timestamp_partitions(table: str, schema: pa.Schema, fields: Sequence[str]) -> None:
+    """Refuse a timestamp as a partition column: JVM Hudi reads its values as NULL, and an update there erases them.
+
+    Raises:
+        UnsupportedSchema: naming the column, and what to use in its place.
+    """
+    for name in fields:
+        if name in schema.names and types.is_timestamp(schema.field(name).type):
+            raise UnsupportedSchema(
+                f"table {table!r} is partitioned by {name!r}, a {schema.field(name).type}: JVM Hudi reads the column "
+                "as NULL, finds nothing by it, and its updates erase it; partition by a date or a text made of it"
+            )
 
 
 def canonical(schema: pa.Schema, known: pa.Schema | None = None) -> pa.Schema:

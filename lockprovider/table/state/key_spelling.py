@@ -49,10 +49,16 @@ def spelled(table: TableContext, config: TableConfig) -> TableConfig:
     """Return the properties with the spelling of keys that the table's files have.
 
     Raises:
+        UnsupportedSchema: a partition column is a timestamp.
         UnsupportedTable: a file has keys that no rule known here makes of its rows, or two files have two spellings.
         CasError: the store failed.
     """
-    if not _has_several(table, config):
+    kinds = _kinds(config.schema_json) if config.schema_json else table.memory.schema or table.schema()
+    hudi_schema.refuse_timestamp_partitions(config.name, kinds, config.partition_fields)
+    moments = (
+        name for name in config.record_keys if name in kinds.names and types.is_timestamp(kinds.field(name).type)
+    )
+    if not config.has_complex_single_key and not any(moments):
         return config
     seen = table.memory.key_spellings
     found, compared = dict(seen.found), seen.compared
@@ -98,13 +104,6 @@ def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mappi
             "engine that made it, or make a new table of its rows"
         )
     return found if config.has_complex_single_key else {}
-
-
-def _has_several(table: TableContext, config: TableConfig) -> bool:
-    if config.has_complex_single_key:
-        return True
-    kinds = table.schema() if config.schema_json is None else _kinds(config.schema_json)
-    return any(name in kinds.names and types.is_timestamp(kinds.field(name).type) for name in config.record_keys)
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from table.jvm_written import contents
 
-from lockprovider.table import Table, TableSpec, UnsupportedTable
+from lockprovider.table import Table, TableSpec, UnsupportedSchema, UnsupportedTable
 from lockprovider.table.files import base_file
 
 if TYPE_CHECKING:
@@ -86,3 +86,18 @@ def test_write_is_refused_when_timestamp_keys_are_those_of_the_row_writer(tmp_pa
     rewrite_keys(tmp_path, {"1483005240000000": "2016-12-29 09:54:00.0"})
     with pytest.raises(UnsupportedTable, match=r"'2016-12-29 09:54:00.0'.*'1483005240000000'"):
         Table.open(url).upsert(MOMENTS)
+
+
+def test_timestamp_partition_is_refused_when_a_table_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedSchema, match="'at'.*partition by a date"):
+        Table.create(f"{tmp_path}/t", TableSpec("t", MOMENTS, "v", "at"))
+    assert not (tmp_path / "t").exists()
+
+
+def test_write_is_refused_when_a_jvm_partitioned_by_a_timestamp(tmp_path: Path) -> None:
+    table = Table.create(f"{tmp_path}/t", TableSpec("t", MOMENTS, "v"))
+    table.append(MOMENTS)
+    properties = tmp_path / "t/.hoodie/hoodie.properties"
+    properties.write_text(properties.read_text() + "hoodie.table.partition.fields=at\n")
+    with pytest.raises(UnsupportedSchema, match="'at'"):
+        Table.open(table.url).upsert(MOMENTS)

@@ -69,7 +69,7 @@ FLOORS: dict[str, list[tuple[str, ...]]] = {
     "lockprovider.table": [
         ("errors", "extras", "html"),
         ("format",),
-        ("timeline",),
+        ("convert", "timeline"),
         ("files", "settings"),
         ("state", "spec"),
         ("services", "doctor"),

@@ -10,6 +10,7 @@ from lockprovider.table import extras as extras
 from lockprovider.table.errors import (
     Aborted,
     Corrupt,
+    DoesNotFit,
     HistoryGone,
     InvalidRecords,
     TableError,
@@ -45,6 +46,7 @@ __all__ = [
     "CommitResult",
     "CompactEvery",
     "Corrupt",
+    "DoesNotFit",
     "FailedWrites",
     "FileSlice",
     "HeartbeatSettings",

@@ -6,6 +6,7 @@
     |-- UnsupportedTable     change the table (or use another engine), then open again
     |-- UnsupportedSchema    cast the named column
     |-- InvalidRecords       fix the rows
+    |   `-- DoesNotFit       cast, rename or drop the named field (it is an UnsupportedSchema, too)
     |-- WriteConflict        read a fresh snapshot and do the work again
     |-- Aborted              this attempt is over; begin a new one
     |-- AlreadyCommitted     go on with the next batch
@@ -17,6 +18,10 @@ Every message names the bad value and the next step.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 class TableError(Exception):
@@ -41,6 +46,117 @@ class UnsupportedSchema(TableError):
 
 class InvalidRecords(TableError):
     """The rows cannot be written: a null key, a duplicate key, a missing column."""
+
+
+_SHOWN = 80  # characters of a value
+_LISTED = 20  # names, or misfits
+_ADVICE = {("double", "float"): 'astype("float32") says that rounding is meant'}
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """One field, or one value of it, that does not fit the table.
+
+    Attributes:
+        path: where it is: `column.field`, `.element` of a list, `.key` and `.value` of a map.
+        given: its type; empty for a field that is missing.
+        wanted: the table's type; empty for a field that the table does not have.
+        text: what is wrong and what to do, with `{at}` where the value and the row go.
+        row: the number of the first row that does not fit; None if the types alone tell.
+        value: the value that does not fit.
+    """
+
+    path: str
+    given: str
+    wanted: str
+    text: str
+    row: int | None = None
+    value: Any = None
+
+    @classmethod
+    def types(cls, path: str, given: str, wanted: str, advice: str) -> Misfit:
+        """A type that does not fit the column's, or, with `at`, a value of it."""
+        return cls(path, given, wanted, f"{path}: {given} does not fit {wanted}{{at}}; {advice}")
+
+    @classmethod
+    def of_value(cls, path: str, given: str, wanted: str) -> Misfit:
+        """A value that would change."""
+        return cls.types(path, given, wanted, _ADVICE.get((given, wanted), "cast it, or give it a wider column"))
+
+    @classmethod
+    def repeated(cls, path: str, kind: str) -> Misfit:
+        """A key that comes twice in one map."""
+        return cls(
+            path, kind, kind, f"{path}: equal keys in one map{{at}}; many readers keep one of them: drop the other"
+        )
+
+    @classmethod
+    def missing(cls, path: str, wanted: str) -> Misfit:
+        """A field that the rows do not have."""
+        return cls(
+            path, "", wanted, f"{path} is missing, of type {wanted}; add it, with nulls if that is what is meant"
+        )
+
+    @classmethod
+    def stranger(cls, parent: str, name: str, given: str, names: Sequence[str], near: str | None) -> Misfit:
+        """A field that the table does not have, whose own fields are `names`; `near` differs by case alone."""
+        path, owner = (f"{parent}.{name}", f", whose {parent}") if parent else (name, ", which")
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        there = (
+            f"`{near}`; rename it"
+            if near
+            else f"{list(names[:_LISTED])}{more}; drop it, or add_columns({path!r}) first"
+        )
+        return cls(path, given, "", f"{path} is {given} and not in the table{owner} has {there}")
+
+    @classmethod
+    def null(cls, path: str, wanted: str) -> Misfit:
+        """A null where the table takes none."""
+        return cls(path, wanted, wanted, f"{path}: null does not fit {wanted} not null{{at}}; give it a value")
+
+    @classmethod
+    def twice(cls, path: str) -> Misfit:
+        """A name that two fields have."""
+        return cls(path, "", "", f"{path} comes twice; rename one")
+
+    def at(self, row: int, value: object) -> Misfit:
+        """The same of a value in a row."""
+        return replace(self, row=row, value=value)
+
+    def __str__(self) -> str:
+        """One sentence with the next step."""
+        shown = (
+            ""
+            if self.value is None
+            else f": {_cut(repr(self.value) if isinstance(self.value, (str, bytes)) else str(self.value))}"
+        )
+        return self.text.replace("{at}", "" if self.row is None else f"{shown}, in row {self.row}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+class DoesNotFit(InvalidRecords, UnsupportedSchema):
+    """Rows that do not fit the table's columns; nothing was written.
+
+    Attributes:
+        misfits: all that do not fit by their types, or the first value that does not.
+        path, given, wanted, row, value: those of the first misfit.
+    """
+
+    def __init__(self, misfits: tuple[Misfit, ...]) -> None:
+        super().__init__(misfits)
+        self.misfits = misfits
+        self.path, self.given, self.wanted = misfits[0].path, misfits[0].given, misfits[0].wanted
+        self.row, self.value = misfits[0].row, misfits[0].value
+
+    def __str__(self) -> str:
+        """A sentence for each misfit."""
+        if len(self.misfits) == 1:
+            return str(self.misfits[0])
+        more = [f"and {len(self.misfits) - _LISTED} more"] if len(self.misfits) > _LISTED else []
+        return "\n".join([f"{len(self.misfits)} fields do not fit:", *map(str, self.misfits[:_LISTED]), *more])
 
 
 ARCHIVED = "commits that were archived since"

@@ -19,8 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lockprovider.table.convert import OnMissing
 from lockprovider.table.engines import arrow, frames, replace
-from lockprovider.table.engines.rows import Rows, as_table, check_columns
+from lockprovider.table.engines.rows import Rows, as_table
+from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where, plan_scan, to_reader
 from lockprovider.table.transaction.handle import TransactionHandle
@@ -121,7 +123,7 @@ class TableTransaction(TransactionHandle):
         >>> table.count()
         3
         """
-        self._take("append", as_table(rows), self._inner.config.identifying)
+        self._take("append", as_table(rows), "null")
 
     def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
         """Insert or replace rows at the commit, as `Table.upsert`; upserts and then deletes may follow.
@@ -138,7 +140,7 @@ class TableTransaction(TransactionHandle):
         if self._keys:
             raise InvalidRecords("upsert comes before delete in a transaction: a key that is in both is deleted")
         given = as_table(rows)
-        self._take("upsert", given, self._schema.names)
+        self._take("upsert", given, "refuse")
         if deletes is not None:
             self.delete(deletes)
 
@@ -156,7 +158,7 @@ class TableTransaction(TransactionHandle):
         where = isinstance(keys, (str, pc.Expression))
         found = self.to_arrow(self._inner.config.identifying, keys) if where else as_table(keys)
         valued = self._inner.may_be_blind and self._inner.config.ordering_field in found.column_names
-        gone = arrow.columns_of_deletes(found, self._inner.config, self._schema, valued=valued)
+        gone = planner_of(self._inner).deletes(found, valued=valued)
         self._begin("upsert")
         self._keys.append(gone)
 
@@ -174,16 +176,17 @@ class TableTransaction(TransactionHandle):
         if self._kind:
             raise InvalidRecords(f"overwrite stands alone in a transaction, and there is an {self._kind} already")
         self._partitions = replace.paths_of(partitions)
-        self._take("overwrite", as_table(rows), self._inner.config.identifying)
+        self._take("overwrite", as_table(rows), "null")
 
     @property
     def _schema(self) -> pa.Schema:
         return self._inner.table.schema(self.timeline)
 
-    def _take(self, kind: str, rows: pa.Table, needed: Iterable[str]) -> None:
-        check_columns(rows.schema, self._schema, needed)
+    def _take(self, kind: str, rows: pa.Table, missing: OnMissing) -> None:
+        """Convert each frame when it is given, so that what does not fit is refused here and all are of one schema."""
+        stored = planner_of(self._inner).plan(rows.schema, missing)(rows)
         self._begin(kind)
-        self._rows.append(rows)
+        self._rows.append(stored)
 
     def _begin(self, kind: str) -> None:
         if self._kind not in ("", kind) or (kind == "overwrite" and self._rows):
@@ -210,8 +213,8 @@ class TableTransaction(TransactionHandle):
 
     def _write(self) -> None:
         kind, self._kind = self._kind, ""
-        rows = pa.concat_tables(self._rows, promote_options="permissive") if self._rows else None
-        keys = pa.concat_tables(self._keys, promote_options="permissive") if self._keys else None
+        rows = pa.concat_tables(self._rows, promote_options="default") if self._rows else None
+        keys = pa.concat_tables(self._keys, promote_options="default") if self._keys else None
         if kind == "overwrite":
             replace.replace_all(self._inner, rows, self._partitions)
         elif kind == "append":

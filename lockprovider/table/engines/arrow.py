@@ -20,15 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lockprovider.table.convert import OnMissing
 from lockprovider.table.engines import bucketed, logged
-from lockprovider.table.engines.rows import PartitionChanges, Rows, as_stream, as_table, check_columns
+from lockprovider.table.engines.rows import PartitionChanges, Rows, as_stream, as_table
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
 from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format.metadata import WriteStat
-from lockprovider.table.format.properties import TableConfig
 from lockprovider.table.read import consistent
 from lockprovider.table.read.scan import Where, plan_scan, to_table
 from lockprovider.table.state.context import TableContext
@@ -93,17 +93,6 @@ def delete(
     return transact(table, lambda txn: write(txn, deletes=gone), retries=retries, extra=extra, pinned=False)
 
 
-def identifying(keys: pa.Table, config: TableConfig, schema: pa.Schema) -> pa.Table:
-    """The columns that tell a row's key and partition, and no others.
-
-    Raises:
-        InvalidRecords, UnsupportedSchema: one is missing, or of another type than the table's (`schema`).
-    """
-    found = keys.select([name for name in config.identifying if name in keys.column_names])
-    check_columns(found.schema, schema, config.identifying)
-    return found
-
-
 # -- inside a transaction ----------------------------------------------------------------------------------------------
 
 
@@ -132,18 +121,15 @@ def write(txn: AnyTransaction, upserts: pa.Table | None = None, deletes: pa.Tabl
     per transaction.
 
     Raises:
-        InvalidRecords: a key is null, a column is missing, or a value does not fit.
-        UnsupportedSchema: a column of another type than the table's.
+        DoesNotFit: a column is missing or of another type than the table's, or a value does not fit.
+        InvalidRecords: a key is null.
     """
     txn = inside(txn)
     if upserts is None and deletes is None:
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
 
     def split(planner: GroupWriter) -> dict[str, PartitionChanges]:
-        keys = None if deletes is None else columns_of_deletes(deletes, txn.config, planner.schema, valued=is_blind)
-        if upserts is not None:
-            check_columns(upserts.schema, planner.schema, planner.schema.names)
-        return changes_by_partition(planner, upserts, keys, valued=is_blind and deletes is not None)
+        return changes_by_partition(planner, upserts, deletes, "refuse", valued=is_blind and deletes is not None)
 
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.column_names)
@@ -173,7 +159,7 @@ def insert(txn: AnyTransaction, rows: pa.Table | pa.RecordBatchReader) -> None:
         rows = rows.read_all()
 
     def split(planner: GroupWriter) -> dict[str, PartitionChanges] | None:
-        check_columns(rows.schema, planner.schema, txn.config.identifying)
+        planner.plan(rows.schema)
         return changes_by_partition(planner, rows, None) if isinstance(rows, pa.Table) else None
 
     writer, found = _split_first(txn, split, blindly=txn.may_be_blind)
@@ -286,26 +272,26 @@ def check_unique(keys: pa.ChunkedArray, partition: str) -> None:
     )
 
 
-def columns_of_deletes(deletes: pa.Table, config: TableConfig, schema: pa.Schema, *, valued: bool) -> pa.Table:
-    """The columns of deletes that matter: what `identifying` keeps, and of a blind write the ordering values."""
-    found = identifying(deletes, config, schema)
-    if not valued or config.ordering_field in found.column_names:
-        return found
-    check_columns(deletes.select([config.ordering_field]).schema, schema, ())
-    return found.append_column(config.ordering_field, deletes.column(config.ordering_field))
-
-
 def changes_by_partition(
-    writer: GroupWriter, upserts: pa.Table | None, deletes: pa.Table | None, *, valued: bool = False
+    writer: GroupWriter,
+    upserts: pa.Table | None,
+    deletes: pa.Table | None,
+    missing: OnMissing = "null",
+    *,
+    valued: bool = False,
 ) -> dict[str, PartitionChanges]:
-    """Changes of the table's columns, apart for each partition; a key that is to be deleted is not upserted.
+    """Changes as the table stores them, apart for each partition; a key that is to be deleted is not upserted.
 
-    `valued`: the deletes have ordering values, which are kept.
+    `missing` is for columns that upserts do not have, as of `GroupWriter.keyed`. `valued`: the deletes have ordering
+    values, which are kept.
+
+    Raises:
+        DoesNotFit, InvalidRecords: as of `GroupWriter.keyed`.
     """
     nothing, none = writer.schema.empty_table(), pa.array([], pa.string())
-    rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts)
+    rows, keys, homes = (nothing, none, none) if upserts is None else writer.keyed(upserts, missing)
     refuse_unordered(writer.config, rows)
-    ended, gone, gone_from = (nothing, none, none) if deletes is None else writer.keyed(deletes)
+    ended, gone, gone_from = (nothing, none, none) if deletes is None else writer.keyed_deletes(deletes, valued=valued)
     values = values_of_deletes(writer.config, ended) if valued else None
     if not writer.config.partition_fields:
         return {"": PartitionChanges(rows, keys, gone, values)} if len(keys) or len(gone) else {}

@@ -28,12 +28,11 @@ from dask.delayed import delayed
 from lockprovider.table.engines.arrow import (
     changes_by_partition,
     check_unique,
-    columns_of_deletes,
     insert_partition,
     rewrite_partition,
 )
 from lockprovider.table.engines.pandas import to_frame
-from lockprovider.table.engines.rows import PartitionChanges, as_table, check_columns
+from lockprovider.table.engines.rows import PartitionChanges, as_table
 from lockprovider.table.engines.writer import for_tasks, planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
@@ -247,7 +246,6 @@ def _read(one: FileSlice, place: TablePlace, scan: Scan) -> pd.DataFrame:
 
 def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
     rows = as_table(frame)
-    check_columns(rows.schema, writer.schema, writer.config.identifying)
     found = changes_by_partition(writer, rows, None)
     for partition, changes in found.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
@@ -263,12 +261,10 @@ def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[Write
 
 
 def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool, valued: bool) -> _Pieces:  # noqa: FBT001 - a task's
-    rows, schema = as_table(frame), writer.schema
+    rows = as_table(frame)
     if not gone:
-        check_columns(rows.schema, schema, schema.names)
-        return changes_by_partition(writer, rows, None)
-    keys = columns_of_deletes(rows, writer.config, schema, valued=valued)
-    return changes_by_partition(writer, None, keys, valued=valued)
+        return changes_by_partition(writer, rows, None, "refuse")
+    return changes_by_partition(writer, None, rows, valued=valued)
 
 
 def _rewrite(

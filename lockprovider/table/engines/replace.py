@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from lockprovider.table.engines.arrow import changes_by_partition, insert, read, write
-from lockprovider.table.engines.rows import Rows, as_table, check_columns
+from lockprovider.table.engines.rows import Rows, as_table
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.read.scan import Where
@@ -65,7 +65,6 @@ def replace_all(txn: Transaction, rows: pa.Table, partitions: Sequence[str] | No
     operation = "INSERT_OVERWRITE_TABLE" if partitions is None else "INSERT_OVERWRITE"
     if partitions is not None:
         schema = txn.table.schema(txn.timeline)
-        check_columns(rows.schema, schema, txn.config.identifying)
         planner = GroupWriter(txn.table.place, "", txn.config, schema)
         others = sorted({*changes_by_partition(planner, rows, None)} - {*partitions})
         if others:

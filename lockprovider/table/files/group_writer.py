@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from fsspec_cas import Lost, Machine, Won
+from lockprovider.table.convert import OnMissing, Plan, compile_plan
 from lockprovider.table.errors import Aborted, InvalidRecords
 from lockprovider.table.files import base_file
 from lockprovider.table.files.footers.notes import FooterNote
@@ -99,17 +100,43 @@ class GroupWriter:
             raise TypeError("this writer is for the process of its transaction; make one by `writer.for_tasks`")
         return self.__dict__
 
-    def keyed(self, rows: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
-        """The rows with the table's columns and types, their record keys, and their partition paths.
+    def plan(self, given: pa.Schema, missing: OnMissing = "null") -> Plan:
+        """The plan by which rows of `given` become rows of the table; the columns of key and partition are needed.
 
         Raises:
-            InvalidRecords: a key is null, a column does not fit, or one is not in the table; or a row is Hudi's way to
-                say that a key is to be deleted.
+            DoesNotFit: naming every field that does not fit.
         """
-        strangers = sorted(set(rows.column_names) - set(self.schema.names))
-        if strangers:
-            raise InvalidRecords(f"columns {strangers} are not in the table, which has {self.schema.names}")
-        plain = base_file.conform(rows, self.schema)
+        return compile_plan(given, self.schema, missing, needed=self.config.identifying)
+
+    def keyed(self, rows: pa.Table, missing: OnMissing = "null") -> tuple[pa.Table, pa.Array, pa.Array]:
+        """Convert rows to the table's columns; return them, their record keys, and their partition paths.
+
+        `missing`: `null` for new rows; `refuse` for rows that replace others, whose values a null would erase.
+
+        Raises:
+            DoesNotFit: a column or a value does not fit the table.
+            InvalidRecords: a key is null; or a row is Hudi's way to say that a key is to be deleted.
+        """
+        return self._keyed(self.plan(rows.schema, missing)(rows))
+
+    def keyed_deletes(self, rows: pa.Table, *, valued: bool = False) -> tuple[pa.Table, pa.Array, pa.Array]:
+        """The same of deletes, with the columns alone that tell key and partition; with `valued` the ordering column.
+
+        Other columns are ignored.
+
+        Raises:
+            DoesNotFit, InvalidRecords: as of `keyed`; one of these columns is missing.
+        """
+        return self._keyed(self.deletes(rows, valued=valued))
+
+    def deletes(self, rows: pa.Table, *, valued: bool = False) -> pa.Table:
+        """The columns of deletes that count, converted; see `keyed_deletes`."""
+        names = [*self.config.identifying, *([self.config.ordering_field] if valued else [])]
+        schema = pa.schema([self.schema.field(name) for name in dict.fromkeys(names)])
+        rows = rows.select([name for name in schema.names if name in rows.column_names])
+        return compile_plan(rows.schema, schema, "refuse")(rows)
+
+    def _keyed(self, plain: pa.Table) -> tuple[pa.Table, pa.Array, pa.Array]:
         if has_deletes(plain.schema) and (count := pc.sum(plain.column(IS_DELETED)).as_py()):
             raise InvalidRecords(f"{IS_DELETED} is true in {count} rows: give such keys as `deletes`, or to `delete`")
         keys = base_file.record_keys(plain, self.config.record_keys, named=self.config.names_single_key)

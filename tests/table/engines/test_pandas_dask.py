@@ -121,14 +121,14 @@ def test_a_frame_that_was_read_is_the_frame_that_was_written(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("column", "sentence"),
     [
-        (pd.to_timedelta([1, 2]), "'value' has type duration.*cast it to int64"),
+        (pd.to_timedelta([1, 2]), "^value: duration.* does not fit int64; cast it to int64"),
         ([1, "one"], "'value' of dtype object cannot be stored"),
-        ([{"a": 1}, {"a": 2}], "'value' is int64 in the table, not struct<a: int64>; cast it"),
-        (["1", "2"], "'value' is int64 in the table, not string; cast it"),
-        (pd.to_datetime(["2024-01-01", "2024-01-02"]), r"'value' is int64 in the table, not timestamp\[us\]; cast it"),
+        ([{"a": 1}, {"a": 2}], "^value: struct<a: int64> does not fit int64; cast it"),
+        (["1", "2"], "^value: (large_)?string does not fit int64; cast it"),
+        (pd.to_datetime(["2024-01-01", "2024-01-02"]), r"^value: timestamp\[.s\] does not fit int64; cast it"),
         ([1 + 2j, 3j], "'value' of dtype complex128 cannot be stored"),
-        (pd.period_range("2024", periods=2), "'value'"),
-        (np.array([2**63, 1], dtype="uint64"), "'value' has type uint64"),
+        (pd.period_range("2024", periods=2), "^value: .*period"),
+        (np.array([2**63, 1], dtype="uint64"), "^value: uint64 does not fit int64: 9223372036854775808, in row 0"),
     ],
     ids=["timedelta", "mixed", "dict", "text", "time", "complex", "period", "uint64"],
 )
@@ -145,7 +145,7 @@ def test_a_column_of_the_wrong_type_is_named_and_nothing_is_written(table: Table
 
 @pytest.mark.parametrize("value", [0.5, float(2**63), np.inf])
 def test_a_number_that_would_change_is_refused_and_one_that_would_not_is_taken(table: Table, value: float) -> None:
-    with pytest.raises(InvalidRecords, match="'value' of type double does not fit int64"):
+    with pytest.raises(InvalidRecords, match="^value: double does not fit int64: "):
         table.append(frame((1, "a", value), (2, "a", 1.0)))
     table.append(frame((1, "a", np.nan), (2, "a", 3.0)))
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", None), (2, "a", 3)}
@@ -155,8 +155,8 @@ def test_a_number_that_would_change_is_refused_and_one_that_would_not_is_taken(t
     ("bad", "sentence"),
     [
         (frame((1, "a", 1), (None, "a", 2)), r"record key \['id'\] is null or empty in 1 rows, the first is row 1"),
-        (frame((1, "a", 1)).assign(other=1), r"columns \['other'\] are not in the table.*add_columns"),
-        (frame((1, "a", 1)).drop(columns="part"), r"columns \['part'\] are missing"),
+        (frame((1, "a", 1)).assign(other=1), r"^other is int64 and not in the table.*add_columns"),
+        (frame((1, "a", 1)).drop(columns="part"), "^part is missing"),
         (frame((1, "a", 1)).rename(columns={"value": 7}), r"columns \[7\] need names"),
         (frame((1, "a", 1)).set_axis(["id", "part", "part"], axis=1), r"columns \['part', 'part'\] need names"),
         ("id,part,value", "str has no rows"),
@@ -186,7 +186,7 @@ def test_a_key_that_comes_twice_is_refused_by_append_and_settled_by_upsert(table
 def test_a_missing_column_is_null_when_appended_and_refused_when_it_would_erase_values(table: Table) -> None:
     table.append(frame((1, "a", 1)))
     part = frame((1, "a", 0), (2, "a", 0)).drop(columns="value")
-    with pytest.raises(InvalidRecords, match=r"columns \['value'\] are missing"):
+    with pytest.raises(InvalidRecords, match="^value is missing"):
         table.upsert(part)
     table.append(part.iloc[1:])
     assert content(table) == by_hudi_rs(table.url) == {(1, "a", 1), (2, "a", None)}
@@ -194,7 +194,7 @@ def test_a_missing_column_is_null_when_appended_and_refused_when_it_would_erase_
 
 def test_a_delete_needs_key_and_partition_and_nothing_else(table: Table) -> None:
     table.append(frame((1, "a", 1), (2, "a", 2)))
-    with pytest.raises(InvalidRecords, match=r"columns \['part'\] are missing"):
+    with pytest.raises(InvalidRecords, match="^part is missing"):
         table.delete(pd.DataFrame({"id": [1]}))
     with pytest.raises(InvalidRecords, match="is null"):
         table.delete(pd.DataFrame({"id": [None], "part": ["a"]}))
@@ -383,7 +383,7 @@ def test_a_task_that_fails_leaves_nothing(table: Table, scheduler: str) -> None:
         on_dask.append(table, lucky.map_partitions(explode, meta=lucky._meta))
     with pytest.raises(InvalidRecords, match=r"record key \['id'\] is null"):
         on_dask.append(table, parted(3, (5, "a", 5), (6, "a", 6), (None, "a", 7)))
-    with pytest.raises(UnsupportedSchema, match="'value' is int64 in the table, not string"):
+    with pytest.raises(UnsupportedSchema, match="^value: .*string does not fit int64"):
         on_dask.upsert(table, parted(2, (5, "a", "five"), (6, "a", "six")))
     with pytest.raises(InvalidRecords, match="comes more than once in partition 'a'"):
         on_dask.append(table, parted(1, (5, "a", 5), (5, "a", 6)))

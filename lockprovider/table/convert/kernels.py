@@ -1,0 +1,245 @@
+"""Kernels: each turns one array of plain values into the type of a column, without a changed value.
+
+A kernel is pyarrow's cast where that is right, and an own one where it rounds, cuts, parses, or is one bit off. It is a
+function of an array and the column's type, and raises `WouldChange` if a value would not be the same, and
+`TooLong` if one array cannot hold the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import types
+
+from lockprovider.table.convert.rules import ROUNDED, family
+
+Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
+
+ARRAY_BYTES = (1 << 31) - 1  # of the text, or elements of the lists, in one array with offsets of 32 bits
+MOST_DIGITS = 38  # of a column's decimals
+_EXACT_DIGITS = 15  # of a decimal that a double tells from all others of as many
+_EXACT_POWER = 22  # the greatest power of ten that a double holds
+
+
+class WouldChange(Exception):
+    """A value would not be the same."""
+
+
+class TooLong(Exception):
+    """Half the rows may fit in one array."""
+
+
+def kernel_for(given: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
+    """The kernel for a pair of plain types that the rules let pass by this rule."""
+    source, target = family(given), family(column)
+    if rule == ROUNDED:
+        return _by_text if source == "float32" and target == "float64" else _unsafe
+    if target in ("string", "binary"):
+        if given in (pa.large_string(), pa.large_binary()) and source == target:
+            return _large_to_bytes
+        return _UUID[target] if source == "uuid" else _to_bytes
+    return _PAIRS.get((_kind(source), _kind(target)), _cast)
+
+
+def _kind(name: str) -> str:
+    if name.startswith(("int", "uint")):
+        return "whole"
+    return "float" if name.startswith("float") else "timestamp" if name.startswith("timestamp") else name
+
+
+def validity(values: pa.Array) -> pa.Buffer | None:
+    """The bitmap of an array's nulls, which begins at its first value; None if there are none."""
+    if not values.null_count:
+        return None
+    return pa.py_buffer(np.packbits(values.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
+
+
+# -- by pyarrow's cast -------------------------------------------------------------------------------------------------
+
+
+def _cast(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """Right for whole numbers into whole numbers and floats, floats into whole numbers, decimals, and times."""
+    try:
+        return values.cast(column)
+    except pa.ArrowInvalid as error:
+        raise WouldChange(str(error)) from error
+
+
+def _unsafe(values: pa.Array, column: pa.DataType) -> pa.Array:
+    return values.cast(column, safe=False)
+
+
+def _there_and_back(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """The cast, if it is undone by a cast back."""
+    found = values.cast(column, safe=False)
+    same = pc.equal(found.cast(values.type, safe=False), values)
+    if types.is_floating(values.type):
+        same = pc.or_(same, pc.is_nan(values))
+    return _if_all(same, found)
+
+
+def _if_all(same: pa.Array, found: pa.Array) -> pa.Array:
+    if pc.all(same).as_py() is False:
+        raise WouldChange
+    return found
+
+
+def _float_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
+    return _there_and_back(values, column) if values.type.bit_width > column.bit_width else values.cast(column)
+
+
+def _bool8(values: pa.Array, column: pa.DataType) -> pa.Array:
+    return values.storage.cast(column)
+
+
+# -- decimals ----------------------------------------------------------------------------------------------------------
+
+
+def _whole_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """By a decimal with room for each whole number, which pyarrow asks for."""
+    digits = 20 + column.scale
+    wide = pa.decimal128(digits, column.scale) if digits <= MOST_DIGITS else pa.decimal256(digits, column.scale)
+    return _cast(values.cast(wide), column)
+
+
+def _float_to_decimal(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """The decimal that is written as the float is in its shortest form; pyarrow's cast rounds."""
+    quick = _few_digits(values, column) if types.is_float64(values.type) else None
+    return _by_text(values, column) if quick is None else quick
+
+
+def _few_digits(values: pa.Array, column: pa.DataType) -> pa.Array | None:
+    """The same where no value has more than 15 digits; None where one has, or does not fit."""
+    if column.scale > _EXACT_POWER:
+        return None
+    floats = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+    power = 10.0**column.scale
+    with np.errstate(all="ignore"):
+        numbers = np.rint(floats * power)
+        fits = (np.abs(numbers) < 10.0 ** min(_EXACT_DIGITS, column.precision)) & (numbers / power == floats)
+    return _decimals(numbers.astype(np.int64), values, column) if fits.all() else None
+
+
+def _decimals(unscaled: NDArray[np.int64], values: pa.Array, column: pa.DataType) -> pa.Array:
+    """An array of decimals, with the nulls of `values`."""
+    words = np.empty((len(unscaled), 2), dtype="<i8")
+    words[:, 0], words[:, 1] = unscaled, unscaled >> 63
+    return pa.Array.from_buffers(column, len(unscaled), [validity(values), pa.py_buffer(words)])
+
+
+def _decimal_to_float(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """The nearest float, if its shortest form is the decimal; pyarrow's cast is one bit off for many (arrow #35942)."""
+    quick = _quotients(values) if types.is_float64(column) and types.is_decimal128(values.type) else None
+    if quick is not None:
+        return quick
+    found = values.cast(pa.string()).cast(column)
+    return _if_all(pc.equal(_by_text(found, values.type), values), found)
+
+
+def _quotients(values: pa.Array) -> pa.Array | None:
+    """The same where no value has more than 15 digits; None where one has."""
+    if values.type.scale not in range(_EXACT_POWER + 1) or not len(values):
+        return None
+    words = np.frombuffer(values.buffers()[1], dtype="<i8", count=2 * (values.offset + len(values)))
+    low, high = words[2 * values.offset :: 2], words[2 * values.offset + 1 :: 2]
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    few = (high == low >> 63) & (low < 10**_EXACT_DIGITS) & (low > -(10**_EXACT_DIGITS))
+    if not (few | ~valid).all():
+        return None
+    return pa.array(low / 10.0**values.type.scale, mask=~valid)
+
+
+def _by_text(values: pa.Array, column: pa.DataType) -> pa.Array:
+    return _cast(values.cast(pa.string()), column)
+
+
+# -- text and bytes ----------------------------------------------------------------------------------------------------
+
+
+def _to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """Text or bytes of any kind, with offsets of 32 bits; numbers as text."""
+    try:
+        return (values.storage if isinstance(values, pa.ExtensionArray) else values).cast(column)
+    except pa.ArrowInvalid as error:
+        if "UTF8" in str(error) or "UTF-8" in str(error):
+            raise WouldChange(str(error)) from error
+        raise TooLong(str(error)) from error
+
+
+def _large_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """Offsets from 0 over the same bytes, not copied; pyarrow's cast refuses what lies beyond 2 GiB of the whole."""
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, dtype="<i8", count=values.offset + len(values) + 1)[values.offset :]
+    if len(values) == 0:
+        return pa.array([], column)
+    if ends[-1] - ends[0] > ARRAY_BYTES:
+        raise TooLong
+    starts = pa.py_buffer((ends - ends[0]).astype("<i4"))
+    part = None if data is None else data.slice(int(ends[0]), int(ends[-1] - ends[0]))
+    return pa.Array.from_buffers(column, len(values), [validity(values), starts, part])
+
+
+def _uuid_to_bytes(values: pa.Array, column: pa.DataType) -> pa.Array:
+    return values.storage.cast(column)
+
+
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype=np.uint8).reshape(256, 2)
+_DASHES = (8, 13, 18, 23)
+_UUID_TEXT = 36
+
+
+def _uuid_to_text(values: pa.Array, column: pa.DataType) -> pa.Array:
+    """Each UUID as 36 characters; pyarrow's cast takes its 16 bytes for text."""
+    raw = values.storage.fill_null(bytes(16))
+    data = np.frombuffer(raw.buffers()[1], dtype=np.uint8)[16 * raw.offset : 16 * (raw.offset + len(raw))]
+    text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
+    places = [place for place in range(_UUID_TEXT) if place not in _DASHES]
+    text[:, places] = _HEX[data].reshape(len(raw), 32)
+    ends = pa.py_buffer((np.arange(len(raw) + 1) * _UUID_TEXT).astype("<i4"))
+    if len(raw) * _UUID_TEXT > ARRAY_BYTES:
+        raise TooLong
+    return pa.Array.from_buffers(column, len(raw), [validity(values), ends, pa.py_buffer(text)])
+
+
+_UUID: dict[str, Kernel] = {"string": _uuid_to_text, "binary": _uuid_to_bytes}
+_PAIRS: dict[tuple[str, str], Kernel] = {
+    ("bool8", "bool"): _bool8,
+    ("whole", "decimal"): _whole_to_decimal,
+    ("float", "decimal"): _float_to_decimal,
+    ("decimal", "float"): _decimal_to_float,
+    ("float", "float"): _float_to_float,
+    ("timestamp", "date"): _there_and_back,
+}
+
+
+# -- maps --------------------------------------------------------------------------------------------------------------
+
+_NEAR = 16
+
+
+def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
+    """The place of a key that an earlier one of the same map equals; None if there is none.
+
+    `keys` are those of all maps, one map after the other; `lengths` says how many each has.
+    """
+    most = int(lengths.max(initial=0))
+    if most <= 1:
+        return None
+    encoded = keys.dictionary_encode()
+    codes, rows = encoded.indices.to_numpy(), np.repeat(np.arange(len(lengths)), lengths)
+    if most <= _NEAR:
+        for step in range(1, most):
+            twice = (codes[step:] == codes[:-step]) & (rows[step:] == rows[:-step])
+            if twice.any():
+                return int(np.argmax(twice)) + step
+        return None
+    both = rows * len(encoded.dictionary) + codes
+    if pc.count_distinct(pa.array(both)).as_py() == len(both):
+        return None
+    order = np.argsort(both, kind="stable")
+    twice = both[order][1:] == both[order][:-1]
+    return int(order[1:][twice].min())

@@ -1,0 +1,448 @@
+"""The compiler: from two schemas to a plan, which turns rows of the one into rows of the other.
+
+Fields are found by name, at every depth, and never by position. Case counts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from lockprovider.table.convert.kernels import ARRAY_BYTES, Kernel, TooLong, WouldChange, equal_keys, kernel_for
+from lockprovider.table.convert.rules import READ, REFUSED, WRITE, Rules, advice, is_list
+from lockprovider.table.errors import Corrupt, DoesNotFit, Misfit
+from lockprovider.table.format.schema import META_COLUMNS
+
+OnMissing = Literal["null", "refuse"]
+Convert = Callable[[pa.Array], pa.Array]
+
+
+def compile_plan(
+    given: pa.Schema,
+    table: pa.Schema,
+    missing: OnMissing = "null",
+    rules: Rules = WRITE,
+    *,
+    needed: Collection[str] = (),
+) -> Plan:
+    """Decide from the schemas how rows of `given` become rows of `table`.
+
+    Args:
+        given: the columns of the rows that come in. Those of Hudi's own that `table` does not have are left out, with
+            a warning.
+        table: the columns of the result, in its order.
+        missing: what becomes of a column, or a field inside one, that `given` does not have: null, or a refusal.
+        rules: `WRITE` for rows that a user gives. `READ` for those of an old file: columns that `table` does not have
+            are left out, and what does not fit is `Corrupt`.
+        needed: the columns that `given` must have even if `missing` is `null`.
+
+    Raises:
+        DoesNotFit: naming every field that does not fit.
+        Corrupt: the same, with `READ`.
+
+    >>> import pyarrow as pa
+    >>> plan = compile_plan(pa.schema([("id", pa.int32())]), pa.schema([("id", pa.int64())]))
+    >>> plan(pa.table({"id": pa.array([1], pa.int32())})).schema.field("id").type
+    DataType(int64)
+    """
+    plan = Plan(given, table, missing, rules, tuple(needed))
+    plan.steps  # noqa: B018 - raises
+    return plan
+
+
+# -- steps ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStep:
+    """What is done to the arrays of one field.
+
+    `run` is None if they stay as they are. `renames`: it changes names inside the type and no value.
+    """
+
+    run: Convert | None = None
+    renames: bool = True
+
+    def __call__(self, values: pa.Array) -> pa.Array:
+        """Convert one array."""
+        return values if self.run is None else self.run(values)
+
+
+_SAME = ColumnStep()
+
+
+class _Unfit(Exception):
+    """A value does not fit: one of `values`, by `kernel`; or None where `why` tells all."""
+
+    def __init__(
+        self, misfit: Misfit, values: pa.Array | None = None, kernel: Callable[..., Any] | None = None
+    ) -> None:
+        super().__init__(misfit)
+        self.misfit, self.values, self.kernel = misfit, values, kernel
+
+    def found(self, row: int) -> Misfit:
+        """The misfit, with the row and the first value that does not fit."""
+        if self.values is None or self.kernel is None:
+            return self.misfit.at(row, self.misfit.value)
+        place = _first(self.kernel, self.values)
+        return self.misfit.at(row, self.values[place].as_py())
+
+
+def _first(run: Callable[[pa.Array], Any], values: pa.Array) -> int:
+    """The number of the first value that `run` refuses; it refuses them all together."""
+    start, count = 0, len(values)
+    while count > 1:
+        half = count // 2
+        try:
+            run(values.slice(start, half))
+        except (WouldChange, _Unfit):
+            count = half
+        else:
+            start, count = start + half, count - half
+    return start
+
+
+@dataclass(slots=True)
+class _Compiler:
+    """Walks two schemas once and collects what does not fit."""
+
+    missing: OnMissing
+    rules: Rules
+    misfits: list[Misfit] = field(default_factory=list)
+
+    def columns(
+        self, given: pa.Schema, table: pa.Schema, needed: Collection[str]
+    ) -> list[tuple[int | None, ColumnStep]]:
+        """For each column of the table its place in the rows, None if they lack it, and its step."""
+        own = {} if self.rules is READ else {name: "" for name in META_COLUMNS if name not in table.names}
+        ignored = [name for name in given.names if name in own]
+        if ignored:
+            warnings.warn(f"columns {ignored} are Hudi's own and are left out: the table makes them", stacklevel=5)
+        return self._fields(list(given), list(table), "", set(needed), set(ignored))
+
+    def _fields(
+        self,
+        given: Sequence[pa.Field],
+        wanted: Sequence[pa.Field],
+        path: str,
+        needed: Collection[str] = (),
+        ignored: Collection[str] = (),
+    ) -> list[tuple[int | None, ColumnStep]]:
+        places = {one.name: place for place, one in enumerate(given)}
+        names = [one.name for one in wanted]
+        if len(places) < len(given):
+            self._twice([one.name for one in given], path)
+        if self.rules is not READ:
+            self._strangers(given, {*names, *ignored}, names, path)
+        found: list[tuple[int | None, ColumnStep]] = []
+        for one in wanted:
+            place, inner = places.get(one.name), f"{path}.{one.name}" if path else one.name
+            if place is not None:
+                found.append((place, self.step(given[place].type, one, inner)))
+                continue
+            if self.rules is not READ and (self.missing == "refuse" or one.name in needed or not one.nullable):
+                self.misfits.append(Misfit.missing(inner, str(one.type)))
+            found.append((None, _SAME))
+        return found
+
+    def _twice(self, names: list[str], path: str) -> None:
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self.misfits.append(Misfit.twice(f"{path}.{name}" if path else name))
+
+    def _strangers(self, given: Sequence[pa.Field], known: set[str], names: list[str], path: str) -> None:
+        strangers = [one for one in given if one.name not in known]
+        near = {name.lower(): name for name in names} if strangers else {}
+        for one in strangers:
+            self.misfits.append(Misfit.stranger(path, one.name, str(one.type), names, near.get(one.name.lower())))
+
+    # -- of one type ------------------------------------------------------------------------------------------------
+
+    def step(self, given: pa.DataType, field: pa.Field, path: str) -> ColumnStep:
+        """The step from a type into a field, and that it has no null if the field takes none."""
+        found = self._of_type(given, field.type, path)
+        if field.nullable or self.rules is READ:
+            return found
+        return ColumnStep(_required(found, Misfit.null(path, str(field.type))), renames=False)
+
+    def _of_type(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
+        if types.is_dictionary(given) and not types.is_dictionary(wanted):
+            return _decoded(self._of_type(given.value_type, wanted, path), wanted)
+        if types.is_run_end_encoded(given):
+            return _expanded(self._of_type(given.value_type, wanted, path))
+        if given.equals(wanted, check_metadata=True) and not (self.rules is WRITE and _has_checks(wanted)):
+            return _SAME
+        if types.is_null(given):
+            return ColumnStep(lambda values: pa.nulls(len(values), wanted), renames=False)
+        return self._nested(given, wanted, path) or self._value(given, wanted, path)
+
+    def _nested(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep | None:
+        """The step between two nested types of one kind; None between others."""
+        if types.is_struct(given) and types.is_struct(wanted):
+            return self._struct(given, wanted, path)
+        if types.is_map(given) and types.is_map(wanted):
+            return self._map(given, wanted, path)
+        if is_list(given) and types.is_list(wanted):
+            step = self.step(given.value_type, wanted.value_field, f"{path}.element")
+            if step.renames and given.id == wanted.id:
+                return _rename(wanted)
+            return ColumnStep(_list_of(step, wanted), renames=False)
+        return None
+
+    def _value(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
+        rule = self.rules.rule(given, wanted)
+        if rule == REFUSED:
+            self.misfits.append(Misfit.types(path, str(given), str(wanted), advice(given, wanted)))
+            return _SAME
+        return _plain(kernel_for(given, wanted, rule), wanted, Misfit.of_value(path, str(given), str(wanted)))
+
+    def _struct(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
+        inner = [given.field(place) for place in range(given.num_fields)]
+        outer = [wanted.field(place) for place in range(wanted.num_fields)]
+        steps = self._fields(inner, outer, path)
+        in_order = [place for place, _ in steps] == list(range(len(inner)))
+        alike = in_order and all(one.nullable == other.nullable for one, other in zip(inner, outer, strict=False))
+        if alike and all(step.renames for _, step in steps):
+            return _rename(wanted)
+        return ColumnStep(_struct_of(steps, outer), renames=False)
+
+    def _map(self, given: pa.DataType, wanted: pa.DataType, path: str) -> ColumnStep:
+        keys = self._of_type(given.key_type, wanted.key_type, f"{path}.key")
+        items = self.step(given.item_type, wanted.item_field, f"{path}.value")
+        if self.rules is READ:
+            if keys.renames and items.renames and given.item_field.nullable == wanted.item_field.nullable:
+                return _rename(wanted)
+            return ColumnStep(_map_of(keys, items, wanted, None), renames=False)
+        return ColumnStep(
+            _map_of(keys, items, wanted, Misfit.repeated(f"{path}.key", str(wanted.key_type))), renames=False
+        )
+
+
+def _has_checks(kind: pa.DataType) -> bool:
+    """Whether values of this very type may yet be refused: a key that comes twice in a map, a null that must not be."""
+    if types.is_map(kind):
+        return True
+    inner = [kind.field(place) for place in range(kind.num_fields)]
+    return any(not one.nullable or _has_checks(one.type) for one in inner)
+
+
+def _rename(wanted: pa.DataType) -> ColumnStep:
+    return ColumnStep(lambda values: values.cast(wanted), renames=True)
+
+
+def _plain(kernel: Kernel, wanted: pa.DataType, misfit: Misfit) -> ColumnStep:
+    def checked(values: pa.Array) -> pa.Array:
+        return kernel(values, wanted)
+
+    def run(values: pa.Array) -> pa.Array:
+        try:
+            return kernel(values, wanted)
+        except WouldChange as error:
+            raise _Unfit(misfit, values, checked) from error
+
+    return ColumnStep(run, renames=False)
+
+
+def _required(step: ColumnStep, misfit: Misfit) -> Convert:
+    def run(values: pa.Array) -> pa.Array:
+        if values.null_count:
+            raise _Unfit(misfit)
+        return step(values)
+
+    return run
+
+
+def _decoded(step: ColumnStep, wanted: pa.DataType) -> ColumnStep:
+    """Of a dictionary: its values are converted, and looked up; those that no row uses are not asked."""
+
+    def run(values: pa.Array) -> pa.Array:
+        words = values.dictionary
+        try:
+            found = step(words)
+        except _Unfit:
+            used = pc.unique(values.indices.drop_null())
+            places = pc.index_in(values.indices, value_set=used)
+            return step(words.take(used)).take(places)
+        if types.is_string(wanted) or types.is_binary(wanted):
+            most = pc.max(pc.binary_length(found)).as_py() or 0
+            if (
+                most * len(values) > ARRAY_BYTES
+                and pc.sum(pc.binary_length(found).take(values.indices)).as_py() > ARRAY_BYTES
+            ):
+                raise TooLong
+        return found.take(values.indices)
+
+    return ColumnStep(run, renames=False)
+
+
+def _expanded(step: ColumnStep) -> ColumnStep:
+    """Of a run-end encoded array: its values are converted, then repeated."""
+
+    def run(values: pa.Array) -> pa.Array:
+        first, count = values.find_physical_offset(), values.find_physical_length()
+        ends = values.run_ends.slice(first, count).to_numpy().astype(np.int64) - values.offset
+        lengths = np.diff(np.minimum(ends, len(values)), prepend=0)
+        return step(values.values.slice(first, count)).take(pa.array(np.repeat(np.arange(count), lengths)))
+
+    return ColumnStep(run, renames=False)
+
+
+def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[pa.Field]) -> Convert:
+    steps = list(steps)
+
+    def run(values: pa.Array) -> pa.Array:
+        parts, some = values.flatten(), values.null_count > 0
+        if values.null_count == len(values):
+            return pa.nulls(len(values), pa.struct(list(fields)))
+        found = []
+        for (place, step), one in zip(steps, fields, strict=True):
+            if place is None:
+                found.append(pa.nulls(len(values), one.type))
+            elif one.nullable or not some:
+                found.append(step(parts[place]))
+            else:  # a required field has another row's value where its struct is null
+                there = values.is_valid()
+                numbers = np.cumsum(there.to_numpy(zero_copy_only=False)) - 1
+                found.append(step(parts[place].filter(there)).take(pa.array(np.maximum(numbers, 0))))
+        return pa.StructArray.from_arrays(found, fields=list(fields), mask=values.is_null() if some else None)
+
+    return run
+
+
+def _list_of(step: ColumnStep, wanted: pa.DataType) -> Convert:
+    def run(values: pa.Array) -> pa.Array:
+        lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+        mask = values.is_null() if values.null_count else None
+        return pa.ListArray.from_arrays(_ends(lengths), step(values.flatten()), type=wanted, mask=mask)
+
+    return run
+
+
+def _ends(lengths: Any) -> pa.Array:
+    ends = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    if ends[-1] > ARRAY_BYTES:
+        raise TooLong
+    return pa.array(ends.astype(np.int32))
+
+
+def _map_of(keys: ColumnStep, items: ColumnStep, wanted: pa.DataType, misfit: Misfit | None) -> Convert:
+    def run(values: pa.Array) -> pa.Array:
+        entries = _entries(values)
+        lengths = pc.list_value_length(entries).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        flat = entries.flatten()
+        its_keys, its_items = flat.flatten()
+        its_keys = keys(its_keys)
+        if misfit is not None and (place := equal_keys(its_keys, lengths)) is not None:
+            raise _Unfit(misfit.at(0, its_keys[place].as_py()))
+        mask = values.is_null() if values.null_count else None
+        return pa.MapArray.from_arrays(_ends(lengths), its_keys, items(its_items), type=wanted, mask=mask)
+
+    return run
+
+
+def _entries(maps: pa.Array) -> pa.Array:
+    """Maps as lists of structs."""
+    inner = maps.values
+    _, offsets = maps.buffers()[:2]
+    return pa.Array.from_buffers(
+        pa.list_(inner.type), len(maps), [maps.buffers()[0], offsets], maps.null_count, maps.offset, children=[inner]
+    )
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How rows of one schema become rows of another; make it by `compile_plan`. Picklable.
+
+    Attributes:
+        given: the columns of the rows that come in.
+        table: the columns of the result.
+        missing: what becomes of a column that the rows do not have: `null` or `refuse`.
+        rules: `WRITE` or `READ`.
+        needed: the columns that the rows must have.
+    """
+
+    given: pa.Schema
+    table: pa.Schema
+    missing: OnMissing
+    rules: Rules
+    needed: tuple[str, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "steps"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @cached_property
+    def steps(self) -> list[tuple[int | None, ColumnStep]]:
+        """For each column of the table its place in the rows, None if they lack it, and what is done to it."""
+        compiler = _Compiler(self.missing, self.rules)
+        steps = compiler.columns(self.given, self.table, self.needed)
+        if compiler.misfits:
+            raise self._error(compiler.misfits)
+        return steps
+
+    def _error(self, misfits: Sequence[Misfit]) -> Exception:
+        error = DoesNotFit(tuple(misfits))
+        return Corrupt(f"an old file does not fit the table: {error}") if self.rules is READ else error
+
+    def __call__(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
+        """The rows as the table stores them.
+
+        Rows of another schema than `given` get a plan of their own.
+
+        Raises:
+            DoesNotFit: naming the first value that does not fit its column, and its row.
+            Corrupt: the same, with `READ`.
+        """
+        if rows.schema is not self.given and not rows.schema.equals(self.given, check_metadata=True):
+            return compile_plan(rows.schema, self.table, self.missing, self.rules, needed=self.needed)(rows)
+        columns = [
+            pa.nulls(rows.num_rows, one.type) if place is None else self._column(rows.column(place), step, one.type)
+            for (place, step), one in zip(self.steps, self.table, strict=True)
+        ]
+        return pa.Table.from_arrays(columns, schema=self.table)
+
+    def _column(self, column: Any, step: ColumnStep, kind: pa.DataType) -> Any:
+        if step.run is None:
+            return column
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        found: list[pa.Array] = []
+        start = 0
+        for chunk in chunks:
+            try:
+                found += _applied(step, chunk)
+            except _Unfit:
+                raise self._unfit(step, chunk, start) from None
+            start += len(chunk)
+        return pa.chunked_array(found, kind)
+
+    def _unfit(self, step: ColumnStep, chunk: pa.Array, start: int) -> Exception:
+        row = _first(step, chunk)
+        try:
+            step(chunk.slice(row, 1))
+        except _Unfit as unfit:
+            return self._error([unfit.found(start + row)])
+        raise AssertionError  # pragma: no cover - it refused the same row
+
+
+def _applied(step: ColumnStep, chunk: pa.Array) -> list[pa.Array]:
+    """The converted array, or the halves of one whose result is too long for offsets of 32 bits."""
+    try:
+        return [step(chunk)]
+    except TooLong:
+        half = len(chunk) // 2
+        if not half:
+            raise
+        return [*_applied(step, chunk.slice(0, half)), *_applied(step, chunk.slice(half))]

@@ -1,0 +1,180 @@
+"""Which type of value fits which type of column: the rules as data.
+
+`WRITE` holds for rows that a user gives, `READ` for the rows of an old file whose columns have been widened since. The
+README's table of types is printed from `WRITE`. Each rule holds at every depth: in a struct, a list, a map.
+
+Source: Hudi's `HoodieAvroUtils.rewriteRecordWithNewSchema` for the promotions of `READ`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import types
+
+COLUMN_TYPES = (
+    "bool", "int32", "int64", "float32", "float64", "decimal", "string", "binary", "date", "timestamp", "timestamp UTC",
+)  # fmt: skip
+
+LOSSLESS, CHECKED, DIGITS, ROUNDED, REFUSED = "L", "V", "D", "R", "-"
+MEANING: Mapping[str, str] = {
+    LOSSLESS: "every value of the type fits",
+    CHECKED: "each value is checked; one that would change is refused",
+    DIGITS: "every value fits if the column has the digits, else each value is checked",
+    ROUNDED: "the value becomes what JVM Hudi makes of it",
+    REFUSED: "refused",
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A table of rules.
+
+    Attributes:
+        name: `WRITE` or `READ`.
+        cells: by the given family (see `family`) one rule for each of `COLUMN_TYPES`.
+    """
+
+    name: str
+    cells: Mapping[str, str]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Rules:
+        """Rules from lines of families, a `|`, and one rule for each of `COLUMN_TYPES`."""
+        lines = [line.split("|") for line in text.strip().splitlines()]
+        rules = {family: "".join(cells.split()) for families, cells in lines for family in families.split(",")}
+        return cls(name, {family.strip(): cells for family, cells in rules.items()})
+
+    def __reduce__(self) -> str:
+        return self.name
+
+    def rule(self, given: pa.DataType, column: pa.DataType) -> str:
+        """The rule for values of one plain type in a column of another."""
+        at, cells = family(column), self.cells.get(family(given))
+        return REFUSED if cells is None or at not in COLUMN_TYPES else cells[COLUMN_TYPES.index(at)]
+
+
+# -- families ------------------------------------------------------------------------------------------------------
+
+_FAMILIES: Mapping[pa.DataType, str] = {
+    pa.null(): "null", pa.bool_(): "bool",
+    pa.int8(): "int8", pa.int16(): "int16", pa.uint8(): "uint8", pa.uint16(): "uint16",
+    pa.int32(): "int32", pa.uint32(): "uint32", pa.int64(): "int64", pa.uint64(): "uint64",
+    pa.float16(): "float16", pa.float32(): "float32", pa.float64(): "float64",
+    pa.string(): "string", pa.large_string(): "string", pa.string_view(): "string",
+    pa.binary(): "binary", pa.large_binary(): "binary", pa.binary_view(): "binary",
+    pa.date32(): "date", pa.date64(): "date64",
+}  # fmt: skip
+_EXTENSIONS: Mapping[str, str] = {"arrow.uuid": "uuid", "arrow.json": "string", "arrow.bool8": "bool8"}
+OTHER = "time, duration, interval, union, other"
+
+
+def family(kind: pa.DataType) -> str:
+    """The row of the rules that a plain type belongs to; `OTHER` for a type that no column holds."""
+    if kind in _FAMILIES:
+        return _FAMILIES[kind]
+    if isinstance(kind, pa.BaseExtensionType):
+        return _EXTENSIONS.get(kind.extension_name, OTHER)
+    if types.is_timestamp(kind):
+        return "timestamp UTC" if kind.tz else "timestamp"
+    if types.is_decimal(kind):
+        return "decimal"
+    return "binary" if types.is_fixed_size_binary(kind) else OTHER
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether the type is of any kind of list, and no map."""
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def advice(kind: pa.DataType, column: pa.DataType | None = None) -> str:
+    """What to do with a type that does not fit a column, or that no column holds."""
+    if types.is_timestamp(kind) and column is not None and types.is_timestamp(column):
+        return _NAIVE if kind.tz is None else "take its zone away"
+    if types.is_map(kind) and column is None:
+        return "cast its keys to string"
+    advised = next((text for applies, text in _ADVICE if applies(kind)), "")
+    return advised or ("cast it first" if column is not None else "cast it to string or binary")
+
+
+_NAIVE = "say which zone's time it is: a time gets no zone by itself"
+_ADVICE: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
+    (types.is_null, "cast it to the type it is going to have"),
+    (types.is_uint64, "cast it to int64 or decimal128(20, 0)"),
+    (types.is_decimal, "cast it to a decimal128 of at most 38 digits and a scale within them"),
+    (types.is_duration, "cast it to int64 (and say the unit in the name)"),
+    (types.is_time, "cast it to int64 (and say the unit in the name)"),
+)
+
+
+# -- the rules -----------------------------------------------------------------------------------------------------
+
+# Decided, and why:
+# - float64 into float32 is exact: 0.1 is refused. Two decimals are the same number if they are written alike; two
+#   binary floats are not, and a filter `f = 0.1` would no longer find the row. `astype("float32")` says what is meant.
+# - A date is no moment: into a timestamp it is refused, though midnight would lose nothing. Which zone's midnight it
+#   is differs between engines.
+# - Text is no bytes: string into binary is refused, though UTF-8 would lose nothing, as Spark's ANSI rules refuse it.
+# - decimal into float is checked by the shortest text of the float: 0.10 fits, 17 digits do not.
+# - -0.0 equals 0: it goes into integers and decimals, and loses its sign.
+# - Nanoseconds with a rest below a microsecond are refused: the column holds microseconds.
+# - An int64 beyond 2**53 is refused by float64 even where the float holds it (2**60): the check by casting back
+#   saturates on some processors.
+# - Two equal keys in one map are refused in every table. A log file and a JVM rewrite of a base file keep one of them,
+#   so in a copy-on-write table the other one would be lost later, by another writer.
+# - No column is widened by a write, as JVM Hudi does (int to bigint); columns that it has widened are read.
+WRITE = Rules.of(
+    "WRITE",
+    # the columns: bool int32 int64 float32 float64 decimal string binary date timestamp, timestamp UTC
+    """
+    null                       | L L L L L L L L L L L
+    bool, bool8                | L - - - - - - - - - -
+    int8, int16, uint8, uint16 | - L L L L D - - - - -
+    int32                      | - L L V L D - - - - -
+    uint32                     | - V L V L D - - - - -
+    int64                      | - V L V V D - - - - -
+    uint64                     | - V V V V D - - - - -
+    float16, float32           | - V V L L V - - - - -
+    float64                    | - V V V L V - - - - -
+    decimal                    | - V V V V D - - - - -
+    string                     | - - - - - - L - - - -
+    binary                     | - - - - - - - L - - -
+    uuid                       | - - - - - - L L - - -
+    date                       | - - - - - - - - L - -
+    date64                     | - - - - - - - - V - -
+    timestamp                  | - - - - - - - - V V -
+    timestamp UTC              | - - - - - - - - - - V
+    """,
+)
+
+# Wider than `WRITE` where JVM Hudi's reader is: a column that was widened shows old rows as the JVM does. What no
+# promotion of Hudi makes is a damaged table.
+READ = Rules.of(
+    "READ",
+    """
+    null                       | L L L L L L L L L L L
+    bool, bool8                | L - - - - - - - - - -
+    int8, int16, uint8, uint16 | - L L L L D L - - - -
+    int32                      | - L L R L D L - - - -
+    uint32                     | - V L R L D L - - - -
+    int64                      | - V L R R D L - - - -
+    uint64                     | - V V R R D L - - - -
+    float16, float32           | - - - L R V L - - - -
+    float64                    | - - - V L V L - - - -
+    decimal                    | - - - - - D L - - - -
+    string                     | - - - - - - L L - - -
+    binary                     | - - - - - - V L - - -
+    uuid                       | - - - - - - L L - - -
+    date                       | - - - - - - L - L - -
+    date64                     | - - - - - - - - V - -
+    timestamp, timestamp UTC   | - - - - - - - - - V V
+    """,
+)

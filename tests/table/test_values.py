@@ -1,0 +1,103 @@
+"""Values in, values out: what a column would change is refused by the path of its field, in every way in."""
+
+from __future__ import annotations
+
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockprovider.table import DoesNotFit, InvalidRecords, Table, TableSpec, UnsupportedSchema
+
+ST = pa.struct([("x", pa.int64()), ("y", pa.string())])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("d", pa.decimal128(10, 2)),
+        ("f", pa.float64()),
+        ("st", ST),
+        ("l", pa.list_(ST)),
+        ("m", pa.map_(pa.string(), pa.int32())),
+    ]
+)
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest) -> Table:
+    return Table.create(f"memory://values/{request.node.name}", TableSpec("t", SCHEMA, "id"))
+
+
+def filled(**columns: Any) -> pa.Table:
+    """One row of the table, with these columns in place of null ones."""
+    nulls = {one.name: pa.nulls(1, one.type) for one in SCHEMA}
+    return pa.table({**nulls, "id": pa.array([1]), **columns})
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"st": pa.array([{"x": 5, "y": "a", "lost": "b"}])}, "st.lost is string and not in the table, whose st has"),
+        ({"st": pa.array([{"X": 5, "y": "a"}])}, "st.X is int64 and not in the table, whose st has `x`; rename it"),
+        ({"st": pa.array([{"x": 5}])}, "st.y is missing, of type string"),
+        ({"st": pa.array([{"x": "5", "y": "a"}])}, "st.x: string does not fit int64; cast it first"),
+        ({"l": pa.array([[{"x": 1.5, "y": ""}]])}, "l.element.x: double does not fit int64: 1.5, in row 0; cast it"),
+        (
+            {"m": pa.array([[("a", 2**40)]], pa.map_(pa.string(), pa.int64()))},
+            "m.value: int64 does not fit int32: 10995",
+        ),
+        (
+            {"m": pa.array([[("a", 1), ("a", 2)]], SCHEMA.field("m").type)},
+            "m.key: equal keys in one map: 'a', in row 0",
+        ),
+        ({"d": pa.array([1.999])}, "d: double does not fit decimal128(10, 2): 1.999, in row 0"),
+        ({"id": pa.array([1.5])}, "id: double does not fit int64: 1.5, in row 0"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["upsert", "transaction"])
+def test_upsert_names_the_path_of_a_field_that_does_not_fit(
+    table: Table, columns: dict[str, Any], text: str, verb: str
+) -> None:
+    with pytest.raises(DoesNotFit) as caught, table.transaction() as txn:
+        (table if verb == "upsert" else txn).upsert(filled(**columns))
+    assert str(caught.value.misfits[0]).startswith(text)
+    assert isinstance(caught.value, (InvalidRecords, UnsupportedSchema))
+    assert pickle.loads(pickle.dumps(caught.value)).misfits == caught.value.misfits
+    assert table.count() == 0
+
+
+def test_append_fills_missing_nested_fields_with_null(table: Table) -> None:
+    table.append(pa.table({"id": [1], "st": [{"x": 5}], "l": [[{"y": "a"}, None]]}))
+    (row,) = table.to_arrow(["st", "l"]).to_pylist()
+    assert row == {"st": {"x": 5, "y": None}, "l": [{"x": None, "y": "a"}, None]}
+
+
+def test_numbers_that_lose_nothing_are_stored_as_given(table: Table) -> None:
+    table.upsert(filled(d=pa.array([5]), f=pa.array([Decimal("46980911.48")])))
+    (row,) = table.to_arrow(["d", "f"]).to_pylist()
+    assert row == {"d": Decimal("5.00"), "f": 46980911.48}
+
+
+def test_delete_by_a_float_never_removes_the_row_of_another_decimal_key() -> None:
+    rows = pa.table({"id": pa.array([Decimal("1.00")], pa.decimal128(10, 2))})
+    table = Table.create("memory://values/decimal-key", TableSpec("t", rows, "id"))
+    table.append(rows)
+    with pytest.raises(DoesNotFit, match=r"^id: double does not fit decimal128\(10, 2\): 1.004, in row 0"):
+        table.delete(pa.table({"id": [1.004]}))
+    assert table.count() == 1
+    table.delete(pa.table({"id": [1.0]}))
+    assert table.count() == 0
+
+
+def test_all_fields_that_do_not_fit_are_named_at_once(table: Table) -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        table.append(pa.table({"id": ["1"], "st": [{"z": 1}], "more": [1]}))
+    assert [one.path for one in caught.value.misfits] == ["more", "id", "st.z"]
+
+
+def test_frames_of_one_transaction_are_converted_one_by_one(table: Table) -> None:
+    with table.transaction() as txn:
+        txn.append(pa.table({"id": [2**53 + 1]}))
+        txn.append(pa.table({"id": [1.0]}))
+    assert sorted(table.to_arrow(["id"])["id"].to_pylist()) == [1, 2**53 + 1]

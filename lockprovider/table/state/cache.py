@@ -14,7 +14,7 @@ at work; and nothing is remembered of a table on which a service is pending.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from lockprovider.table.format.instant import Action, Instant, parse_instant
 from lockprovider.table.format.layout import TIMELINE, FileGroup
 from lockprovider.table.format.metadata import CommitMetadata, decode_commit
 from lockprovider.table.format.properties import TableConfig
-from lockprovider.table.state.key_spelling import KeySpellings
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.timeline.view import FileSlice, SliceLog, Snapshot
 
@@ -44,6 +43,14 @@ class KnownView:
     timeline: Timeline
     config: TableConfig
     slices: Mapping[FileGroup, FileSlice] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpellings:
+    """What a handle has compared: up to which begin time, and one key of each spelling (True: it names its column)."""
+
+    compared: str = ""
+    found: Mapping[bool, str] = field(default_factory=dict)
 
 
 class Memory:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -29,20 +29,13 @@ from lockprovider.table.errors import HistoryGone, UnsupportedTable
 from lockprovider.table.files import base_file
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.state.cache import KeySpellings
 from lockprovider.table.timeline.view import FileSlice
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 MOST = 4  # files
-
-
-@dataclass(frozen=True, slots=True)
-class KeySpellings:
-    """What a handle has compared: up to which begin time, and one key of each spelling (True: it names its column)."""
-
-    compared: str = ""
-    found: Mapping[bool, str] = field(default_factory=dict)
 
 
 def spelled(table: TableContext, config: TableConfig) -> TableConfig:

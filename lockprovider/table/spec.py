@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lockprovider.table.convert.columns import canonical
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
@@ -104,7 +105,7 @@ class TableSpec:
         >>> spec.config().partition_fields
         ('city',)
         """
-        schema = hudi_schema.canonical(self.schema)
+        schema = canonical(self.schema)
         named = (*self.record_keys, *self.partition_by, *((self.ordering,) if self.ordering else ()))
         missing = [column for column in named if column not in schema.names]
         if missing or not self.record_keys:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -101,3 +102,39 @@ def test_frames_of_one_transaction_are_converted_one_by_one(table: Table) -> Non
         txn.append(pa.table({"id": [2**53 + 1]}))
         txn.append(pa.table({"id": [1.0]}))
     assert sorted(table.to_arrow(["id"])["id"].to_pylist()) == [1, 2**53 + 1]
+
+
+# -- fields that are added inside columns --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table_type", ["copy_on_write", "merge_on_read"])
+def test_a_field_is_added_inside_struct_list_and_map(tmp_path: Path, table_type: str) -> None:
+    inner = pa.struct([("x", pa.int64())])
+    columns = pa.schema([("id", pa.int64()), ("st", inner), ("l", pa.list_(inner)), ("m", pa.map_(pa.string(), inner))])
+    spec = TableSpec("t", columns, "id", table_type=table_type)
+    table = Table.create(str(tmp_path / "t"), spec)
+    old = {"st": {"x": 1}, "l": [{"x": 2}, None], "m": [("k", {"x": 3})]}
+    table.append(pa.Table.from_pylist([{"id": 1, **old}, {"id": 2, **old}, {"id": 3, "st": None}], columns))
+    table.upsert(pa.Table.from_pylist([{"id": 2, **old}], columns))
+    table.add_columns(pa.schema([("st.y", pa.string()), ("l.element.y", pa.string()), ("m.value.y", pa.string())]))
+    widened = {"st": {"x": 1, "y": None}, "l": [{"x": 2, "y": None}, None], "m": [("k", {"x": 3, "y": None})]}
+    expected = [{"id": 1, **widened}, {"id": 2, **widened}, {"id": 3, "st": None, "l": None, "m": None}]
+    assert in_order(table) == expected
+    with pytest.raises(
+        DoesNotFit, match=r"st\.y is missing(.|\n)*l\.element\.y is missing(.|\n)*m\.value\.y is missing"
+    ):
+        table.upsert(pa.Table.from_pylist([{"id": 1, **old}], columns))
+    assert table.count("st is null") == 1
+    new = {"st": {"x": 1, "y": "a"}, "l": [{"x": 2, "y": "b"}], "m": [("k", {"x": 3, "y": "c"})]}
+    table.upsert(pa.Table.from_pylist([{"id": 2, **new}], table.schema()))
+    table.append(pa.Table.from_pylist([{"id": 4, **old}], columns))
+    expected = [expected[0], {"id": 2, **new}, expected[2], {"id": 4, **widened}]
+    assert in_order(table) == expected
+    if table_type == "merge_on_read":
+        table.compact()
+        assert in_order(table) == expected
+    assert in_order(Table.open(table.url)) == expected
+
+
+def in_order(table: Table) -> list[dict[str, Any]]:
+    return sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"])

@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import types
 
-from lockprovider.table.convert.rules import ROUNDED, family
+from lockprovider.table.convert.rules import MOST_DIGITS, ROUNDED, family
 
 Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 
 ARRAY_BYTES = (1 << 31) - 1  # of the text, or elements of the lists, in one array with offsets of 32 bits
-MOST_DIGITS = 38  # of a column's decimals
 _EXACT_DIGITS = 15  # of a decimal that a double tells from all others of as many
 _EXACT_POWER = 22  # the greatest power of ten that a double holds
 

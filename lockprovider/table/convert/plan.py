@@ -5,7 +5,6 @@ Fields are found by name, at every depth, and never by position. Case counts.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from lockprovider.table.convert.columns import without_own
 from lockprovider.table.convert.kernels import ARRAY_BYTES, Kernel, TooLong, WouldChange, equal_keys, kernel_for
 from lockprovider.table.convert.rules import READ, REFUSED, WRITE, Rules, advice, is_list
 from lockprovider.table.errors import Corrupt, DoesNotFit, Misfit
@@ -122,11 +122,9 @@ class _Compiler:
         self, given: pa.Schema, table: pa.Schema, needed: Collection[str]
     ) -> list[tuple[int | None, ColumnStep]]:
         """For each column of the table its place in the rows, None if they lack it, and its step."""
-        own = {} if self.rules is READ else {name: "" for name in META_COLUMNS if name not in table.names}
-        ignored = [name for name in given.names if name in own]
-        if ignored:
-            warnings.warn(f"columns {ignored} are Hudi's own and are left out: the table makes them", stacklevel=5)
-        return self._fields(list(given), list(table), "", set(needed), set(ignored))
+        if self.rules is not READ:
+            without_own(given)
+        return self._fields(list(given), list(table), "", set(needed))
 
     def _fields(
         self,
@@ -134,14 +132,13 @@ class _Compiler:
         wanted: Sequence[pa.Field],
         path: str,
         needed: Collection[str] = (),
-        ignored: Collection[str] = (),
     ) -> list[tuple[int | None, ColumnStep]]:
         places = {one.name: place for place, one in enumerate(given)}
         names = [one.name for one in wanted]
         if len(places) < len(given):
             self._twice([one.name for one in given], path)
         if self.rules is not READ:
-            self._strangers(given, {*names, *ignored}, names, path)
+            self._strangers(given, names, path)
         found: list[tuple[int | None, ColumnStep]] = []
         for one in wanted:
             place, inner = places.get(one.name), f"{path}.{one.name}" if path else one.name
@@ -157,7 +154,8 @@ class _Compiler:
         for name in sorted({name for name in names if names.count(name) > 1}):
             self.misfits.append(Misfit.twice(f"{path}.{name}" if path else name))
 
-    def _strangers(self, given: Sequence[pa.Field], known: set[str], names: list[str], path: str) -> None:
+    def _strangers(self, given: Sequence[pa.Field], names: list[str], path: str) -> None:
+        known = {*names} if path else {*names, *META_COLUMNS}
         strangers = [one for one in given if one.name not in known]
         near = {name.lower(): name for name in names} if strangers else {}
         for one in strangers:

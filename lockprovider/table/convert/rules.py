@@ -84,6 +84,24 @@ def family(kind: pa.DataType) -> str:
     return "binary" if types.is_fixed_size_binary(kind) else OTHER
 
 
+_NEW_COLUMN: Mapping[str, pa.DataType] = {
+    "bool": pa.bool_(), "bool8": pa.bool_(),
+    "int8": pa.int32(), "int16": pa.int32(), "uint8": pa.int32(), "uint16": pa.int32(), "int32": pa.int32(),
+    "uint32": pa.int64(), "int64": pa.int64(),
+    "float16": pa.float32(), "float32": pa.float32(), "float64": pa.float64(),
+    "string": pa.string(), "binary": pa.binary(), "uuid": pa.string(), "date": pa.date32(), "date64": pa.date32(),
+    "timestamp": pa.timestamp("us"), "timestamp UTC": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+MOST_DIGITS = 38  # of a column's decimals
+
+
+def new_column(kind: pa.DataType) -> pa.DataType | None:
+    """The type of the column that is made for values of a plain type; None if no column holds it."""
+    if types.is_decimal(kind) and kind.precision <= MOST_DIGITS and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    return _NEW_COLUMN.get(family(kind))
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether the type is of any kind of list, and no map."""
     return bool(

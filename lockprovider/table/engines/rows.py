@@ -7,15 +7,15 @@ way round. NaN of pandas is null, NaN of Arrow stays NaN. An index is no column:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import types
 
+from lockprovider.table.convert import compile_plan
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
-from lockprovider.table.format import schema as hudi_schema
 
 Rows = Any  # what `as_stream` takes; neither pandas nor polars is needed to say so
 
@@ -70,7 +70,8 @@ def _of_pandas(frame: Any) -> pa.Table:
 
 
 def _check_names(names: list[Any]) -> None:
-    bad = [name for name in names if not isinstance(name, str) or names.count(name) > 1]
+    counts = Counter(names)
+    bad = [name for name in names if not isinstance(name, str) or counts[name] > 1]
     if bad:
         raise InvalidRecords(f"columns {bad} need names of their own, each a string; rename them")
 
@@ -91,29 +92,4 @@ def check_columns(found: pa.Schema, table: pa.Schema, needed: Iterable[str]) -> 
         InvalidRecords: a column is needed and missing, or the table does not have it.
         UnsupportedSchema: a column is of a type that does not fit, or that no table can hold.
     """
-    strangers = [name for name in found.names if name not in table.names]
-    if strangers:
-        raise InvalidRecords(
-            f"columns {strangers} are not in the table, which has {table.names}; drop them, or call add_columns first"
-        )
-    missing = [name for name in needed if name not in found.names]
-    if missing:
-        raise InvalidRecords(f"columns {missing} are missing; add them, with nulls if that is what is meant")
-    for column in hudi_schema.canonical(found, table):
-        wanted = table.field(column.name).type
-        if not _fits(column.type, wanted):
-            raise UnsupportedSchema(f"column {column.name!r} is {wanted} in the table, not {column.type}; cast it")
-
-
-def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    if found == wanted or (_is_number(found) and _is_number(wanted)):
-        return True
-    if types.is_nested(found):
-        return bool(found.id == wanted.id)  # by the values, when they are cast
-    if types.is_timestamp(found) and types.is_timestamp(wanted):
-        return (found.tz is None) == (wanted.tz is None)
-    return False
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+    compile_plan(found, table, needed=tuple(needed))

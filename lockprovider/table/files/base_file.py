@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from lockprovider.table.convert import READ, compile_plan
 from lockprovider.table.errors import Corrupt, InvalidRecords, UnsupportedTable
 from lockprovider.table.format import bloom, schema
 from lockprovider.table.format.layout import EMPTY_KEY, NULL_KEY, PartitionStyle, record_key, separators
@@ -134,30 +135,9 @@ def array_of(column: pa.ChunkedArray) -> pa.Array:
 # --- reading --------------------------------------------------------------------------------------------
 
 
-def conform(rows: pa.Table, target: pa.Schema, *, stored: bool = False) -> pa.Table:
-    """The rows with exactly these columns: cast without loss, and null where a column is missing.
-
-    `stored`: they are those of a file. If a column was of floats then and is of doubles now, they are what JVM Hudi
-    makes of them: the numbers that are written alike, 0.1 of 0.1.
-
-    Raises:
-        InvalidRecords: a value does not fit its column.
-    """
-    return pa.table([_conformed(rows, column, stored=stored) for column in target], schema=target)
-
-
-def _conformed(rows: pa.Table, column: pa.Field, *, stored: bool) -> Any:
-    if column.name not in rows.column_names:
-        return pa.nulls(rows.num_rows, column.type)
-    values = rows.column(column.name)
-    if stored and types.is_float32(values.type) and types.is_float64(column.type):
-        values = values.cast(pa.string())
-    try:
-        return values if values.type == column.type else values.cast(column.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidRecords(
-            f"column {column.name!r} of type {values.type} does not fit {column.type}: {error}; cast it first"
-        ) from error
+def conform(rows: pa.Table, target: pa.Schema, *, stored: bool = False) -> pa.Table:  # noqa: ARG001 - goes
+    """The rows of a file as the table has them now: see `READ`."""
+    return compile_plan(rows.schema, target, rules=READ)(rows)
 
 
 def read_base_file(source: Any, columns: Sequence[str] | None = None) -> pa.Table:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from lockprovider.table.convert.columns import outline
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file as files
 from lockprovider.table.files.merge_log import comparable
@@ -166,7 +167,8 @@ def _mask(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def _refuse_loss(file: pq.ParquetFile, target: pa.Schema) -> None:
-    missing = [name for name in schema.without_meta(file.schema_arrow).names if name not in target.names]
+    there = {path for path, _ in outline(target)}
+    missing = [path for path, _ in outline(schema.without_meta(file.schema_arrow)) if path not in there]
     if missing:
         raise UnsupportedSchema(f"columns {missing} of the table are missing; add them, with nulls if need be")
 

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from lockprovider.table.convert.columns import outline
 from lockprovider.table.errors import WriteConflict
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
@@ -52,7 +53,7 @@ def refuse_columns(begin: str, columns: str, latest_first: Iterable[tuple[Instan
 
 def columns_digest(columns: pa.Schema) -> str:
     """By which it is seen that columns were added."""
-    return short_digest(repr(hudi_schema.outline(columns)))
+    return short_digest(repr(outline(columns)))
 
 
 def short_digest(text: str) -> str:

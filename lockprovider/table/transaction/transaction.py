@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fsspec_cas import CasError
+from lockprovider.table.convert.columns import with_columns
 from lockprovider.table.errors import InvalidRecords, TableError, WriteConflict
 from lockprovider.table.files.bucket_groups import check_written, index_of
 from lockprovider.table.files.group_writer import GroupWriter, WritesHere
@@ -287,13 +288,15 @@ class Transaction:
     def add_columns(self, columns: pa.Schema) -> None:
         """Let the table have these columns too, from this commit on; older rows have nulls there.
 
-        A column that is there already with this type stays as it is.
+        A column that is there may have new fields inside: give its wider struct, or the path of a new field (`st.y`,
+        `l.element.y`, `m.value.y`). What is there already with this type stays as it is.
 
         Raises:
-            UnsupportedSchema: a column is there with another type, or is of a type that cannot be stored.
+            UnsupportedSchema: a field is there with another type, or is of a type that cannot be stored.
+            InvalidInput: a path leads nowhere.
         """
         self._adds_columns = True
-        evolved = hudi_schema.with_columns(self.table.schema(self.timeline), columns)
+        evolved = with_columns(self.table.schema(self.timeline), columns)
         self._schema_json = hudi_schema.to_avro(evolved, self.config.name)
 
     def add(self, stats: Iterable[WriteStat]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lockprovider.table.convert.columns import canonical
 from lockprovider.table.files import base_file, merge, write_base_file
 from lockprovider.table.format import layout, metadata, properties, schema
 from lockprovider.table.format.data_files import BaseFile
@@ -23,7 +24,7 @@ hudi = pytest.importorskip("hudi")
 
 FIRST, FIRST_DONE = "20250713010535797", "20250713010536200"
 SECOND, SECOND_DONE = "20250713010536861", "20250713010537206"
-COLUMNS = schema.canonical(
+COLUMNS = canonical(
     pa.schema(
         [
             ("id", pa.int64()), ("city", pa.large_string()), ("ts", pa.int64()), ("fare", pa.decimal128(10, 2)),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table.jvm_written import TABLES, base_files, contents
 
+from lockprovider.table.convert.columns import canonical
 from lockprovider.table.errors import Corrupt, UnsupportedSchema
 from lockprovider.table.format import schema
 from lockprovider.table.format.properties import parse_properties
@@ -60,7 +61,7 @@ def test_schemas_go_to_avro_and_back(wanted: pa.Schema) -> None:
 
 @given(schemas)
 def test_what_is_canonical_stays_so(wanted: pa.Schema) -> None:
-    assert schema.canonical(wanted) == wanted
+    assert canonical(wanted) == wanted
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -84,57 +85,9 @@ def null_first(avro: object) -> object:
 def test_the_stored_schema_says_what_the_files_hold(table: str, path: str) -> None:
     in_file = pq.read_schema(io.BytesIO(contents(table)[path])).remove_metadata()
     assert tuple(in_file.names[:5]) == schema.META_COLUMNS
-    data = schema.canonical(schema.without_meta(in_file))
+    data = canonical(schema.without_meta(in_file))
     assert data == schema.from_avro(stored_schema(table))
     assert schema.with_meta(data).names == in_file.names
-
-
-@pytest.mark.parametrize(
-    ("given_type", "stored"),
-    [
-        (pa.int8(), pa.int32()), (pa.uint16(), pa.int32()), (pa.uint32(), pa.int64()), (pa.float16(), pa.float32()),
-        (pa.large_string(), pa.string()), (pa.string_view(), pa.string()), (pa.binary(4), pa.binary()),
-        (pa.dictionary(pa.int8(), pa.large_string()), pa.string()), (pa.date64(), pa.date32()),
-        (pa.timestamp("ns", "Europe/Oslo"), UTC_US), (pa.timestamp("s"), LOCAL_US),
-        (pa.decimal256(20, 2), pa.decimal128(20, 2)), (pa.decimal32(5, 2), pa.decimal128(5, 2)),
-        (pa.large_list(pa.int8()), pa.list_(pa.field("element", pa.int32()))),
-        (pa.list_(pa.int8(), 3), pa.list_(pa.field("element", pa.int32()))),
-        (pa.map_(pa.large_string(), pa.int8()), pa.map_(pa.string(), pa.int32())),
-        (pa.struct([pa.field("a", pa.int8(), nullable=False)]), pa.struct([("a", pa.int32())])),
-    ],
-)  # fmt: skip
-def test_types_are_widened_to_those_in_use(given_type: pa.DataType, stored: pa.DataType) -> None:
-    assert schema.canonical(pa.schema([pa.field("c", given_type, nullable=False)])) == pa.schema([("c", stored)])
-
-
-@pytest.mark.parametrize(
-    ("kind", "advice"),
-    [
-        (pa.uint64(), "int64 or decimal128"),
-        (pa.decimal256(50, 2), "at most 38 digits"),
-        (pa.decimal128(5, -2), "a scale within them"),
-        (pa.duration("us"), "int64"),
-        (pa.time64("us"), "int64"),
-        (pa.null(), "the type it is going to have"),
-        (pa.map_(pa.int32(), pa.int32()), "keys to string"),
-        (pa.month_day_nano_interval(), "string or binary"),
-        (pa.list_(pa.uint64()), r"'c\.element'.*decimal128"),
-    ],
-)
-def test_what_cannot_be_stored_is_named_with_a_way_out(kind: pa.DataType, advice: str) -> None:
-    with pytest.raises(UnsupportedSchema, match=advice):
-        schema.canonical(pa.schema([("c", kind)]))
-
-
-@pytest.mark.parametrize("columns", [["a b"], ["é"], ["_hoodie_record_key"], ["1a"], [""], ["a", "A"], ["a", "a"]])
-def test_names_that_engines_stumble_over_are_refused(columns: list[str]) -> None:
-    with pytest.raises(UnsupportedSchema, match="rename"):
-        schema.canonical(pa.schema([pa.field(name, pa.int32()) for name in columns]))
-
-
-def test_a_column_of_nulls_takes_the_tables_type() -> None:
-    known = pa.schema([("a", pa.int64())])
-    assert schema.canonical(pa.schema([("a", pa.null())]), known) == known
 
 
 @pytest.mark.parametrize(("digits", "size"), [(1, 1), (2, 1), (3, 2), (10, 5), (15, 7), (18, 8), (19, 9), (38, 16)])
@@ -142,23 +95,6 @@ def test_decimals_have_the_least_size_that_holds_them(digits: int, size: int) ->
     avro = json.loads(schema.to_avro(pa.schema([("d", pa.decimal128(digits, 0))]), "t"))
     assert avro["fields"][0]["type"][1]["size"] == size
     assert 256**size // 2 > 10**digits - 1 >= 256 ** (size - 1) // 2
-
-
-def test_a_schema_grows_by_columns_at_the_end() -> None:
-    old = pa.schema([("a", pa.int64()), ("b", pa.string())])
-    new = pa.schema([("c", pa.bool_()), ("b", pa.string()), ("a", pa.int32())])
-    assert schema.evolve(old, new) == pa.schema([*old, ("c", pa.bool_())])
-    assert schema.evolve(old, old) == old
-
-
-@pytest.mark.parametrize(
-    ("new", "named"),
-    [(pa.schema([("a", pa.int64())]), "'b' of the table is missing"),
-     (pa.schema([("a", pa.string()), ("b", pa.string())]), "'a' is int64 in the table, not string")],
-)  # fmt: skip
-def test_a_schema_neither_shrinks_nor_changes(new: pa.Schema, named: str) -> None:
-    with pytest.raises(UnsupportedSchema, match=named):
-        schema.evolve(pa.schema([("a", pa.int64()), ("b", pa.string())]), new)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '"string"', '{"type": "enum", "fields": []}'])

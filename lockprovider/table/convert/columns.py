@@ -1,0 +1,182 @@
+"""Columns of a table: the types that new ones get, and the wider schema after fields were added, at every depth.
+
+Promised: what `canonical` returns can be stored and is read back with the same types here, by hudi-rs and by the JVM;
+but hudi-rs 0.5 cannot open a table that has timestamps without a time zone.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyarrow import types
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.convert.rules import LOSSLESS, WRITE, advice, family, is_list, new_column
+from lockprovider.table.errors import UnsupportedSchema
+from lockprovider.table.format.schema import META_COLUMNS
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def canonical(schema: pa.Schema) -> pa.Schema:
+    """The schema as a new table stores it: all fields nullable, each type widened to one of those in use.
+
+    Hudi's own columns are left out, as another reader may give them with the rows.
+
+    Raises:
+        UnsupportedSchema: naming the column, its type and what to cast to.
+
+    >>> import pyarrow as pa
+    >>> canonical(pa.schema([("id", pa.int16()), ("at", pa.timestamp("ns"))])).types
+    [DataType(int32), TimestampType(timestamp[us])]
+    """
+    return pa.schema(_stored_fields(without_own(schema), ""))
+
+
+def without_own(schema: pa.Schema) -> list[pa.Field]:
+    """The columns of a schema without Hudi's own, with a warning if there are any."""
+    own = [name for name in schema.names if name in META_COLUMNS]
+    if own:
+        warnings.warn(f"columns {own} are Hudi's own and are left out: the table makes them", stacklevel=3)
+    return [column for column in schema if column.name not in own]
+
+
+def _stored_fields(fields: Sequence[pa.Field], path: str) -> list[pa.Field]:
+    _check_names([one.name for one in fields])
+    return [pa.field(one.name, stored_type(one.type, f"{path}.{one.name}" if path else one.name)) for one in fields]
+
+
+def _check_names(names: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if name in META_COLUMNS or not _NAME.fullmatch(name):
+            raise UnsupportedSchema(f"column name {name!r} cannot be used; rename it to letters, digits and _")
+        if name.lower() in seen:
+            raise UnsupportedSchema(f"columns {seen[name.lower()]!r} and {name!r} are one to SQL engines; rename one")
+        seen[name.lower()] = name
+
+
+def stored_type(kind: pa.DataType, path: str) -> pa.DataType:
+    """The type that a new column gets for values of this one; `path` names it.
+
+    Raises:
+        UnsupportedSchema: no column holds it.
+    """
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return stored_type(kind.value_type, path)
+    if (plain := new_column(kind)) is not None:
+        return plain
+    if types.is_map(kind) and family(kind.key_type) == "string":
+        return pa.map_(pa.string(), stored_type(kind.item_type, f"{path}.value"))
+    if is_list(kind):
+        return pa.list_(pa.field("element", stored_type(kind.value_type, f"{path}.element")))
+    if types.is_struct(kind) and kind.num_fields:
+        return pa.struct(_stored_fields(_inside(kind), path))
+    raise UnsupportedSchema(f"column {path!r} has type {kind}, which cannot be stored; {advice(kind)}")
+
+
+def _inside(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(place) for place in range(kind.num_fields)]
+
+
+# -- added fields --------------------------------------------------------------------------------------------------
+
+
+def with_columns(old: pa.Schema, added: pa.Schema) -> pa.Schema:
+    """The table's schema with these columns too; what is there stays as it is.
+
+    A column that is there may come with a wider struct, or as the path of one new field: `st.y`, `l.element.y`,
+    `m.value.y`. New fields are nullable, and come last in the table, or in their struct.
+
+    Raises:
+        UnsupportedSchema: a field is there with another type, or its type or name cannot be stored.
+        InvalidInput: a path leads nowhere.
+
+    >>> import pyarrow as pa
+    >>> old = pa.schema([("st", pa.struct([("x", pa.int64())]))])
+    >>> str(with_columns(old, pa.schema([("st.y", pa.string())])).field("st").type)
+    'struct<x: int64, y: string>'
+    """
+    evolved = list(old)
+    for column in without_own(added):
+        new = _placed(column, evolved) if "." in column.name else column
+        evolved = _merged(evolved, _stored_fields([new], ""), "")
+    return pa.schema(evolved)
+
+
+def _placed(column: pa.Field, fields: Sequence[pa.Field]) -> pa.Field:
+    """A column that has one new field, named by its path, and nothing else."""
+    name, _, rest = column.name.partition(".")
+    owner = next((one for one in fields if one.name == name), None)
+    if owner is None:
+        raise InvalidInput(f"there is no {name!r} to add {rest!r} to; there are {[one.name for one in fields]}")
+    return pa.field(name, _around(owner.type, rest, column.type, name))
+
+
+def _around(owner: pa.DataType, rest: str, kind: pa.DataType, path: str) -> pa.DataType:
+    name, _, deeper = rest.partition(".")
+    if types.is_struct(owner):
+        inner = pa.field(name, kind) if not deeper else _placed(pa.field(rest, kind), _inside(owner))
+        return pa.struct([inner])
+    if deeper and types.is_list(owner) and name == "element":
+        return pa.list_(_around(owner.value_type, deeper, kind, f"{path}.element"))
+    if deeper and types.is_map(owner) and name == "value":
+        return pa.map_(pa.string(), _around(owner.item_type, deeper, kind, f"{path}.value"))
+    raise InvalidInput(
+        f"{path} is {owner} and has no {name!r} to add a field to; name a struct, `.element` or `.value`"
+    )
+
+
+def _merged(old: Sequence[pa.Field], new: Sequence[pa.Field], path: str) -> list[pa.Field]:
+    """The old fields, each with what is new inside it, then the new ones."""
+    found, by_name = list(old), {one.name: place for place, one in enumerate(old)}
+    for one in new:
+        place = by_name.get(one.name)
+        if place is None:
+            found.append(one)
+            continue
+        inner = _merged_type(found[place].type, one.type, f"{path}.{one.name}" if path else one.name)
+        found[place] = found[place].with_type(inner)
+    _check_names([one.name for one in found])
+    return found
+
+
+def _merged_type(old: pa.DataType, new: pa.DataType, path: str) -> pa.DataType:
+    if types.is_struct(old) and types.is_struct(new):
+        return pa.struct(_merged(_inside(old), _inside(new), path))
+    if types.is_map(old) and types.is_map(new):
+        return pa.map_(
+            pa.string(), old.item_field.with_type(_merged_type(old.item_type, new.item_type, f"{path}.value"))
+        )
+    if types.is_list(old) and types.is_list(new):
+        inner = _merged_type(old.value_type, new.value_type, f"{path}.element")
+        return pa.list_(old.value_field.with_type(inner))
+    if new != old and WRITE.rule(new, old) != LOSSLESS:
+        raise UnsupportedSchema(f"column {path!r} is {old} in the table, not {new}; cast it")
+    return old
+
+
+# -- what is where -------------------------------------------------------------------------------------------------
+
+
+def outline(schema: pa.Schema) -> tuple[tuple[str, pa.DataType], ...]:
+    """The path and type of each plain field, at every depth.
+
+    What may be null is left out: engines differ in that.
+    """
+    return tuple(leaf for column in schema for leaf in _leaves(column.name, column.type))
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    if types.is_struct(kind):
+        for one in _inside(kind):
+            yield from _leaves(f"{path}.{one.name}", one.type)
+    elif types.is_map(kind):
+        yield from _leaves(f"{path}.value", kind.item_type)
+    elif is_list(kind):
+        yield from _leaves(f"{path}.element", kind.value_type)
+    else:
+        yield path, kind

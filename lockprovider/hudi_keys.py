@@ -87,7 +87,7 @@ WITHOUT_EFFECT = frozenset(
         # Other locks' renewal, and the name of who holds them.
         "hoodie.write.lock.heartbeat_interval_ms",
         "hoodie.write.lock.app_id",
-        # Conflicts are found at the commit, under the lock.
+        # Conflicts, of schemas too, are found at the commit, under the lock; see `_VALUES`.
         "hoodie.write.concurrency.schema.conflict.resolution.enable",
         "hoodie.write.concurrency.early.conflict.detection.strategy",
         "hoodie.write.concurrency.early.conflict.detection.enable",
@@ -177,18 +177,36 @@ REFUSED = {
 }
 _VALUES = {
     "hoodie.write.table.version": ("8", "9"),
-    "hoodie.index.type": (
-        "BUCKET",
-        "BLOOM",
-        "GLOBAL_BLOOM",
-        "SIMPLE",
-        "GLOBAL_SIMPLE",
-        "RECORD_INDEX",
-        "RECORD_LEVEL_INDEX",
-        "GLOBAL_RECORD_LEVEL_INDEX",
-        "HBASE",
-        "INMEMORY",
-        "FLINK_STATE",
+    # The others find a key in all partitions, or keep an index of their own, which writes here would leave behind.
+    "hoodie.index.type": ("BUCKET", "BLOOM", "SIMPLE"),
+    "hoodie.index.bucket.engine": ("SIMPLE",),
+    "hoodie.clean.failed.writes.policy": ("LAZY", "EAGER"),
+    "hoodie.cleaner.policy.failed.writes": ("LAZY", "EAGER"),
+    "hoodie.write.commit.callback.on": ("FALSE",),
+    "hoodie.write.concurrency.early.conflict.detection.enable": ("FALSE",),
+    "hoodie.write.concurrency.schema.conflict.resolution.enable": ("TRUE",),
+    # What a table is, and is not told by its writer.
+    "hoodie.populate.meta.fields": ("TRUE",),
+    "hoodie.table.cdc.enabled": ("FALSE",),
+    "hoodie.table.format": ("NATIVE",),
+    "hoodie.table.base.file.format": ("PARQUET",),
+    "hoodie.table.multiple.base.file.formats.enable": ("FALSE",),
+    "hoodie.schema.on.read.enable": ("FALSE",),
+    "hoodie.datasource.write.drop.partition.columns": ("FALSE",),
+    "hoodie.datasource.write.slash.separated.date.partitioning": ("FALSE",),
+    # Of a metadata table no more is kept than which files there are.
+    **dict.fromkeys(
+        (
+            "hoodie.metadata.index.bloom.filter.enable",
+            "hoodie.metadata.index.column.stats.enable",
+            "hoodie.metadata.index.partition.stats.enable",
+            "hoodie.metadata.index.expression.enable",
+            "hoodie.metadata.index.secondary.enable",
+            "hoodie.metadata.record.index.enable",
+            "hoodie.metadata.record.level.index.enable",
+            "hoodie.metadata.global.record.level.index.enable",
+        ),
+        ("FALSE",),
     ),
     "hoodie.write.record.merge.mode": ("COMMIT_TIME_ORDERING", "EVENT_TIME_ORDERING"),
     "hoodie.compact.inline.trigger.strategy": ("NUM_COMMITS",),

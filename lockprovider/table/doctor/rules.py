@@ -21,7 +21,8 @@ from itertools import pairwise
 from lockprovider.table.doctor.facts import Facts, TableFinding, some
 from lockprovider.table.format.data_files import BaseFile
 from lockprovider.table.format.layout import PARTITION_METAFILE, FileGroup, join, parse_marker
-from lockprovider.table.format.properties import TableConfig, faults
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.shapes import reasons, way_on
 from lockprovider.table.format.writer_settings import (
     APPEARANCES,
     APPEARS_KEY,
@@ -134,9 +135,10 @@ def properties(facts: Facts) -> Iterator[TableFinding]:
         return
     yield from _settings(config)
     yield from _appearance(config)
-    for sentence in faults(config, keeps_listing=says_listing_is_kept(config)):
-        what, _, mend = sentence.rpartition("; ")
-        yield TableFinding("R4", "wrong", what or sentence, mend if what else "use the engine that made the table")
+    keeps = says_listing_is_kept(config)
+    found = reasons(config, keeps_listing=keeps)
+    for reason in found:
+        yield TableFinding("R4", "wrong", reason.text, way_on(config, found, keeps_listing=keeps))
     if config.version == 8 and "hoodie.record.merge.mode" not in config.raw:  # noqa: PLR2004
         what = "hoodie.record.merge.mode is missing: JVM Hudi 1.x fails on this table"
         yield TableFinding("R4", "wrong", what, f"set it to {config.effective_merge_mode}")

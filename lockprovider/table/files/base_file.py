@@ -8,7 +8,7 @@ Source: Hudi `HoodieAvroParquetWriter`, and its key generators for keys and part
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -156,22 +156,39 @@ def open_base_file(source: Any, filesystem: Any = None) -> pq.ParquetFile:
 
     Raises:
         Corrupt: it is not a Parquet file.
-        UnsupportedTable: see `check_calendar`.
+        UnsupportedTable: see `check_footer`.
     """
     try:
         found = pq.ParquetFile(_source(source), filesystem=filesystem, pre_buffer=True)
     except pa.ArrowInvalid as error:
         raise Corrupt(f"base file {_name(source)} cannot be read: {error}") from error
-    check_calendar(found.metadata, _name(source))
+    check_footer(found.metadata, _name(source))
     return found
 
 
-def check_calendar(footer: pq.FileMetaData, name: str) -> None:
-    """Refuse a file with dates that Spark has written as of the Julian calendar: they would be others here.
+def check_operation(names: Iterable[str], name: str) -> None:
+    """Refuse a file whose rows are a change log of Flink's: some of them are deletes.
 
     Raises:
-        UnsupportedTable: it has dates before 1582-10-15, or moments before 1900, and Spark's mark of that calendar.
+        UnsupportedTable: it has the column that tells what each row does.
     """
+    if schema.FLINK_OPERATION in names:
+        raise UnsupportedTable(
+            f"file {name} has a column {schema.FLINK_OPERATION}, by which Flink marks rows that are deleted: they "
+            "would come back here; read it with Flink or JVM Hudi, or write the table anew with changelog.enabled=false"
+        )
+
+
+def check_footer(footer: pq.FileMetaData, name: str) -> None:
+    """Refuse a file whose rows mean something else than they would here.
+
+    Dates that Spark has written as of the Julian calendar would be other days; see `check_operation` for the rest.
+
+    Raises:
+        UnsupportedTable: it has dates before 1582-10-15, or moments before 1900, and Spark's mark of that calendar; or
+            it is a change log.
+    """
+    check_operation(footer.schema.names, name)
     if LEGACY_KEY.encode() not in (footer.metadata or {}):
         return
     for number in range(footer.num_columns):

@@ -18,7 +18,7 @@ from pyarrow import types
 
 from fsspec_cas import ObjectNotFound
 from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
-from lockprovider.table.files.base_file import array_of, conform, open_base_file, read_columns
+from lockprovider.table.files.base_file import array_of, check_operation, conform, open_base_file, read_columns
 from lockprovider.table.files.key_match import is_whole, key_column, numbers_of
 from lockprovider.table.files.merge_log import (
     IS_DELETED,
@@ -198,7 +198,9 @@ class _Gathered:
 
 def _rows(block: LogBlock, path: str, needed: Callable[[pa.Schema], list[str]]) -> pa.Table:
     if block.kind is BlockKind.AVRO:
-        return decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
+        given = decode_avro(block.content, block.header.get(Header.SCHEMA, ""), path)
+        check_operation(given.schema.names, repr(path))
+        return given
     if block.kind is BlockKind.HFILE:
         raise UnsupportedTable(f"log file {path!r} has HFile blocks, which are no rows; compact it with its engine")
     try:

@@ -102,7 +102,7 @@ class TablePlace:
         """What the end of a base file says of it; nothing else is read.
 
         Raises:
-            HistoryGone, Corrupt, UnsupportedTable: see `open`, and `base_file.check_calendar`.
+            HistoryGone, Corrupt, UnsupportedTable: see `open`, and `base_file.check_footer`.
         """
         return self.open(path, WHOLE_BYTES + 1).metadata
 

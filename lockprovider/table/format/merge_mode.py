@@ -25,7 +25,8 @@ V8_MERGE = {
 }
 
 _OWN_RULE = "hoodie.table.partial.update.mode"  # which columns of a row count as not given
-_OWN_RULES = "hoodie.record.merge.property."  # markers of deletes, or of values that are not known
+# Markers of deletes, or of values that are not known; the second in version 8.
+_OWN_RULES = "hoodie.record.merge.property.", "hoodie.payload."
 
 
 def own_rule(raw: Mapping[str, str]) -> str:
@@ -34,4 +35,4 @@ def own_rule(raw: Mapping[str, str]) -> str:
     Version 9 has them in the place of payload classes.
     """
     found = (key for key in sorted(raw) if key == _OWN_RULE or key.startswith(_OWN_RULES))
-    return next((f"{key}={raw[key]}" for key in found if raw[key].strip()), "")
+    return next((f"{key}={raw[key]}" for key in found if raw[key].strip().upper() not in {"", "NONE"}), "")

@@ -1,20 +1,19 @@
 """`hoodie.properties`: what a table is, as Java properties text.
 
-Reading is split in three. `parse` understands the text and checks that it is whole. `check_readable` refuses
-tables whose rows would come out wrong here. `check_writable` refuses, besides, tables that a write from here would
-damage.
+`parse_properties` understands the text and checks that it is whole. Whether such a table can be read or written here is
+said by `shapes`.
 
 Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from zlib import crc32
 
-from lockprovider.table.errors import Corrupt, UnsupportedTable
+from lockprovider.table.errors import Corrupt
 from lockprovider.table.format.bucket import MOST_BUCKETS, BucketIndex
 from lockprovider.table.format.java_properties import (
     escape_key,
@@ -27,7 +26,7 @@ from lockprovider.table.format.java_properties import (
 )
 from lockprovider.table.format.layout import PartitionStyle
 from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE, own_rule
-from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, listing_fault
+from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY
 
 FILE_NAME = "hoodie.properties"
 READABLE_VERSIONS = (8, 9)
@@ -62,12 +61,11 @@ INDEX = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
 BUCKETS = "hoodie.bucket.index.num.buckets"
 HASH_FIELD = "hoodie.bucket.index.hash.field"
-_BY_PARTITION = "hoodie.bucket.index.partition.expressions"
 BUCKET, SIMPLE = "BUCKET", "SIMPLE"
 DEFAULT_BUCKETS = 256
 
 _PLAIN_KEYGENS = frozenset({"SIMPLE", "NON_PARTITION", "SIMPLE_AVRO", "NON_PARTITION_AVRO"})
-_KNOWN_KEYGENS = _PLAIN_KEYGENS | {"", "COMPLEX", "COMPLEX_AVRO"}
+KNOWN_KEYGENS = _PLAIN_KEYGENS | {"", "COMPLEX", "COMPLEX_AVRO"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,33 +292,6 @@ def _bucket_index(raw: Mapping[str, str], file_name: str) -> BucketIndex | None:
     return BucketIndex(buckets, list_at(raw, HASH_FIELD) or list_at(raw, _KEYS))
 
 
-def check_readable(config: TableConfig) -> None:
-    """Refuse a table whose rows would come out wrong.
-
-    Raises:
-        UnsupportedTable: naming the property, its value and the next step.
-    """
-    for bad, sentence in _reading_faults(config):
-        if bad:
-            raise UnsupportedTable(f"table {config.name!r}: {sentence}")
-
-
-def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
-    """Refuse a table that a write from here would damage, or whose rows would come out wrong.
-
-    A recorded time zone other than UTC is refused; none at all is accepted (that is how the JVM creates tables by
-    default), and then every JVM writer has to run with `-Duser.timezone=UTC`. `keeps_listing`: the writer writes the
-    metadata table's partition `files`, too.
-
-    Raises:
-        UnsupportedTable: naming the property, its value and the next step.
-    """
-    check_readable(config)
-    for bad, sentence in _writing_faults(config, keeps_listing=keeps_listing):
-        if bad:
-            raise UnsupportedTable(f"table {config.name!r}: {sentence}")
-
-
 def unknown_merge(config: TableConfig) -> str:
     """The property by which rows merge in a way that is not known here, with its value; empty if they do not."""
     mode = config.effective_merge_mode
@@ -329,85 +300,3 @@ def unknown_merge(config: TableConfig) -> str:
     known = V8_MERGE[mode].items()
     odd = (f"{key}={config.raw[key]}" for key, value in known if config.raw.get(key, value) != value)
     return next(odd, own_rule(config.raw))
-
-
-def faults(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
-    """Every reason why the table cannot be read or written here, each with the next step; none if it can."""
-    found = (*_reading_faults(config), *_writing_faults(config, keeps_listing=keeps_listing))
-    return tuple(sentence for bad, sentence in found if bad)
-
-
-def _reading_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
-    call, to = ("upgrade_table", "EIGHT") if config.version < READABLE_VERSIONS[0] else ("downgrade_table", "NINE")
-    yield (
-        config.version not in READABLE_VERSIONS,
-        f"{_VERSION}={config.version} is not 8 or 9; JVM Hudi has `CALL {call}(table => '...', to_version => '{to}')`",
-    )
-    yield config.layout_version != 2, f"{_LAYOUT}={config.layout_version} is not supported, only 2 is"  # noqa: PLR2004
-    yield (
-        config.table_type not in TABLE_TYPES,
-        f"{_TYPE}={config.table_type} is not supported, only {' and '.join(TABLE_TYPES)} are; use another engine",
-    )
-    yield (
-        config.base_file_format != "PARQUET",
-        f"{_FORMAT}={config.base_file_format} is not supported, only PARQUET is; use another engine for this table",
-    )
-    yield (
-        config.drop_partition_columns,
-        f"{_DROP}=true leaves the partition columns out of the files; rewrite the table with {_DROP}=false",
-    )
-    yield (
-        not config.populate_meta_fields,
-        f"{_META}=false leaves rows without their key; rewrite the table with {_META}=true",
-    )
-
-
-def _writing_faults(config: TableConfig, *, keeps_listing: bool = False) -> Iterator[tuple[bool, str]]:
-    odd = unknown_merge(config) if config.is_merge_on_read else own_rule(config.raw)
-    yield bool(odd), f"{odd} merges rows in a way unknown here; write it with the engine that made it"
-    named, inflight = config.metadata_partitions, config.metadata_inflight
-    hidden = listing_fault(named, inflight, keeps=keeps_listing)
-    yield bool(hidden), hidden
-    yield (
-        config.timezone not in {"", "UTC"},
-        f"{_ZONE}={config.timezone} would mix two clocks; Table.share() makes it UTC, if all writers ran in it",
-    )
-    yield from _index_faults(config)
-    yield not config.record_keys, f"{_KEYS} is empty; rows without a key cannot be updated, name the key columns"
-    yield (
-        config.keygenerator_type not in _KNOWN_KEYGENS or any(":" in name for name in config.partition_fields),
-        (
-            f"{_KEYGEN}={config.keygenerator_type} with {_PARTITIONS}={','.join(config.partition_fields)} computes "
-            "keys or partitions in a way unknown here; write it with the engine that made it"
-        ),
-    )
-    yield (
-        not config.keygenerator and bool(config.raw.get(_KEYGEN_CLASS)),
-        f"{_KEYGEN_CLASS}={config.raw.get(_KEYGEN_CLASS)} is not known here; write it with the engine that made it",
-    )
-    yield (
-        len(config.ordering_fields) > 1,
-        f"{_ORDERING_V9}={','.join(config.ordering_fields)} has several fields, only one can be written",
-    )
-    yield (
-        config.effective_merge_mode not in V8_MERGE,
-        (
-            f"{_MODE}={config.effective_merge_mode} merges rows in a way unknown here; "
-            f"only {EVENT_TIME} and {COMMIT_TIME} can be written"
-        ),
-    )
-    yield (
-        config.effective_merge_mode == EVENT_TIME and not config.ordering_fields,
-        f"{_MODE}={EVENT_TIME} needs an ordering field; set one, or {COMMIT_TIME}",
-    )
-
-
-def _index_faults(config: TableConfig) -> Iterator[tuple[bool, str]]:
-    index = config.bucket_index
-    if index is None:
-        return
-    engine, rules = config.raw.get(BUCKET_ENGINE, SIMPLE).strip().upper(), config.raw.get(_BY_PARTITION, "")
-    yield engine != SIMPLE, f"{BUCKET_ENGINE}={engine} cannot be written, only {SIMPLE}; use the engine that made it"
-    yield bool(rules), f"{_BY_PARTITION}={rules} cannot be written; use the engine that made the table"
-    strange = sorted(set(index.fields) - set(config.record_keys))
-    yield bool(strange), f"{HASH_FIELD} has {strange}, which are not in {_KEYS}; name columns of the record key"

@@ -25,6 +25,8 @@ META_COLUMNS = (
     "_hoodie_file_name",
 )
 COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
+# A sixth, of Flink's change logs: rows whose value there is `D` or `-U` are gone, though they are in the file.
+FLINK_OPERATION = "_hoodie_operation"
 
 _UTC_US = pa.timestamp("us", "UTC")
 _LOCAL_US = pa.timestamp("us")

@@ -35,7 +35,7 @@ from pyarrow import types
 from fsspec_cas import InvalidInput
 from fsspec_cas.given import several
 from lockprovider.table.errors import Corrupt, HistoryGone, InvalidRecords, UnsupportedTable
-from lockprovider.table.files.base_file import check_calendar, conform
+from lockprovider.table.files.base_file import check_footer, conform
 from lockprovider.table.files.footers import ranges
 from lockprovider.table.files.footers.notes import FEW
 from lockprovider.table.files.log_file import columns_to_merge
@@ -311,7 +311,7 @@ def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> It
     try:
         fragment = _fragment(place, one)
         there = fragment.physical_schema
-        check_calendar(fragment.metadata, repr(one.path))
+        check_footer(fragment.metadata, repr(one.path))
         if scan.where is not None:
             place.footer_notes.opened(one.path, fragment.metadata)
         stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])

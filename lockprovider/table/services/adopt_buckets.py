@@ -17,7 +17,8 @@ from lockprovider.table.files.bucket_groups import groups, misplaced
 from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.layout import BUCKET_RULES
-from lockprovider.table.format.properties import BUCKETS, HASH_FIELD, TableConfig, check_writable
+from lockprovider.table.format.properties import BUCKETS, HASH_FIELD, TableConfig
+from lockprovider.table.format.shapes import check_writable
 from lockprovider.table.services import plans
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from lockprovider.table.errors import TableError
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.format.metadata import CommitMetadata
-from lockprovider.table.format.properties import TableConfig, check_readable
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.shapes import check_readable
 from lockprovider.table.html import facts
 from lockprovider.table.settings import TableSettings, checked_table_settings
 from lockprovider.table.state.archive_index import Archive

@@ -31,7 +31,8 @@ from lockprovider.table.format.instant import Instant, parse_instant
 from lockprovider.table.format.layout import HEARTBEATS, PROPERTIES, PROPERTIES_BACKUP, TIMELINE
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.format.metadata_table.files_records import LISTING
-from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, check_readable, parse_properties
+from lockprovider.table.format.properties import READABLE_VERSIONS, TableConfig, parse_properties
+from lockprovider.table.format.shapes import check_readable
 from lockprovider.table.format.writer_settings import appears_at_once
 from lockprovider.table.state import checkpoint
 from lockprovider.table.state.archive_index import Archive, completions

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lockprovider.table.format.properties import TableConfig, check_writable
+from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.format.shapes import check_writable
 from lockprovider.table.format.writer_settings import says_listing_is_kept
 
 if TYPE_CHECKING:

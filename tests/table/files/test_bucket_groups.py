@@ -12,11 +12,10 @@ from lockprovider.table.format.bucket import BucketIndex, file_id
 from lockprovider.table.format.instant import Action, Instant, InstantState, format_ms
 from lockprovider.table.format.properties import (
     TableConfig,
-    check_readable,
-    check_writable,
     encode_properties,
     parse_properties,
 )
+from lockprovider.table.format.shapes import check_readable, check_writable
 from lockprovider.table.timeline.conflict import (
     ConcurrentOperation,
     by_bucket,

@@ -54,3 +54,20 @@ def test_later_ones_are_the_same_in_both_calendars(tmp_path: Path) -> None:
 def test_old_dates_of_today_s_calendar_are_read(tmp_path: Path, mark: tuple[str, ...]) -> None:
     table, rows = written(tmp_path, *mark, day=OLD_DAY, at=OLD)
     assert table.to_arrow() == rows
+
+
+@pytest.mark.parametrize("table_type", ["copy_on_write", "merge_on_read"])
+def test_rows_of_flinks_change_log_are_refused_by_name(tmp_path: Path, table_type: str) -> None:
+    """Flink marks deleted rows in a column of its own; without it they were live rows here (S6)."""
+    spec = TableSpec("t", COLUMNS, ("id",), table_type=table_type)
+    table = Table.create(str(tmp_path / "t"), spec, settings=SETTINGS)
+    rows = pa.table([[1, 2], [DAY, DAY], [TIME, TIME]], schema=COLUMNS)
+    table.append(rows)
+    (path,) = (tmp_path / "t").glob("*.parquet")
+    whole = pq.read_table(path, partitioning=None)
+    operations = pa.array(["I", "D"])
+    pq.write_table(whole.add_column(5, "_hoodie_operation", operations), path, store_schema=False)
+    table = Table.open(table.url, settings=SETTINGS)
+    for use in (table.to_arrow, lambda: table.delete(rows), lambda: table.count("id = 2")):
+        with pytest.raises(UnsupportedTable, match=r"_hoodie_operation.*Flink"):
+            use()

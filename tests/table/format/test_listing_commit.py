@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -19,9 +18,8 @@ from lockprovider.table.format.metadata_table.files_records import (
     written_files,
 )
 from lockprovider.table.format.metadata_table.hfile import decode_hfile, encode_hfile
-from lockprovider.table.format.metadata_table.listing_commit import ListingCommit, listing_fault
+from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
 
-STATS = ("column_stats", "files", "partition_stats")
 # Of the other partitions, and how the files were written.
 NOT_OURS = {"runtimeStats", "totalWriteBytes", "fileSizeInBytes", "path", "logFiles"}
 
@@ -105,29 +103,3 @@ def test_the_table_root_is_a_dot() -> None:
     stat = WriteStat("f", "f", "", file_size=1)
     everything, root = written_files(CommitMetadata({"": (stat,)}, "UPSERT"))
     assert list(everything.files) == [root.key] == ["."]
-
-
-@pytest.mark.parametrize(
-    ("named", "inflight", "keeps", "said"),
-    [
-        ((), (), False, ""),
-        ((), (), True, ""),
-        (("files",), (), True, ""),
-        (("files",), (), False, r"would hide .*retire_metadata_table.*write_metadata=True"),
-        (("files",), ("column_stats",), True, "is being built; wait"),
-        ((), ("files",), True, "is being built"),
-        (STATS, (), True, r"share\(\) drops column_stats"),
-        (("files", "record_index"), (), True, "DROP INDEX record_index"),
-        (("files", "secondary_index_x"), (), True, "DROP INDEX secondary_index_x"),
-        ((*STATS, "record_index"), (), True, r"share\(\) drops column_stats.*DROP INDEX record_index"),
-    ],
-)
-def test_what_cannot_be_kept_is_named_with_the_next_step(
-    named: tuple[str, ...], inflight: tuple[str, ...], keeps: bool, said: str
-) -> None:
-    found = listing_fault(named, inflight, keeps=keeps)
-    if said:
-        assert ",".join((*named, *inflight)) in found
-        assert re.search(said, found)
-    else:
-        assert found == ""

@@ -14,12 +14,11 @@ from lockprovider.table.errors import Corrupt, UnsupportedTable
 from lockprovider.table.format.java_properties import escape_key, escape_value, pairs
 from lockprovider.table.format.properties import (
     TableConfig,
-    check_readable,
-    check_writable,
     checksum,
     encode_properties,
     parse_properties,
 )
+from lockprovider.table.format.shapes import check_readable, check_writable
 
 GOOD = TableConfig("t", ("id",), ("city",), ("ts",))
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)

@@ -28,7 +28,7 @@ from table.test_crash_at_every_step import let_time_pass
 
 from lockprovider.table import Aborted, Table, TableSpec, UnsupportedTable
 from lockprovider.table.engines import arrow as engine
-from lockprovider.table.format import properties
+from lockprovider.table.format import shapes
 from lockprovider.table.format.log_block import BlockKind, decode_blocks
 from lockprovider.table.format.metadata_table import files_records, hfile, listing_commit
 from lockprovider.table.format.metadata_table.files_records import FilesRecord, ListedFile, metadata_schema
@@ -91,7 +91,7 @@ def test_d2_statistics_that_are_left_alone_lose_rows_to_filters(
     with pytest.raises(UnsupportedTable, match="drops column_stats and partition_stats"):
         open_(ours).upsert(rows((1, "a", "zz", 5)))
     open_(ours).share()
-    monkeypatch.setattr(properties, "listing_fault", lambda *_, **__: "")
+    monkeypatch.setattr(shapes, "listing_fault", lambda *_, **__: ("", ""))
     expected: set[Row] = {(1, "a", "zz", 5), (3, "b", None, 2)}
     for folder in (ours, twin):
         open_(folder).upsert(rows((1, "a", "zz", 5)))

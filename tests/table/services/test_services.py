@@ -628,7 +628,7 @@ def test_a_restore_that_cannot_be_had_changes_nothing(table: Table, folder: Path
 
 def test_a_metadata_table_is_refused_until_it_is_retired(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
-    kept = {"hoodie.some.setting=of theirs\n", "hoodie.table.metadata.partitions=files\n"}
+    kept = {"hoodie.parquet.setting=of theirs\n", "hoodie.table.metadata.partitions=files\n"}
     properties = folder / ".hoodie" / "hoodie.properties"
     with properties.open("a") as file:
         file.writelines(kept)

@@ -61,7 +61,7 @@ def test_a_new_table_is_shared(table: Table, folder: Path) -> None:
 
 def test_an_older_table_is_shared_when_asked_and_not_by_a_dry_run(table: Table, folder: Path) -> None:
     upsert(table, (1, "a", 1))
-    edit(folder, **dict.fromkeys(MEANT), **{"hoodie.some.setting": "theirs"})
+    edit(folder, **dict.fromkeys(MEANT), **{"hoodie.parquet.setting": "theirs"})
     (folder / ".hoodie" / ".hoodie.properties.crc").write_bytes(b"Hadoop's")
     before = said(folder)
     assert [(rule, state, "table share" in what) for rule, state, what in findings(table)] == [

@@ -6,7 +6,7 @@
 Promised: a guarantee is true of every row as it is read with these columns, a null included. NOT promised: a range of
 each column: there are none of floats (statistics know no NaN), decimals, booleans, binary and nested columns, of texts
 longer than 64 characters, of more than 32 columns of a file, of a column that the file does not have; and of dates and
-timestamps where Spark may have written them by the Julian calendar (see `base_file.check_calendar`).
+timestamps where Spark may have written them by the Julian calendar (see `base_file.check_footer`).
 
 Source: the Parquet specification, "Statistics"; Arrow `ParquetFileFragment::EvaluateStatisticsAsExpression`.
 """

@@ -84,23 +84,19 @@ def _log_name(begin: str) -> str:
     return LogFile(_GROUP, begin, 1, _WRITER).name
 
 
-def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> str:
-    """Why a table with these partitions of a metadata table cannot be written; empty if it can.
+def listing_fault(partitions: Iterable[str], inflight: Iterable[str], *, keeps: bool) -> tuple[str, str]:
+    """Why a table with these partitions of a metadata table cannot be written, and what another engine does about it.
 
-    `keeps`: its writer keeps the listing of files.
+    Both are empty if it can. `keeps`: its writer keeps the listing of files.
     """
     named = tuple(dict.fromkeys((*partitions, *inflight)))
-    said = f"{PARTITIONS_KEY}={','.join(named)}"
     others = [name for name in named if name != LISTING]
     if not named:
-        return ""
+        return "", ""
     if not keeps:
-        cure = ", Table.share() with TableSettings(write_metadata=True) keeps its listing of files"
-        return f"{said} would hide these commits from JVM readers; Table.retire_metadata_table() removes it{cure}"
+        return "would hide these commits from JVM readers", ""
     if tuple(inflight):
-        return f"{said} is being built; wait until it is, then begin again"
-    cures = "; ".join(f"JVM Hudi has `DROP INDEX {name} ON ...`" for name in others if name not in STATISTICS)
-    if set(others) & set(STATISTICS):
-        off = "Table.share() drops column_stats and partition_stats"
-        cures = "; ".join(filter(None, (off, cures)))
-    return f"{said} has more than `files`, which is all that is kept here: {cures}" if others else ""
+        return "is being built", "wait until it is, then begin again"
+    indexes = [f"JVM Hudi has `DROP INDEX {name} ON ...`" for name in others if name not in STATISTICS]
+    elsewhere = "" if set(others) & set(STATISTICS) else "; ".join(indexes)
+    return ("has more than `files`, which is all that is kept here", elsewhere) if others else ("", "")

@@ -1,0 +1,438 @@
+"""Which Hudi tables can be read and written here: each property of `hoodie.properties`, and what it means.
+
+`KNOWN_PROPERTIES` is the list. A property of Hudi's that is not on it, or has a value that is not on it, may change
+what a row means, so the table is refused by name. Reads and writes are judged apart: a read is refused only if its rows
+could be wrong. `as_markdown` prints the list for the README.
+
+Source: Hudi `HoodieTableConfig`, `HoodieTableVersion`, `HoodieSparkSqlWriter.mergeParamsAndGetHoodieConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from lockprovider import InvalidSettings, LockSettings
+from lockprovider.table.errors import UnsupportedTable
+from lockprovider.table.format.merge_mode import COMMIT_TIME, EVENT_TIME, V8_MERGE, own_rule
+from lockprovider.table.format.metadata_table.listing_commit import PARTITIONS_KEY, STATISTICS, listing_fault
+from lockprovider.table.format.properties import (
+    KNOWN_KEYGENS,
+    READABLE_VERSIONS,
+    SIMPLE,
+    TABLE_TYPES,
+    TableConfig,
+    unknown_merge,
+)
+from lockprovider.table.format.writer_settings import APPEARS_KEY, shared, without_metadata_table
+
+_ENGINE = "use the engine that made it"
+_KEYS = "hoodie.table.recordkey.fields"
+_KEYGEN = "hoodie.table.keygenerator.type"
+_KEYGEN_CLASS = "hoodie.table.keygenerator.class"
+_PARTITION_FIELDS = "hoodie.table.partition.fields"
+_HASH_FIELD = "hoodie.bucket.index.hash.field"
+_MODE = "hoodie.record.merge.mode"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One property, or all that begin with `key` if that ends with a dot.
+
+    Attributes:
+        meaning: what it means here, for readers of the README.
+        reads: the values with which rows are read right, in lower case; None: any.
+        writes: the values with which a write keeps the table right; None: any that can be read.
+        why: what the other values do, as the end of a sentence that begins with `key=value`.
+        elsewhere: how another engine makes the table one that can be had here; empty: not at all.
+    """
+
+    key: str
+    meaning: str
+    reads: tuple[str, ...] | None = None
+    writes: tuple[str, ...] | None = None
+    why: str = ""
+    elsewhere: str = ""
+
+
+_OFF, _ON = ("", "false"), ("", "true")
+_BY_KEYGEN = "of key generators that compute a value, which are refused for writing"
+KNOWN_PROPERTIES: tuple[Property, ...] = (
+    # -- what the table is
+    Property("hoodie.table.name", "the table's name"),
+    Property("hoodie.database.name", "the name of its database"),
+    Property("hoodie.table.checksum", "tells whether the file is whole"),
+    Property("hoodie.table.version", "8 and 9; others are refused"),
+    Property("hoodie.table.initial.version", "for `doctor`: whether the table was upgraded"),
+    Property("hoodie.timeline.layout.version", "2; others are refused"),
+    Property("hoodie.table.type", "`COPY_ON_WRITE` or `MERGE_ON_READ`"),
+    Property("hoodie.table.create.schema", "the columns, until a commit states them"),
+    Property(_KEYS, "the columns of the record key; none: read only"),
+    Property(_PARTITION_FIELDS, "the columns that make the folders"),
+    Property("hoodie.table.precombine.field", "the ordering column of version 8"),
+    Property("hoodie.table.ordering.fields", "the ordering column of version 9; several: read only"),
+    Property(_MODE, f"`{EVENT_TIME}` or `{COMMIT_TIME}`; others: copy-on-write is read"),
+    Property("hoodie.record.merge.strategy.id", "must agree with the merge mode"),
+    Property("hoodie.compaction.payload.class", "must agree with the merge mode"),
+    Property("hoodie.table.legacy.payload.class", "which payload the table had before version 9"),
+    Property("hoodie.table.partial.update.mode", "`NONE`; others: copy-on-write is read"),
+    Property("hoodie.record.merge.property.", "markers of deletes or unknown values: copy-on-write is read"),
+    Property("hoodie.payload.", "the same in version 8"),
+    Property(_KEYGEN, "`SIMPLE`, `COMPLEX`, `NON_PARTITION`, with or without `_AVRO`; others: read only"),
+    Property(_KEYGEN_CLASS, "only beside the type; alone: read only"),
+    Property("hoodie.datasource.write.hive_style_partitioning", "folders are called `column=value`"),
+    Property("hoodie.datasource.write.partitionpath.urlencode", "folder names are escaped"),
+    Property("hoodie.table.timeline.timezone", "`UTC`, or not set; `LOCAL`: read only, until `share`"),
+    Property(PARTITIONS_KEY, "none, or `files` if the writer keeps it; others: read only"),
+    Property("hoodie.table.metadata.partitions.inflight", "none; others: read only while they are built"),
+    Property("hoodie.index.type", "`BUCKET`, or an index that finds keys within a partition"),
+    Property("hoodie.index.bucket.engine", "`SIMPLE`; others: read only"),
+    Property("hoodie.bucket.index.num.buckets", "how many buckets a partition has"),
+    Property(_HASH_FIELD, "the columns of the record key that tell the bucket"),
+    Property("hoodie.bucket.index.partition.expressions", "none; others: read only"),
+    Property(APPEARS_KEY, "in which order commits appear (a property of this library)"),
+    # -- what makes rows another thing than the columns in the files
+    Property(
+        "hoodie.table.base.file.format",
+        "`PARQUET`",
+        reads=("", "parquet"),
+        why="is not supported, only PARQUET is",
+    ),
+    Property("hoodie.table.ro.file.format", "older name of the same", ("", "parquet"), None, "is not supported"),
+    Property(
+        "hoodie.table.multiple.base.file.formats.enable",
+        "`false`",
+        reads=_OFF,
+        why="lets files of other formats than Parquet hold rows, which would be missed",
+    ),
+    Property("hoodie.table.log.file.format", "`HOODIE_LOG`", ("", "hoodie_log"), None, "has log files unknown here"),
+    Property("hoodie.table.rt.file.format", "older name of the same", ("", "hoodie_log"), None, "is not supported"),
+    Property(
+        "hoodie.table.format",
+        "`native`",
+        writes=("", "native"),
+        why="keeps another format's metadata beside Hudi's, which a write here would leave behind",
+    ),
+    Property(
+        "hoodie.populate.meta.fields",
+        "`true`",
+        reads=_ON,
+        why="leaves rows without their key",
+        elsewhere="rewrite the table with hoodie.populate.meta.fields=true",
+    ),
+    Property(
+        "hoodie.datasource.write.drop.partition.columns",
+        "`false`",
+        reads=_OFF,
+        why="leaves the partition columns out of the files",
+        elsewhere="rewrite the table with hoodie.datasource.write.drop.partition.columns=false",
+    ),
+    Property(
+        "hoodie.bootstrap.base.path",
+        "none: the rows of a bootstrapped table may be in other files",
+        reads=("",),
+        why="has rows in files of another table, of which the files here hold the keys alone",
+        elsewhere="rewrite the table with JVM Hudi, e.g. by a clustering of all partitions, and create it anew",
+    ),
+    Property("hoodie.bootstrap.index.enable", "only beside `hoodie.bootstrap.base.path`"),
+    Property("hoodie.bootstrap.index.class", "only beside `hoodie.bootstrap.base.path`"),
+    Property("hoodie.bootstrap.index.type", "only beside `hoodie.bootstrap.base.path`"),
+    Property(
+        "hoodie.datasource.write.slash.separated.date.partitioning",
+        "`false`",
+        reads=_OFF,
+        why="makes three folders of a date, which are taken for three partition columns here",
+    ),
+    Property(
+        "hoodie.table.cdc.enabled",
+        "`false`; `true`: read only",
+        writes=_OFF,
+        why="keeps a log of changes, which a write here would leave out: JVM Hudi's CDC queries would fail",
+    ),
+    Property("hoodie.table.cdc.supplemental.logging.mode", "only beside `hoodie.table.cdc.enabled`"),
+    Property("hoodie.timeline.path", "`timeline`", ("", "timeline"), None, "keeps the timeline elsewhere"),
+    Property("hoodie.timeline.history.path", "`history`", ("", "history"), None, "keeps the archive elsewhere"),
+    Property("hoodie.archivelog.folder", "of older versions"),
+    Property("hoodie.partition.metafile.use.base.format", "JVM readers take both kinds of metafiles"),
+    Property("hoodie.table.partition_extractor_class", "how JVM readers understand folder names"),
+    Property("hoodie.table.secondary.indexes.metadata", "only beside a metadata table"),
+    Property("hoodie.table.index.defs.path", "only beside a metadata table"),
+    Property(
+        "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled",
+        "`false`; `true`: read only",
+        writes=_OFF,
+        why="gives times in keys and partitions another text than here",
+    ),
+    Property("hoodie.keygen.", _BY_KEYGEN),
+    Property("hoodie.deltastreamer.keygen.", _BY_KEYGEN),
+    Property(
+        "hoodie.compaction.record.merger.strategy",
+        "none: an older name of `hoodie.record.merge.strategy.id`",
+        writes=("", *(one["hoodie.record.merge.strategy.id"] for one in V8_MERGE.values())),
+        why="merges rows in a way unknown here",
+    ),
+    # -- settings of JVM writers, which Spark's take from here: nothing of a row
+    Property("hoodie.schema.on.read.enable", "what the commits say counts"),
+    Property("hoodie.datasource.", "settings of JVM writers"),
+    Property("hoodie.metadata.", "settings of JVM writers; which partitions there are is another property"),
+    Property("hoodie.table.services.", "settings of JVM writers"),
+    *(
+        Property(f"hoodie.{family}.", "settings of JVM writers")
+        for family in (
+            *("bulkinsert", "clustering", "combine", "compact", "compaction", "copyonwrite", "delete", "embed"),
+            *("filesystem", "finalize", "insert", "log", "logfile", "markers", "memory", "meta.sync", "meta_sync"),
+            *("metrics", "orc", "hfile", "parquet", "rollback", "spark", "streamer", "deltastreamer", "upsert"),
+        )
+    ),
+)
+# Judged as the settings of a writer of ours are: what is refused there is refused of a table that says it to all.
+_WRITERS = (
+    *("hoodie.write.", "hoodie.clean.", "hoodie.cleaner.", "hoodie.client.heartbeat.", "hoodie.keep."),
+    *("hoodie.archive.", "hoodie.index.", "hoodie.bucket.index."),
+)
+KNOWN_PROPERTIES += tuple(
+    Property(prefix, "settings of all writers, judged as those of a writer here") for prefix in _WRITERS
+)
+_NAMED = {one.key: one for one in KNOWN_PROPERTIES if not one.key.endswith(".")}
+_BUCKETS = {key for key in _NAMED if key.startswith(_WRITERS)} - {"hoodie.index.type"}  # see `_of_index`
+_FAMILIES = tuple(sorted((one for one in KNOWN_PROPERTIES if one.key.endswith(".")), key=lambda one: -len(one.key)))
+_OURS = ("hoodie.", APPEARS_KEY.partition(".")[0] + ".")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a table cannot be read or written here; `elsewhere`: what to do about it outside of this library.
+
+    >>> Reason("hoodie.table.cdc.enabled=true", "keeps a log of changes", reads=False).text
+    'hoodie.table.cdc.enabled=true keeps a log of changes'
+    """
+
+    stated: str
+    why: str
+    elsewhere: str = ""
+    reads: bool = True
+
+    @property
+    def text(self) -> str:
+        """Property, value and what is wrong with it."""
+        return f"{self.stated} {self.why}"
+
+
+def property_of(key: str) -> Property | None:
+    """What is known of a property; None: it is not on the list."""
+    return _NAMED.get(key) or next((one for one in _FAMILIES if key.startswith(one.key)), None)
+
+
+def reasons(config: TableConfig, *, keeps_listing: bool = False) -> tuple[Reason, ...]:
+    """Every reason why the table cannot be read or written here; those of reads are reasons against writes, too."""
+    found = (*_of_properties(config.raw), *_of_reads(config), *_of_writes(config, keeps_listing=keeps_listing))
+    return tuple({one.stated: one for one in found[::-1]}.values())[::-1]
+
+
+def check_readable(config: TableConfig) -> None:
+    """Refuse a table whose rows would come out wrong.
+
+    Raises:
+        UnsupportedTable: naming each property, its value and the next step.
+    """
+    found = tuple(one for one in reasons(config, keeps_listing=True) if one.reads)
+    if found:
+        raise UnsupportedTable(_sentence(config, found, "read", _elsewhere(found)))
+
+
+def check_writable(config: TableConfig, *, keeps_listing: bool = False) -> None:
+    """Refuse a table that a write from here would damage, or whose rows would come out wrong.
+
+    A recorded time zone other than UTC is refused; none at all is accepted (that is how the JVM creates tables by
+    default), and then every JVM writer has to run with `-Duser.timezone=UTC`. `keeps_listing`: the writer writes the
+    metadata table's partition `files`, too.
+
+    Raises:
+        UnsupportedTable: naming every property that is in the way, its value, and the way to a table that can be
+            written, if there is one.
+    """
+    found = reasons(config, keeps_listing=keeps_listing)
+    if found:
+        raise UnsupportedTable(_sentence(config, found, "written", way_on(config, found, keeps_listing=keeps_listing)))
+
+
+def way_on(config: TableConfig, found: tuple[Reason, ...], *, keeps_listing: bool = False) -> str:
+    """What to do about all these reasons against a write."""
+    ways = ways_to_write(config, keeps_listing=keeps_listing)
+    return ", or ".join(ways) or _elsewhere(found)
+
+
+def _elsewhere(found: tuple[Reason, ...]) -> str:
+    return "; ".join(one.elsewhere for one in found) if all(one.elsewhere for one in found) else _ENGINE
+
+
+def _sentence(config: TableConfig, found: tuple[Reason, ...], verb: str, next_step: str) -> str:
+    """All reasons, then what leads on."""
+    name = f"table {config.name!r}"
+    if len(found) == 1:
+        return f"{name}: {found[0].text}; {next_step}"
+    numbered = "; ".join(f"({number}) {one.text}" for number, one in enumerate(found, 1))
+    return f"{name} cannot be {verb} here, for {len(found)} reasons: {numbered}; {next_step}"
+
+
+def ways_to_write(config: TableConfig, *, keeps_listing: bool = False) -> tuple[str, ...]:
+    """What makes the table one that can be written here, as far as the properties tell; empty: nothing does.
+
+    One way that keeps all files, and one that removes the metadata table. Each leads to a table that can be written.
+    """
+    found: dict[bool, str] = {}
+    for removes, keeps, name, change in _WAYS:
+        left = reasons(change(config), keeps_listing=keeps or keeps_listing)
+        steps = [*(one.elsewhere for one in left), *filter(None, (name(config),))]
+        if removes not in found and all(one.elsewhere for one in left) and not (removes and left):
+            found[removes] = ", then ".join(steps)
+    return tuple(found.values())
+
+
+def _share(config: TableConfig) -> str:
+    zone = config.timezone not in {"", "UTC"}
+    return f"Table.share() {'makes it UTC, if all writers ran in it' if zone else 'tells JVM writers how to share it'}"
+
+
+def _keep(config: TableConfig) -> str:
+    drops = [name for name in STATISTICS if name in config.named_metadata]
+    also = f", and drops {' and '.join(drops)}" if drops else ""
+    zone = ", and makes its zone UTC, if all writers ran in it" if config.timezone not in {"", "UTC"} else ""
+    return f"Table.share() with TableSettings(write_metadata=True) keeps its listing of files{also}{zone}"
+
+
+def _retire(_: TableConfig) -> str:
+    return "Table.retire_metadata_table() removes its metadata table"
+
+
+# Whether it removes files, whether its writers keep the listing, what it is called, and the table after it.
+_Way = tuple[bool, bool, Callable[[TableConfig], str], Callable[[TableConfig], TableConfig]]
+_WAYS: tuple[_Way, ...] = (
+    (False, False, lambda _: "", lambda config: config),
+    (False, False, _share, shared),
+    (False, True, _keep, partial(shared, keeps_listing=True)),
+    (True, False, _retire, without_metadata_table),
+    (
+        *(True, False, lambda config: f"{_retire(config)}, then {_share(config)}"),
+        lambda config: shared(without_metadata_table(config)),
+    ),
+)
+
+
+def _of_properties(raw: Mapping[str, str]) -> Iterator[Reason]:
+    """What each property says by itself."""
+    for key, text in raw.items():
+        known, value = property_of(key), text.strip()
+        if known is None:
+            if key.startswith(_OURS) and value:
+                yield Reason(f"{key}={value}", "is not known here, and may change what rows mean")
+            continue
+        for allowed, reads in ((known.reads, True), (known.writes, False)):
+            if allowed is not None and value.lower() not in allowed:
+                yield Reason(f"{key}={value}", known.why, known.elsewhere, reads)
+                break
+    said = {key: value.strip() for key, value in raw.items() if key.startswith(_WRITERS) and key not in _BUCKETS}
+    yield from _of_settings(said)
+
+
+def _of_settings(said: Mapping[str, str]) -> Iterator[Reason]:
+    """Settings that the table tells to all its writers: judged as if they were given to a writer here."""
+    refused = _refusal(said)
+    alone = {f"{key}={value}": error for key, value in said.items() if (error := _refusal({key: value}))}
+    for stated, error in (alone or {", ".join(said): refused}).items() if refused else ():
+        yield Reason(stated, f"is told to all writers, and cannot be had here: {error}", reads=False)
+
+
+def _refusal(said: Mapping[str, str]) -> str:
+    try:
+        LockSettings.from_hudi(said)
+    except InvalidSettings as error:
+        return str(error)
+    return ""
+
+
+def _of_reads(config: TableConfig) -> Iterator[Reason]:
+    call, to = ("upgrade_table", "EIGHT") if config.version < READABLE_VERSIONS[0] else ("downgrade_table", "NINE")
+    if config.version not in READABLE_VERSIONS:
+        to_do = f"JVM Hudi has `CALL {call}(table => '...', to_version => '{to}')`"
+        yield Reason(f"hoodie.table.version={config.version}", "is not 8 or 9", to_do)
+    if config.layout_version != 2:  # noqa: PLR2004
+        to_do = "it comes with version 8 of the table" if config.version < READABLE_VERSIONS[0] else ""
+        yield Reason(f"hoodie.timeline.layout.version={config.layout_version}", "is not supported, only 2 is", to_do)
+    if config.table_type not in TABLE_TYPES:
+        only = f"is not supported, only {' and '.join(TABLE_TYPES)} are"
+        yield Reason(f"hoodie.table.type={config.table_type}", only)
+    stated = {
+        "hoodie.table.base.file.format": config.base_file_format,
+        "hoodie.populate.meta.fields": str(config.populate_meta_fields).lower(),
+        "hoodie.datasource.write.drop.partition.columns": str(config.drop_partition_columns).lower(),
+    }
+    yield from _of_properties({key: value for key, value in stated.items() if key not in config.raw})
+
+
+def _of_writes(config: TableConfig, *, keeps_listing: bool) -> Iterator[Reason]:
+    against = partial(Reason, reads=False)
+    odd = unknown_merge(config) if config.is_merge_on_read else own_rule(config.raw)
+    mode = config.effective_merge_mode
+    if odd:
+        yield against(odd, "merges rows in a way unknown here")
+    elif mode not in V8_MERGE:
+        only = f"merges rows in a way unknown here; only {EVENT_TIME} and {COMMIT_TIME} can be written"
+        yield against(f"{_MODE}={mode}", only)
+    if mode == EVENT_TIME and not config.ordering_fields:
+        yield against(f"{_MODE}={mode}", "needs an ordering field", f"set one, or {COMMIT_TIME}")
+    hidden, elsewhere = listing_fault(config.metadata_partitions, config.metadata_inflight, keeps=keeps_listing)
+    if hidden:
+        yield against(f"{PARTITIONS_KEY}={','.join(config.named_metadata)}", hidden, elsewhere)
+    if config.timezone not in {"", "UTC"}:
+        yield against(f"hoodie.table.timeline.timezone={config.timezone}", "would mix two clocks")
+    yield from _of_index(config)
+    yield from _of_keys(config)
+
+
+def _of_keys(config: TableConfig) -> Iterator[Reason]:
+    against = partial(Reason, reads=False)
+    if not config.record_keys:
+        yield against(_KEYS, "is empty; rows without a key cannot be updated")
+    if config.keygenerator_type not in KNOWN_KEYGENS or any(":" in name for name in config.partition_fields):
+        stated = f"{_KEYGEN}={config.keygenerator_type} with {_PARTITION_FIELDS}={','.join(config.partition_fields)}"
+        yield against(stated, "computes keys or partitions in a way unknown here")
+    if not config.keygenerator and config.raw.get(_KEYGEN_CLASS):
+        yield against(f"{_KEYGEN_CLASS}={config.raw[_KEYGEN_CLASS]}", "is not known here")
+    if len(config.ordering_fields) > 1:
+        stated = f"hoodie.table.ordering.fields={','.join(config.ordering_fields)}"
+        yield against(stated, "has several fields, only one can be written")
+
+
+def _of_index(config: TableConfig) -> Iterator[Reason]:
+    index, against = config.bucket_index, partial(Reason, reads=False)
+    if index is None:
+        return
+    engine = config.raw.get("hoodie.index.bucket.engine", SIMPLE).strip().upper()
+    rules = config.raw.get("hoodie.bucket.index.partition.expressions", "")
+    if engine != SIMPLE:
+        yield against(f"hoodie.index.bucket.engine={engine}", f"cannot be written, only {SIMPLE}")
+    if rules:
+        yield against(f"hoodie.bucket.index.partition.expressions={rules}", "cannot be written")
+    strange = sorted(set(index.fields) - set(config.record_keys))
+    if strange:
+        stated = f"{_HASH_FIELD} has {strange}, which are not in {_KEYS}"
+        yield against(stated, "", "name columns of the record key")
+
+
+def as_markdown() -> str:
+    """The list as the table of the README."""
+    lines = ["| property | what it means here | else refused |", "|---|---|---|"]
+    alike: dict[str, list[str]] = {}
+    for one in KNOWN_PROPERTIES:
+        key, refused = f"`{one.key}{'*' if one.key.endswith('.') else ''}`", ""
+        if one.key.endswith(".") and one.meaning.startswith("setting"):
+            alike.setdefault(one.meaning, []).append(key)
+            continue
+        if one.reads is not None or one.writes is not None:
+            refused = "writes" if one.reads is None else "reads, writes"
+        lines.append(f"| {key} | {one.meaning} | {refused} |")
+    lines += [f"| {', '.join(keys)} | {meaning} | |" for meaning, keys in alike.items()]
+    lines.append("| any other `hoodie.*` or `fsspec_cas.*` | not known | reads, writes |")
+    return "\n".join(lines) + "\n"

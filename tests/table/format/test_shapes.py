@@ -1,0 +1,181 @@
+"""Which tables can be read and written here: each property of Hudi's is on the list, and each refusal leads on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockprovider import table as table_package
+from lockprovider.table.errors import UnsupportedTable
+from lockprovider.table.format import shapes
+from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
+from lockprovider.table.format.writer_settings import APPEARS_KEY, shared, without_metadata_table
+
+STATS = ("column_stats", "files", "partition_stats")
+GOOD = TableConfig("t", ("id",), ("city",), ("ts",))
+RELEASED = json.loads((Path(__file__).parents[1] / "data" / "table_config_keys.json").read_text())
+
+
+def with_property(text: str) -> TableConfig:
+    """A good table whose properties file has this line, too."""
+    return parse_properties(encode_properties(GOOD) + text.encode() + b"\n")
+
+
+@pytest.mark.parametrize("release", RELEASED)
+def test_every_property_of_released_hudi_is_on_the_list(release: str) -> None:
+    assert [key for key in RELEASED[release] if shapes.property_of(key) is None] == []
+
+
+def test_every_property_on_the_list_is_one_of_hudi_or_a_family() -> None:
+    named = {one.key for one in shapes.KNOWN_PROPERTIES if not one.key.endswith(".")}
+    own = {key for key in named if key.startswith("fsspec_cas.")}
+    index = {key for key in named if "index." in key and not key.startswith(("hoodie.table", "hoodie.bootstrap"))}
+    assert named - own - index - {"hoodie.schema.on.read.enable"} <= {key for keys in RELEASED.values() for key in keys}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hoodie.bootstrap.base.path=s3://bucket/old",
+        "hoodie.datasource.write.slash.separated.date.partitioning=true",
+        "hoodie.table.multiple.base.file.formats.enable=true",
+        "hoodie.table.base.file.format=LANCE",
+        "hoodie.timeline.path=elsewhere",
+        "hoodie.table.storage.layout=lsm_tree",
+        "hoodie.meta.fields.mode=SELECTIVE",
+        f"{APPEARS_KEY}.later=1",
+    ],
+)
+def test_table_whose_rows_could_be_wrong_is_refused_by_name_and_value(text: str) -> None:
+    for check in (shapes.check_readable, shapes.check_writable):
+        with pytest.raises(UnsupportedTable) as refused:
+            check(with_property(text))
+        assert text in str(refused.value)
+        assert "use the engine that made it" in str(refused.value) or "rewrite the table" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hoodie.table.cdc.enabled=true",
+        "hoodie.table.format=iceberg",
+        "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled=true",
+        "hoodie.index.type=GLOBAL_SIMPLE",
+        "hoodie.write.lock.provider=org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
+        "hoodie.write.concurrency.early.conflict.detection.enable=true",
+        "hoodie.write.commit.callback.on=true",
+        "hoodie.clean.failed.writes.policy=NEVER",
+        "hoodie.write.of.a.later.release=1",
+    ],
+)
+def test_table_that_a_write_would_damage_is_read_and_refused_by_name(text: str) -> None:
+    config = with_property(text)
+    shapes.check_readable(config)
+    with pytest.raises(UnsupportedTable) as refused:
+        shapes.check_writable(config)
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hoodie.table.partial.update.mode=NONE",
+        "hoodie.table.legacy.payload.class=org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+        "hoodie.parquet.compression.codec=zstd",
+        "hoodie.datasource.hive_sync.table=trips",
+        "hoodie.write.lock.wait_time_ms=1000",
+        "hoodie.keep.min.commits=20",
+        "comment=of the owner",
+    ],
+)
+def test_property_that_changes_no_row_is_no_reason(text: str) -> None:
+    shapes.check_writable(with_property(text))
+
+
+def test_settings_for_all_writers_are_judged_together() -> None:
+    text = "hoodie.write.lock.storage.validity.timeout.secs=60\nhoodie.write.lock.storage.renew.interval.secs=5"
+    shapes.check_writable(with_property(text))
+
+
+def test_refusal_says_all_reasons_and_advises_nothing_that_ends_in_a_refusal() -> None:
+    """I4: `retire` was advised, removed 64 files, and the write after it was refused for the key generator."""
+    config = replace(
+        GOOD, metadata_partitions=("files", "record_index"), keygenerator="TIMESTAMP", ordering_fields=("a", "b")
+    )
+    with pytest.raises(UnsupportedTable) as refused:
+        shapes.check_writable(config)
+    said = str(refused.value)
+    assert "for 3 reasons" in said
+    assert all(word in said for word in ("record_index", "TIMESTAMP", "several fields"))
+    assert "retire" not in said
+    assert "share" not in said
+    assert said.endswith("use the engine that made it")
+
+
+@pytest.mark.parametrize(
+    ("config", "ways"),
+    [
+        (replace(GOOD, timezone="LOCAL"), ["Table.share() makes it UTC"]),
+        (
+            replace(GOOD, metadata_partitions=("files",)),
+            ["TableSettings(write_metadata=True) keeps its listing", "Table.retire_metadata_table()"],
+        ),
+        (
+            replace(GOOD, metadata_partitions=("files", "column_stats", "partition_stats"), timezone="LOCAL"),
+            ["drops column_stats and partition_stats, and makes its zone UTC", "then Table.share() makes it UTC"],
+        ),
+        (
+            replace(GOOD, metadata_partitions=("files", "record_index")),
+            ["`DROP INDEX record_index ON ...`, then Table.share()", "Table.retire_metadata_table()"],
+        ),
+        (replace(GOOD, version=6, timezone="LOCAL"), ["CALL upgrade_table", ", then Table.share() makes it UTC"]),
+        (replace(GOOD, keygenerator="CUSTOM", timezone="LOCAL"), []),
+    ],
+)
+def test_way_to_a_writable_table_is_said_if_there_is_one(config: TableConfig, ways: list[str]) -> None:
+    with pytest.raises(UnsupportedTable) as refused:
+        shapes.check_writable(config)
+    said = str(refused.value)
+    assert [way for way in ways if way not in said] == []
+    assert ways or said.endswith("use the engine that made it")
+
+
+@pytest.mark.parametrize(
+    ("named", "inflight", "keeps", "said"),
+    [
+        ((), (), False, ""),
+        ((), (), True, ""),
+        (("files",), (), True, ""),
+        (("files",), (), False, r"would hide .*write_metadata=True.*retire_metadata_table"),
+        (("files",), ("column_stats",), True, "is being built; wait"),
+        ((), ("files",), True, "is being built"),
+        (STATS, (), True, "drops column_stats and partition_stats"),
+        (("files", "record_index"), (), True, "DROP INDEX record_index"),
+        (("files", "secondary_index_x"), (), True, "DROP INDEX secondary_index_x"),
+        ((*STATS, "record_index"), (), True, r"DROP INDEX record_index.*then Table.share\(\).*drops column_stats"),
+    ],
+)
+def test_metadata_table_that_is_not_kept_is_named_with_the_next_step(
+    named: tuple[str, ...], inflight: tuple[str, ...], keeps: bool, said: str
+) -> None:
+    config = replace(GOOD, metadata_partitions=named, metadata_inflight=inflight)
+    found = "; ".join(one.text for one in shapes.reasons(config, keeps_listing=keeps))
+    assert bool(found) == bool(said)
+    if said:
+        assert ",".join((*named, *inflight)) in found
+        with pytest.raises(UnsupportedTable, match=said):
+            shapes.check_writable(config, keeps_listing=keeps)
+
+
+def test_ways_lead_to_tables_that_can_be_written() -> None:
+    config = replace(GOOD, metadata_partitions=("files", "column_stats"), timezone="LOCAL")
+    shapes.check_writable(shared(config, keeps_listing=True), keeps_listing=True)
+    shapes.check_writable(shared(without_metadata_table(config)))
+
+
+def test_readme_has_the_list() -> None:
+    readme = (Path(table_package.__file__).parent / "README.md").read_text()
+    assert shapes.as_markdown() in readme, "print it anew with shapes.as_markdown()"

@@ -121,7 +121,7 @@ def test_bad_rows_are_refused_where_they_are_given(table: Table) -> None:
     with table.transaction() as txn:
         with pytest.raises(InvalidRecords, match="value"):
             txn.upsert(pd.DataFrame({"id": [1], "part": ["a"]}))
-        with pytest.raises(InvalidInput, match=r"'fare', at character 1, is no column"):
+        with pytest.raises(InvalidInput, match=r"at character 1: 'fare' is no column"):
             txn.delete("fare = 1")
     assert txn.result is None
 

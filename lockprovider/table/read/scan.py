@@ -5,12 +5,12 @@
 
 Whole files are left out by their partition's values, and by what is known of their columns (`files.footers`); row
 groups by the statistics in their footers; what is left is filtered row by row. A slice with log files is left out by
-partition only, and its rows are filtered when they are merged (see `files.merge_log`). A filter that mentions a column
-of floats leaves out no row groups: statistics know no NaN, and whether a zero is negative. A small file is fetched with
+partition only, and its rows are filtered when they are merged (see `files.merge_log`). What is asked of a column of
+floats leaves out no row groups: statistics know no NaN, and whether a zero is negative. A small file is fetched with
 one request, of a large one only the ranges that are needed.
 
-Promised: the rows are those of the snapshot, whatever is committed meanwhile; with a filter those that `filter` of a
-`pyarrow.Table` of all of them has. `to_reader` holds one row group of one file at a time (`base_file.ROW_GROUP_ROWS`
+Promised: the rows are those of the snapshot, whatever is committed meanwhile; with a filter those for which it is true
+(see `filters`). `to_reader` holds one row group of one file at a time (`base_file.ROW_GROUP_ROWS`
 rows of the columns asked for and filtered by), and the rows of one slice's log files. NOT promised: an order of them.
 
 Source: the Parquet specification, "Statistics"; Hudi `HoodieFileIndex` for pruning by partition.
@@ -28,7 +28,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow import fs as arrow_fs
 from pyarrow import types
 
@@ -44,17 +43,18 @@ from lockprovider.table.files.place import TablePlace
 from lockprovider.table.files.slice_rows import merged_rows
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.properties import TableConfig
+from lockprovider.table.read.filters import Filter, of_expression, of_tuples
 from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.parallel import in_order
 from lockprovider.table.timeline.view import FileSlice, Snapshot
 
 RangesOf = Callable[[Sequence[str]], Mapping[str, ranges.Ranges]]  # ranges of those of some files that are known
-Where = Any  # SQL text (see `sql_where`), a pyarrow expression, or its list of tuples; None for all rows
+# SQL text (see `sql_where`), a pyarrow expression, its list of tuples, or a filter made of one; None for all rows
+Where = Any
 
 SCAN_BATCH_ROWS = 1 << 16
 _AT_ONCE = 4  # slices with logs that are merged at a time, of those that are all kept
 _VALUE_KEYGENS = ("SIMPLE", "COMPLEX")
-_BY_NUMBER = "FieldPath("  # in the text of an expression
 _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimized"
 
 
@@ -62,15 +62,16 @@ _OPTIMIZED = "compact it with the engine that wrote it, or read it read-optimize
 class Scan:
     """A read, planned. Picklable, and each of its slices can be read on its own.
 
-    `schema` is that of the result, `read` has the columns that the filter needs, too. `by_statistics` is whether row
-    groups may be left out. `merged` has besides what slices with logs are merged by, by this rule; None without them.
+    `schema` is that of the result, `read` has the columns that the filter needs, too. `bound` is true of all rows that
+    are asked for: row groups without such rows are left out; None if nothing is known. `merged` has besides what slices
+    with logs are merged by, by this rule; None without them.
     """
 
     slices: tuple[FileSlice, ...]
     schema: pa.Schema
     read: pa.Schema
-    where: Where
-    by_statistics: bool
+    where: Filter | None
+    bound: Any
     merged: tuple[pa.Schema, MergeRule] | None = None
 
 
@@ -107,15 +108,30 @@ def plan_scan(
     wanted = _wanted(schema, full, columns)
     slices = snapshot.within(partitions)
     if where is None:
-        return Scan(slices, wanted, wanted, None, by_statistics=False, merged=_merged(slices, full, wanted, config))
-    expression = _expression(where, full)
-    mentioned = [full.field(name) for name in _mentioned(expression, full)]
+        return Scan(slices, wanted, wanted, None, None, merged=_merged(slices, full, wanted, config))
+    found = filter_of(where, full)
+    mentioned = [full.field(name) for name in found.columns]
     read = pa.schema([*wanted, *(column for column in mentioned if column.name not in wanted.names)])
-    exact = not any(has_floats(column.type) for column in mentioned)
-    slices = _pruned(slices, full, expression, (_guarantee(one.partition, full, config) for one in slices))
-    if known is not None:
-        slices = _within_ranges(slices, full, expression, mentioned, known)
-    return Scan(slices, wanted, read, expression, by_statistics=exact, merged=_merged(slices, full, read, config))
+    bound = found.bound()
+    if bound is not None:
+        slices = _pruned(slices, full, bound, (_guarantee(one.partition, full, config) for one in slices))
+        if known is not None:
+            slices = _within_ranges(slices, full, bound, mentioned, known)
+    merged = _merged(slices, full, read, config)
+    return Scan(slices, wanted, read, found, bound if found.goes_by_statistics(full) else None, merged=merged)
+
+
+def filter_of(where: Where, full: pa.Schema) -> Filter:
+    """A filter over the columns of `full`.
+
+    Raises:
+        InvalidInput: it is none, or does not fit the columns.
+    """
+    if isinstance(where, Filter):
+        return where
+    if isinstance(where, str):
+        return parse_where(where, full)
+    return of_expression(where, full) if isinstance(where, pc.Expression) else of_tuples(where, full)
 
 
 def to_table(place: TablePlace, scan: Scan) -> pa.Table:
@@ -177,46 +193,6 @@ def _merged(
         raise UnsupportedTable(f"table {config.name!r} is ordered by {strange}, and has no such columns; {_OPTIMIZED}")
     more = [full.field(name) for name in columns_to_merge(full, rule) if name not in read.names]
     return pa.schema([*read, *more]), rule
-
-
-def _expression(where: Where, full: pa.Schema) -> Any:
-    try:
-        expression = _of_given(where, full)
-        full.empty_table().filter(expression)
-    except InvalidInput:
-        raise
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InvalidInput(f"filter {where} does not fit the table ({error}); its columns are {full.names}") from error
-    if _BY_NUMBER in str(expression):
-        raise InvalidInput(f"filter {where} mentions a column by its number; name it, of {full.names}")
-    return expression
-
-
-def _of_given(where: Where, full: pa.Schema) -> Any:
-    if isinstance(where, str):
-        return parse_where(where, full)
-    return where if isinstance(where, pc.Expression) else pq.filters_to_expression(where)
-
-
-def _mentioned(expression: Any, full: pa.Schema) -> list[str]:
-    """The columns that a filter is about: those without which it does not fit."""
-    empty = full.empty_table()
-
-    def among(names: list[str]) -> list[str]:
-        try:
-            empty.drop_columns(names).filter(expression)
-        except pa.ArrowInvalid:
-            half = len(names) // 2
-            return names if not half else [*among(names[:half]), *among(names[half:])]
-        return []
-
-    return among(full.names)
-
-
-def has_floats(kind: pa.DataType) -> bool:
-    """Whether it is one of floats, or has some inside."""
-    inner = (kind.field(number).type for number in range(kind.num_fields))
-    return bool(types.is_floating(kind)) or any(map(has_floats, inner))
 
 
 def _within_ranges(
@@ -293,7 +269,7 @@ def _value(text: str | None, kind: pa.DataType) -> Any:
 def _batches(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool = True) -> Iterator[pa.RecordBatch]:
     """The rows of one slice; `ahead` decodes several row groups at once, for those who keep them all."""
     for part in _merging(place, scan, one) if one.logs else _stored(place, scan, one, ahead=ahead):
-        rows = part if scan.where is None else part.filter(scan.where)
+        rows = part if scan.where is None else scan.where.kept(part)
         yield from rows.select(scan.schema.names).to_batches()
 
 
@@ -315,8 +291,8 @@ def _stored(place: TablePlace, scan: Scan, one: FileSlice, *, ahead: bool) -> It
         if scan.where is not None:
             place.footer_notes.opened(one.path, fragment.metadata)
         stored = pa.schema([there.field(f.name) if f.name in there.names else f for f in scan.read])
-        if scan.by_statistics and all(map(_are_alike, stored, scan.read)):
-            fragment = fragment.subset(filter=scan.where, schema=stored)
+        if scan.bound is not None and all(map(_are_alike, stored, scan.read)):
+            fragment = fragment.subset(filter=scan.bound, schema=stored)
         scanner = fragment.scanner(
             schema=stored,
             batch_size=SCAN_BATCH_ROWS,

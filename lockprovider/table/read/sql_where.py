@@ -1,9 +1,19 @@
-"""A row filter written as in SQL, as an Arrow expression: the one grammar of every reader and of `delete`.
+"""A row filter written as in SQL: the one grammar of every reader and of `delete`.
 
-    city = 'ulm' and (fare > 3.5 or fare is null) and day in ('2026-01-01', '2026-01-02')
+    city = 'ulm' and (fare > 3.5 or fare is null) and day in (date '2026-01-01', '2026-01-02') and not "order" like 'a%'
 
-Comparisons of a column with a literal (`= != <> < <= > >=`), `in`, `between`, `is null`, joined by `and`, `or`, `not`
-and parentheses. A literal is taken as a value of its column's type, dates and times from ISO text. As in SQL a
+| what | as |
+|---|---|
+| comparisons of a column with a literal | `= == != <> < <= > >=`, `[not] in (...)`, `[not] between ... and ...` |
+| texts by a pattern | `[not] like`: `%` any characters, `_` one; a backslash before one of them means the character |
+| nulls | `is [not] null`, and `null` in a list |
+| boolean columns | `paid`, `paid = true` |
+| joined by | `and`, `or`, `not`, parentheses, of any number and depth |
+| names | bare, in backticks, or in double quotes |
+| literals | numbers of any form (`3`, `3.50`, `1e0`), texts in `''`, `true`, `false`, `date '2026-01-02'`, |
+| | `timestamp '2026-01-02 12:30:00'`; text for days and times, too |
+
+A literal is compared exactly, whatever its column can hold (see `literals`); a time without a zone is UTC. As in SQL a
 comparison with null is neither true nor false, and only rows for which the whole is true are kept.
 
 Not promised: anything else of SQL; it is refused.
@@ -12,170 +22,302 @@ Not promised: anything else of SQL; it is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow import types
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.read.filters import (
+    AND,
+    OR,
+    Chain,
+    Constant,
+    Filter,
+    IsNull,
+    Like,
+    OneOf,
+    Step,
+    Truth,
+    compared,
+    negate,
+)
+from lockprovider.table.read.literals import Misfit, Place, day_of, moment_of, place
 
-_TOKEN = re.compile(r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?:\.\d+)?)|`(?P<quoted>[^`]+)`|"
-                    r"(?P<word>[A-Za-z_]\w*)|(?P<sign><>|!=|<=|>=|[=<>(),]))")  # fmt: skip
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "=": pc.equal,
-    "!=": pc.not_equal,
-    "<>": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
-_WORDS = {"true": True, "false": False}
-_END = ("end", "the end")
+_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<text>'[^']*(?:''[^']*)*')|(?P<number>{_NUMBER})(?![\w.])|`(?P<quoted>[^`]+)`|"
+    r'"(?P<named>[^"]*(?:""[^"]*)*)"|(?P<word>[^\W\d]\w*)|(?P<sign><>|!=|<=|>=|==|[=<>(),])|(?P<end>\Z))'
+)
+_ITEM = re.compile(rf"\s*(?:('[^']*(?:''[^']*)*')|({_NUMBER}))\s*([,)])")  # of most lists
+_SIGNS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "between", "like", "true", "false"})
+_DIGITS = 18  # that fit into 64 bits for sure
+_SHOWN = 60
 
 
-def parse_where(text: str, schema: pa.Schema) -> Any:
-    """The filter as an expression over the columns of `schema`.
+class _Token(NamedTuple):
+    kind: str
+    value: str
+    at: int
+
+
+@dataclass
+class _Group:
+    """What stands between one pair of parentheses, as far as it is read."""
+
+    start: int  # its first step
+    negated: bool = False  # by a `not` before it
+    either: Chain = field(default_factory=lambda: Chain(OR))
+    all_of: Chain = field(default_factory=lambda: Chain(AND))
+    term: int = 0  # the first step of the present alternative
+
+
+def parse_where(text: str, schema: pa.Schema) -> Filter:
+    """The filter, over the columns of `schema`.
 
     Raises:
         InvalidInput: it cannot be understood, or names a column or value that does not fit; the message says where.
     """
-    parser = _Parser(text, schema, _tokens(text))
-    found = parser.either()
-    if parser.peek() != _END:
-        raise parser.wrong("and, or, or the end")
-    return found
+    return _Parser(text, schema).parsed()
 
 
-def _tokens(text: str) -> list[tuple[str, str, int]]:
-    """Each with its kind and its place."""
-    tokens, at = [], 0
-    while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise InvalidInput(f"filter {text!r} cannot be understood from {text[at:]!r} on")
-        tokens.append((str(found.lastgroup), found[str(found.lastgroup)], found.start(str(found.lastgroup))))
-        at = found.end()
-    return [*tokens, (*_END, len(text))]
-
-
-@dataclass
 class _Parser:
-    """One pass over the tokens, each method one rule of the grammar."""
+    """One pass over the text; what is open is on a stack."""
 
-    text: str
-    schema: pa.Schema
-    tokens: list[tuple[str, str, int]]
-    at: int = 0
+    def __init__(self, text: str, schema: pa.Schema) -> None:
+        self._text = text
+        self._schema = schema
+        self._columns = {name: schema.field(name).type for name in schema.names}
+        self._end = 0
+        self._token = _Token("", "", 0)
+        self._step()
 
-    def peek(self) -> tuple[str, str]:
-        return self.tokens[self.at][:2]
+    def parsed(self) -> Filter:
+        steps: list[Step] = []
+        groups = [_Group(0)]
+        while True:
+            negated = False
+            while self._took("not"):
+                negated = not negated
+            if self._took("("):
+                groups.append(_Group(len(steps), negated, term=len(steps)))
+                continue
+            at = len(steps)
+            steps.extend(self._question())
+            self._join(groups[-1], steps, at, negated=negated)
+            while self._took(")"):
+                if len(groups) == 1:
+                    raise self._wrong("and, or, or the end", back=")")
+                closed = groups.pop()
+                closed.either.add(steps, closed.term)
+                self._join(groups[-1], steps, closed.start, negated=closed.negated)
+            if self._took("or"):
+                groups[-1].either.add(steps, groups[-1].term)
+                groups[-1].term, groups[-1].all_of = len(steps), Chain(AND)
+            elif not self._took("and"):
+                break
+        if len(groups) > 1:
+            raise self._wrong("')'")
+        if self._token.kind != "end":
+            raise self._wrong("and, or, or the end")
+        groups[0].either.add(steps, groups[0].term)
+        return Filter(tuple(steps))
 
-    def next(self) -> tuple[str, str]:
-        self.at += 1
-        return self.tokens[self.at - 1][:2]
+    def _join(self, group: _Group, steps: list[Step], start: int, *, negated: bool) -> None:
+        if negated:
+            negate(steps, start)
+        group.all_of.add(steps, start)
 
-    def took(self, *words: str) -> bool:
-        """Step over these words or signs, if they are next."""
-        here = self.tokens[self.at : self.at + len(words)]
-        there = [value.lower() for kind, value, _ in here if kind in {"word", "sign"}]
-        if there != list(words):
-            return False
-        self.at += len(words)
-        return True
+    # -- questions -----------------------------------------------------------------------------------------------------
 
-    def wrong(self, expected: str) -> InvalidInput:
-        return InvalidInput(f"filter {self.text!r}: expected {expected}, not {self.peek()[1]!r}, {self.place()}")
+    def _question(self) -> Iterator[Step]:
+        token = self._token
+        if token.kind == "word" and token.value.lower() in {"true", "false"}:
+            self._step()
+            return iter([Constant(token.value.lower() == "true")])
+        name = self._name()
+        kind = self._columns[name]
+        if self._took("is"):
+            negated = self._took("not")
+            self._need("null")
+            return iter([IsNull(name), *(["not"] if negated else [])])
+        if self._token.kind == "sign" and self._token.value in _SIGNS:
+            sign = _SIGNS[self._token.value]
+            self._step()
+            return iter([compared(name, kind, sign, self._literal(name, kind))])
+        negated = self._took("not")
+        if self._took("between"):
+            low = compared(name, kind, ">=", self._literal(name, kind))
+            self._need("and")
+            found: list[Step] = [low, compared(name, kind, "<=", self._literal(name, kind)), AND]
+        elif self._is("like"):
+            found = [Like(name, self._pattern(name, kind))]
+        elif self._took("in"):
+            found = [self._list(name, kind)]
+        elif negated:
+            raise self._wrong("in, between or like")
+        elif types.is_boolean(kind):
+            found = [Truth(name)]
+        else:
+            raise self._wrong("a comparison")
+        if negated:
+            negate(found, 0)
+        return iter(found)
 
-    def place(self, back: int = 0) -> str:
-        """Where it stands."""
-        return f"at character {self.tokens[self.at - back][2] + 1}"
+    def _name(self) -> str:
+        kind, value, at = self._token
+        if kind == "named":
+            value = value.replace('""', '"')
+        if kind not in {"word", "quoted", "named"} or (kind == "word" and value.lower() in _KEYWORDS):
+            raise self._wrong("a column")
+        if value not in self._columns:
+            shown = _shortened(", ".join(self._schema.names))
+            raise InvalidInput(f"filter {self._near(at)}: {value!r} is no column; there are {shown}")
+        self._step()
+        return value
 
-    def need(self, word: str) -> None:
-        if not self.took(word):
-            raise self.wrong(repr(word))
-
-    def either(self) -> Any:
-        found = self.both()
-        while self.took("or"):
-            found = found | self.both()
-        return found
-
-    def both(self) -> Any:
-        found = self.one()
-        while self.took("and"):
-            found = found & self.one()
-        return found
-
-    def one(self) -> Any:
-        if self.took("not"):
-            return ~self.one()
-        if self.took("("):
-            found = self.either()
-            self.need(")")
-            return found
-        return self.comparison()
-
-    def comparison(self) -> Any:
-        kind, name = self.next()
-        if kind not in {"word", "quoted"} or name not in self.schema.names:
+    def _pattern(self, name: str, kind: pa.DataType) -> str:
+        if not types.is_string(kind):
+            raise self._wrong(f"a comparison of numbers or times, as {name!r} is {kind}")
+        self._step()
+        token = self._token
+        if token.kind != "text":
+            raise self._wrong("a text in ''")
+        self._step()
+        pattern = _plain(token.value)
+        if re.search(r"(?<!\\)(?:\\\\)*\\(?![%_\\])", pattern):
             raise InvalidInput(
-                f"filter {self.text!r}: {name!r}, {self.place(1)}, is no column; there are {self.schema.names}"
+                f"filter {self._near(token.at)}: in a pattern a backslash comes before %, _ or a backslash"
             )
-        column = pc.field(name)
-        if self.took("is", "null"):
-            return column.is_null()
-        if self.took("is", "not", "null"):
-            return column.is_valid()
-        negated = self.took("not")
-        found = self.range_or_list(name) if negated or self.peek()[0] == "word" else self.compared(name)
-        return ~found if negated else found
+        return pattern
 
-    def range_or_list(self, name: str) -> Any:
-        column = pc.field(name)
-        if self.took("between"):
-            low = self.literal(name)
-            self.need("and")
-            return (column >= low) & (column <= self.literal(name))
-        self.need("in")
-        self.need("(")
-        found = column == self.literal(name)  # not `isin`, which takes a null for "not in"
-        while self.took(","):
-            found = found | (column == self.literal(name))
-        self.need(")")
+    def _list(self, name: str, kind: pa.DataType) -> OneOf:
+        self._need("(", step=False)
+        found = OneOf(name, kind, [])
+        while True:
+            ended = self._items(found)
+            if ended is None:  # what is no plain number or text
+                self._step()
+                if self._took("null"):
+                    found.has_null = True
+                else:
+                    floor, exact = self._literal(name, kind)
+                    found.values.extend([floor] if exact else ())
+                if self._token.value not in {",", ")"}:
+                    raise self._wrong("')' or ','")
+                ended = self._token.value == ")"
+            if ended:
+                self._step()
+                return found
+
+    def _items(self, found: OneOf) -> bool | None:
+        """Read plain items up to the closing parenthesis (True), or up to another one behind a comma (None)."""
+        texts, numbers, places = list[str](), list[str](), list[int]()
+        ended: bool | None = None
+        while ended is None and (item := _ITEM.match(self._text, self._end)) is not None:
+            (texts if item[1] else numbers).append(item[1] or item[2])
+            places.append(item.start(1 if item[1] else 2))
+            self._end = item.end()
+            ended = True if item[3] == ")" else None
+        kind = found.kind
+        if texts and types.is_string(kind) and not numbers:
+            found.values.extend(map(_plain, texts))
+        elif numbers and types.is_signed_integer(kind) and kind.bit_width == 64 and not texts and _are_plain(numbers):  # noqa: PLR2004
+            found.values.extend(map(int, numbers))
+        else:
+            given = {"texts": iter(texts), "numbers": iter(numbers)}
+            for at in places:
+                raw = next(given["texts" if self._text[at] == "'" else "numbers"])
+                literal = _plain(raw) if raw[0] == "'" else _number(raw)
+                floor, exact = self._placed(literal, found.column, kind, at)
+                found.values.extend([floor] if exact else ())
+        return ended
+
+    # -- literals ------------------------------------------------------------------------------------------------------
+
+    def _literal(self, name: str, kind: pa.DataType) -> Place:
+        token = self._token
+        word = token.value.lower() if token.kind == "word" else ""
+        self._step()
+        if token.kind == "number":
+            return self._placed(_number(token.value), name, kind, token.at)
+        if token.kind == "text":
+            return self._placed(_plain(token.value), name, kind, token.at)
+        if word in {"true", "false"}:
+            return self._placed(word == "true", name, kind, token.at)
+        if word in {"date", "timestamp"} and self._token.kind == "text":
+            text = _plain(self._token.value)
+            self._step()
+            return self._placed(text, name, kind, token.at, read=day_of if word == "date" else moment_of)
+        hint = "a literal (a number, a text in '', true, false, date '...', timestamp '...')"
+        if word == "null":
+            hint = "a literal; a comparison with null is never true, `is null` asks for it"
+        elif token.kind == "named":
+            hint = "a literal; double quotes are for names, a text stands in ''"
+        self._token = token
+        raise self._wrong(hint)
+
+    def _placed(self, value: Any, name: str, kind: pa.DataType, at: int, read: Any = None) -> Place:
+        try:
+            return place(value if read is None else read(value), kind)
+        except Misfit as error:
+            raise InvalidInput(f"filter {self._near(at)}: {error}; {name!r} is {kind}") from error
+
+    # -- tokens --------------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        found = _TOKEN.match(self._text, self._end)
+        if found is None:
+            at = re.compile(r"\s*").match(self._text, self._end).end()  # type: ignore[union-attr]
+            shown = self._text[at : at + _SHOWN]
+            raise InvalidInput(f"filter {self._near(at)}: cannot be understood from {shown!r} on")
+        kind = str(found.lastgroup)
+        self._token, self._end = _Token(kind, found[kind], found.start(kind)), found.end()
+
+    def _took(self, word: str) -> bool:
+        """Step over this word or sign, if it is next."""
+        if found := self._is(word):
+            self._step()
         return found
 
-    def compared(self, name: str) -> Any:
-        compare = _COMPARE.get(self.peek()[1])
-        if compare is None:
-            raise self.wrong("a comparison")
-        self.next()
-        return compare(pc.field(name), self.literal(name))
+    def _is(self, word: str) -> bool:
+        return self._token.kind in {"word", "sign"} and self._token.value.lower() == word
 
-    def literal(self, name: str) -> Any:
-        kind, value = self.next()
-        plain: Any = value[1:-1].replace("''", "'") if kind == "text" else _WORDS.get(value.lower())
-        if kind == "number":
-            plain = float(value) if "." in value else int(value)
-        if plain is None or kind not in {"text", "number", "word"}:
-            self.at -= 1
-            raise self.wrong("a literal (a text in '')")
-        return self.cast(name, plain)
+    def _need(self, word: str, *, step: bool = True) -> None:
+        if not self._is(word):
+            raise self._wrong(repr(word))
+        if step:
+            self._step()
 
-    def cast(self, name: str, value: Any) -> Any:
-        column = self.schema.field(name).type
-        if isinstance(value, str) != (pa.types.is_string(column) or pa.types.is_temporal(column)):
-            raise InvalidInput(f"filter {self.text!r}: {value!r}, {self.place(1)}, is no {column}, which {name!r} is")
-        zone = "" if not pa.types.is_timestamp(column) or column.tz is None or _has_zone(str(value)) else "Z"
-        try:
-            return pc.scalar(pa.scalar(f"{value}{zone}" if isinstance(value, str) else value).cast(column))
-        except pa.ArrowException as error:
-            raise InvalidInput(
-                f"filter {self.text!r}: {value!r}, {self.place(1)}, is no {column}, which {name!r} is"
-            ) from error
+    def _wrong(self, expected: str, back: str | None = None) -> InvalidInput:
+        value = back or self._token.value or "the end"
+        return InvalidInput(f"filter {self._near(self._token.at)}: expected {expected}, not {_shortened(value)!r}")
+
+    def _near(self, at: int) -> str:
+        """The filter, or of a long one what stands there, and the place."""
+        whole = self._text
+        if len(whole) > 4 * _SHOWN:
+            begin = max(0, at - _SHOWN)
+            whole = f"{'...' if begin else ''}{whole[begin : at + _SHOWN]}..."
+        return f"{whole!r}, at character {at + 1}"
 
 
-def _has_zone(text: str) -> bool:
-    return re.search(r"(Z|[+-]\d\d:?\d\d)$", text) is not None
+def _plain(text: str) -> str:
+    return text[1:-1].replace("''", "'")
+
+
+def _number(text: str) -> int | Decimal:
+    return int(text) if _are_plain([text]) else Decimal(text)
+
+
+def _are_plain(numbers: list[str]) -> bool:
+    """Whether they are whole numbers that fit into 64 bits for sure."""
+    return max(map(len, numbers)) <= _DIGITS and not re.search(r"[.eE]", "".join(numbers))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 4 * _SHOWN else f"{text[: 4 * _SHOWN]}..."

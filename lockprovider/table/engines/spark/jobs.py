@@ -107,8 +107,8 @@ def mentioned(where: str, schema: pa.Schema) -> pa.Schema:
 
 def pushable(where: str, schema: pa.Schema) -> Any:
     """A condition in Spark SQL as an Arrow expression, if both mean the same for sure; else None."""
-    if "\\" in where or "''" in where:
-        return None  # Spark's settings say what these mean
+    if any(mark in where for mark in ("\\", "''", '"')):
+        return None  # Spark's settings say what these mean; double quotes are for texts there
     try:
         return sql_where.parse_where(where, pa.schema([column for column in schema if column.type in _ALIKE]))
     except InvalidInput:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
@@ -30,7 +28,8 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Instant
 from lockprovider.table.read import consistent
 from lockprovider.table.read.changes import Part, changes_since, check_since
-from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
+from lockprovider.table.read.filters import Filter, OneOf, both
+from lockprovider.table.read.scan import Scan, plan_scan, read_slice
 from lockprovider.table.read.sql_where import parse_where
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.incremental import OPERATION, Order
@@ -74,14 +73,14 @@ def pieces(table: TableContext, scan: Scan | None) -> list[Piece]:
 
 
 def snapshot_scan(
-    table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Where = None
+    table: TableContext, options: SparkOptions, columns: Sequence[str], as_of: str | None, among: Filter | None = None
 ) -> Scan:
     """The files of a snapshot that have rows the options ask for, `among` those of this filter."""
     seen = consistent.snapshot(table, as_of)
     seen = seen.read_optimized if options.read_optimized else seen
     schema = table.schema(seen.timeline)
     asked = _where(options, schema)
-    where = among if asked is None else asked if among is None else asked & among
+    where = among if asked is None else asked if among is None else both(asked, among)
     only, known = options.partitions, table.place.ranges
     return plan_scan(seen, schema, table.config(), columns=columns, where=where, partitions=only, known=known)
 
@@ -105,7 +104,7 @@ def changed(table: TableContext, options: SparkOptions, columns: Sequence[str], 
     if not begin:
         return pieces(table, snapshot_scan(table, options, columns, made[-1].completion))  # archived commits, too
     written = {instant.begin for instant in made}
-    ours = pc.field(hudi_schema.COMMIT_TIME).isin(pa.array(sorted(written)))
+    ours = Filter((OneOf(hudi_schema.COMMIT_TIME, pa.string(), sorted(written)),))
     scan = snapshot_scan(table, options, columns, made[-1].completion, ours)
     return pieces(table, replace(scan, slices=tuple(one for one in scan.slices if not written.isdisjoint(one.begins))))
 
@@ -115,7 +114,7 @@ def latest_completion(timeline: Timeline) -> str:
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
-def _where(options: SparkOptions, schema: pa.Schema) -> Any:
+def _where(options: SparkOptions, schema: pa.Schema) -> Filter | None:
     return None if options.filter is None else parse_where(options.filter, hudi_schema.with_meta(schema))
 
 

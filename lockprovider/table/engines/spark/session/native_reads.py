@@ -30,7 +30,8 @@ from lockprovider.table.engines.spark.errors import typed_errors
 from lockprovider.table.errors import Corrupt, HistoryGone, UnsupportedTable
 from lockprovider.table.files.base_file import LEGACY_KEY, SPARK_KEY
 from lockprovider.table.files.place import TablePlace
-from lockprovider.table.read.scan import Scan, has_floats
+from lockprovider.table.read.filters import has_floats
+from lockprovider.table.read.scan import Scan
 from lockprovider.table.timeline.view import FileSlice
 
 NativeReads = bool | str

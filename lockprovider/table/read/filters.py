@@ -1,0 +1,489 @@
+"""Row filters: which rows of a table are kept, and which files and row groups cannot have such rows.
+
+    found = filter_of([("city", "in", ["ulm", "bonn"]), ("fare", ">", 3)], schema)
+    rows = found.kept(rows)
+    unneeded = found.bound()                           # a weaker pyarrow expression, true of all rows that are kept
+
+A filter is a program in postfix order: questions, each about one column, joined by `and`, `or` and `not`. It runs in a
+loop, so its length and depth are bounded by memory alone; a pyarrow expression of some thousand parts ends the process.
+A question is true, false or null for a row, as in SQL, and rows are kept for which the whole is true.
+
+Promised: text and tuples of any length. NOT promised: that of a pyarrow expression of the user's; pyarrow runs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import acero, types
+
+from fsspec_cas import InvalidInput
+from lockprovider.table.read.literals import Misfit, Place, place
+
+AND, OR, NOT = "and", "or", "not"
+_MOST_BOUNDS = 256  # questions in a bound
+_MANY_VALUES = 1 << 12  # from which on a set is made once, and not for each batch of rows
+_MASK_BYTES = 1 << 26  # of the masks that are not joined yet
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """`column is null`."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A boolean column."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """`true` or `false`."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """`column < value`, and the like; not `=`, which is `OneOf` a single value."""
+
+    column: str
+    sign: str
+    value: pa.Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """`column like pattern`."""
+
+    column: str
+    pattern: str
+
+
+@dataclass(slots=True)
+class OneOf:
+    """`column in (values)`, or not in them; `=` has one value, and none where no value of the type is the literal.
+
+    Attributes:
+        column: which.
+        kind: its type.
+        values: as pyarrow takes them for an array of the type.
+        negated: `not in`.
+        has_null: a null is among the values.
+        matches_null: as pyarrow has it: null is a value like others, and in the list or not. Else, as in SQL, whether a
+            null is in a list is not known, nor whether other values are in a list with a null, but for those that are.
+    """
+
+    column: str
+    kind: pa.DataType
+    values: list[Any] = field(repr=False)
+    negated: bool = False
+    has_null: bool = False
+    matches_null: bool = False
+    _array: pa.Array | None = field(default=None, repr=False, compare=False)
+    _known: frozenset[Any] | None = field(default=None, repr=False, compare=False)
+
+    def mask(self, column: pa.ChunkedArray) -> Any:
+        """True, false or null for each value of the column."""
+        found = self._is_in(column)
+        if self.matches_null:
+            found = pc.if_else(pc.is_null(column), self.has_null, found)
+        elif self.has_null:
+            found = pc.if_else(found, found, pa.scalar(None, pa.bool_()))
+        return pc.invert(found) if self.negated else found
+
+    def _is_in(self, column: pa.ChunkedArray) -> Any:
+        """Null for nulls."""
+        array = self.array
+        if len(array) == 1:
+            return pc.equal(column, array[0])
+        if types.is_floating(self.kind):
+            column = pc.add(column, pa.scalar(0.0, self.kind))  # so that there is one zero
+        if len(array) < _MANY_VALUES:
+            found = pc.is_in(column, value_set=array)
+        else:
+            found = pa.chunked_array([self._looked_up(chunk) for chunk in column.chunks], pa.bool_())
+        return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
+
+    def _looked_up(self, chunk: pa.Array) -> pa.Array:
+        if self._known is None:
+            self._known = frozenset(_plain(self.array).to_pylist())
+        texts = _plain(chunk).to_pylist()
+        return pa.array(np.fromiter(map(self._known.__contains__, texts), np.bool_, len(texts)))
+
+    @property
+    def array(self) -> pa.Array:
+        """The values as an array."""
+        if self._array is None:
+            found = pa.array(self.values, self.kind)
+            self._array = pc.add(found, pa.scalar(0.0, self.kind)) if types.is_floating(self.kind) else found
+        return self._array
+
+    def bounds(self) -> tuple[Any, Any]:
+        """See `_bounds_of`."""
+        within, without = self._within(), None
+        if len(self.array) == 1 and not (types.is_floating(self.kind) or self.matches_null or self.has_null):
+            without = pc.field(self.column) != self.array[0]
+        return (without, within) if self.negated else (within, without)
+
+    def _within(self) -> Any:
+        """What is true of all values in the list."""
+        column = pc.field(self.column)
+        if types.is_floating(self.kind):
+            return None
+        if not len(self.array):
+            return column.is_null() if self.matches_null and self.has_null else pc.scalar(False)
+        if len(self.array) == 1:
+            found = column == self.array[0]
+        elif len(self.array) < _MANY_VALUES:
+            found = column.isin(self.array)
+        elif types.is_boolean(self.kind):
+            return None
+        else:  # a set would be looked through for each file
+            ends = pc.min_max(self.array)
+            found = (column >= ends["min"]) & (column <= ends["max"])
+        return found | column.is_null() if self.matches_null and self.has_null else found
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (self.column, self.kind, self.array, self.negated, self.has_null, self.matches_null)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.column, self.kind, self._array, self.negated, self.has_null, self.matches_null = state
+        self.values, self._known = [], None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A pyarrow expression, as it is."""
+
+    expression: pc.Expression
+    columns: Sequence[str]
+
+
+Question = IsNull | Truth | Constant | Compared | Like | OneOf | Given  # what is asked of each row
+Step = Question | str
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter; picklable. `steps` are questions, and `AND`, `OR`, `NOT` behind what they join."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that it mentions."""
+        asked = (_columns_of(step) for step in self.steps if not isinstance(step, str))
+        return list(dict.fromkeys(name for names in asked for name in names))
+
+    def kept(self, rows: pa.Table) -> pa.Table:
+        """Those rows for which it is true."""
+        most = max(1024, 8 * _MASK_BYTES // self._depth())
+        if rows.num_rows <= most:
+            return rows.filter(self._mask(rows))
+        parts = (rows.slice(start, most) for start in range(0, rows.num_rows, most))
+        return pa.concat_tables([part.filter(self._mask(part)) for part in parts])
+
+    def goes_by_statistics(self, schema: pa.Schema) -> bool:
+        """Whether the bound is right where Parquet's statistics are guarantees, which know no NaN."""
+        given = (step.columns for step in self.steps if isinstance(step, Given))
+        return not any(has_floats(schema.field(name).type) for names in given for name in names)
+
+    def bound(self) -> Any:
+        """An expression that is true of all rows that are kept, of a bounded size; None if nothing is known."""
+        stack: list[tuple[_Bound, _Bound]] = []
+        for step in self.steps:
+            if not isinstance(step, str):
+                true, false = _bounds_of(step)
+                stack.append((_Bound(true, true is not None), _Bound(false, false is not None)))
+            elif step == NOT:
+                stack.append(stack.pop()[::-1])
+            else:
+                (true, false), (first_true, first_false) = stack.pop(), stack.pop()
+                if step == AND:
+                    stack.append((first_true.both(true), first_false.either(false)))
+                else:
+                    stack.append((first_true.either(true), first_false.both(false)))
+        return stack[0][0].expression
+
+    def _mask(self, rows: pa.Table) -> Any:
+        stack: list[Any] = []
+        for step in self.steps:
+            if not isinstance(step, str):
+                stack.append(_mask_of(step, rows))
+            elif step == NOT:
+                stack.append(pc.invert(stack.pop()))
+            else:
+                join = pc.and_kleene if step == AND else pc.or_kleene
+                last = stack.pop()
+                stack.append(join(stack.pop(), last))
+        return stack[0]
+
+    def _depth(self) -> int:
+        """How many masks there are at once at most."""
+        depth = most = 0
+        for step in self.steps:
+            depth += 0 if step == NOT else -1 if isinstance(step, str) else 1
+            most = max(most, depth)
+        return most
+
+
+def _columns_of(question: Question) -> Sequence[str]:
+    if isinstance(question, Given):
+        return question.columns
+    return () if isinstance(question, Constant) else (question.column,)
+
+
+def _mask_of(question: Question, rows: pa.Table) -> Any:
+    """True, false or null for each row."""
+    match question:
+        case IsNull(column):
+            found = pc.is_null(rows.column(column))
+        case Truth(column):
+            found = rows.column(column)
+        case Constant(value):
+            found = pa.repeat(pa.scalar(value), rows.num_rows)
+        case Compared(column, sign, value):
+            found = _COMPARE[sign](rows.column(column), value)
+        case Like(column, pattern):
+            found = pc.match_like(rows.column(column), pattern)
+        case OneOf(column):
+            found = question.mask(rows.column(column))
+        case Given(expression):
+            source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
+            asked = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["mask"]))
+            found = acero.Declaration.from_sequence([source, asked]).to_table(use_threads=False).column(0)
+    return found
+
+
+def _bounds_of(question: Question) -> tuple[Any, Any]:
+    """Two expressions: of all rows for which it is true, and for which it is false. None says nothing."""
+    found: tuple[Any, Any] = (None, None)
+    match question:
+        case IsNull(column):
+            found = pc.field(column).is_null(), pc.field(column).is_valid()
+        case Truth(column):
+            found = pc.field(column), ~pc.field(column)
+        case Constant(value):
+            found = (None, pc.scalar(False)) if value else (pc.scalar(False), None)
+        case Compared(column, sign, value) if not types.is_floating(value.type):  # statistics know no NaN
+            asked = pc.field(column)
+            found = _COMPARE[sign](asked, value), _COMPARE[_OPPOSITE[sign]](asked, value)
+        case Like(column, pattern):
+            found = _from_prefix(pc.field(column), re.split(r"[%_\\]", pattern, maxsplit=1)[0]), None
+        case OneOf():
+            found = question.bounds()
+        case Given(expression):
+            found = expression, None
+    return found
+
+
+def _from_prefix(column: Any, prefix: str) -> Any:
+    """Texts that begin alike lie behind each other."""
+    if not prefix:
+        return None
+    following = ord(prefix[-1]) + 1
+    if following in {0xD800, 0x110000}:  # no character
+        return column >= prefix
+    return (column >= prefix) & (column < prefix[:-1] + chr(following))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """An expression of some questions; None says nothing."""
+
+    expression: Any
+    questions: int
+
+    def both(self, other: _Bound) -> _Bound:
+        if self.expression is None or other.expression is None:
+            return other if self.expression is None else self
+        count = self.questions + other.questions
+        return self if count > _MOST_BOUNDS else _Bound(self.expression & other.expression, count)
+
+    def either(self, other: _Bound) -> _Bound:
+        count = self.questions + other.questions
+        if self.expression is None or other.expression is None or count > _MOST_BOUNDS:
+            return _Bound(None, 0)
+        return _Bound(self.expression | other.expression, count)
+
+
+def both(first: Filter, second: Filter) -> Filter:
+    """The rows that both keep."""
+    return Filter((*first.steps, *second.steps, AND))
+
+
+# -- making them -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Chain:
+    """Terms that are joined by one word, while they are written behind each other.
+
+    Terms that ask one column for a value become a single question: `=` of an `or`, `!=` of an `and`.
+    """
+
+    word: str
+    terms: int = 0
+    _folded: dict[str, OneOf] = field(default_factory=dict)
+
+    def add(self, steps: list[Step], start: int) -> None:
+        """Join the term that is written from `start` on to those before it."""
+        last = steps[-1]
+        if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
+            first = self._folded.setdefault(last.column, last)
+            if first is not last and first.matches_null is last.matches_null:
+                first.values, last.values = sorted((first.values, last.values), key=len, reverse=True)
+                first.values.extend(last.values)  # the fewer to the more
+                first.has_null |= last.has_null
+                steps.pop()
+                return
+        self.terms += 1
+        if self.terms > 1:
+            steps.append(self.word)
+
+
+def negate(steps: list[Step], start: int) -> None:
+    """Negate the term that is written from `start` on."""
+    last = steps[-1]
+    if len(steps) - start == 1 and isinstance(last, OneOf):
+        last.negated = not last.negated
+    elif last == NOT:
+        steps.pop()
+    else:
+        steps.append(NOT)
+
+
+def compared(column: str, kind: pa.DataType, sign: str, found: Place) -> Question:
+    """The question for a comparison with a literal, by its place among the values of the type."""
+    floor, exact = found
+    if sign in {"=", "!="}:
+        return OneOf(column, kind, [floor] if exact else [], negated=sign == "!=")
+    if floor is None:  # all values are above it
+        return OneOf(column, kind, [], negated=sign in {">", ">="})
+    if not exact:  # nothing lies between the floor and the literal
+        sign = {"<": "<=", ">=": ">"}.get(sign, sign)
+    return Compared(column, sign, pa.scalar(floor, kind))
+
+
+def has_floats(kind: pa.DataType) -> bool:
+    """Whether it is one of floats, or has some inside."""
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return bool(types.is_floating(kind)) or any(map(has_floats, inner))
+
+
+def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
+    """A pyarrow expression as a filter.
+
+    Raises:
+        InvalidInput: it does not fit the columns, or names one by its number.
+    """
+    empty = schema.empty_table()
+    try:
+        empty.filter(expression)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"filter {expression} does not fit the table ({error}); its columns are {schema.names}"
+        ) from error
+    if "FieldPath(" in str(expression):
+        raise InvalidInput(f"filter {expression} mentions a column by its number; name it, of {schema.names}")
+
+    def among(names: list[str]) -> Iterator[str]:
+        """Those without which it does not fit."""
+        try:
+            empty.drop_columns(names).filter(expression)
+        except pa.ArrowInvalid:
+            half = len(names) // 2
+            yield from names if not half else [*among(names[:half]), *among(names[half:])]
+
+    return Filter((Given(expression, tuple(among(schema.names))),))
+
+
+def of_tuples(given: Any, schema: pa.Schema) -> Filter:
+    """A filter of tuples `(column, sign, value)`, as pyarrow takes them, or of lists of them: one list has to be true.
+
+    A literal decides exactly, as in text. `in` and `not in` take null for a value like others, as pyarrow does.
+
+    Raises:
+        InvalidInput: it is none, or a value does not fit its column.
+    """
+    steps: list[Step] = []
+    either = Chain(OR)
+    for terms in _alternatives(given):
+        start, all_of = len(steps), Chain(AND)
+        for term in terms:
+            at = len(steps)
+            steps.extend(_of_tuple(term, schema))
+            all_of.add(steps, at)
+        either.add(steps, start)
+    return Filter(tuple(steps))
+
+
+def _alternatives(given: Any) -> list[list[Any]]:
+    found = list(given) if isinstance(given, (list, tuple)) else []
+    if found and all(isinstance(one, (list, tuple)) and one and isinstance(one[0], str) for one in found):
+        found = [found]
+    if not found or not all(isinstance(one, (list, tuple)) and one for one in found):
+        raise InvalidInput(
+            f"filter {_shown(given)} is none: give SQL text, a pyarrow expression, or tuples [('fare', '>', 3)]"
+        )
+    return found
+
+
+def _of_tuple(term: Any, schema: pa.Schema) -> tuple[Step, ...]:
+    if not isinstance(term, (list, tuple)) or len(term) != 3:  # noqa: PLR2004 - column, sign, value
+        raise InvalidInput(f"filter {_shown(term)} is no (column, sign, value), as ('fare', '>', 3)")
+    column, sign, value = term
+    if column not in schema.names:
+        raise InvalidInput(
+            f"filter {_shown(term)} does not fit the table: {column!r} is no column; there are {schema.names}"
+        )
+    if value is None:
+        raise InvalidInput(f"filter {_shown(term)} is never true; ask for nulls by ({column!r}, 'in', [None])")
+    kind, sign = schema.field(column).type, "=" if sign == "==" else sign
+    try:
+        if sign in {"in", "not in"}:
+            return (_listed(column, kind, value, negated=sign == "not in"),)
+        if sign in {"=", "!="} or sign in _COMPARE:
+            return (compared(column, kind, sign, place(value, kind)),)
+    except Misfit as error:
+        raise InvalidInput(f"filter {_shown(term)} does not fit the table: {error}; {column!r} is {kind}") from error
+    signs = "=, !=, <, <=, >, >=, in, not in"
+    raise InvalidInput(f"filter {_shown(term)} does not fit the table: {sign!r} is none of {signs}")
+
+
+def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> OneOf:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise Misfit(f"`in` takes a list of values: [{value!r}]")
+    values = value.to_pylist() if isinstance(value, (pa.Array, pa.ChunkedArray)) else list(value)
+    places = (place(one, kind) for one in values if one is not None)
+    has_null = any(one is None for one in values)
+    exact = [floor for floor, exact in places if exact]
+    return OneOf(column, kind, exact, negated=negated, has_null=has_null, matches_null=True)
+
+
+def _shown(given: Any) -> str:
+    text = repr(given) if not isinstance(given, (list, tuple)) or len(given) < 10 else repr(given[:10])  # noqa: PLR2004
+    return text if len(text) <= 200 else f"{text[:197]}..."  # noqa: PLR2004 - a few lines
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """What Python makes plain objects of."""
+    return values.cast(pa.int64()) if types.is_timestamp(values.type) else values

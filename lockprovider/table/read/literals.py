@@ -1,0 +1,276 @@
+"""Literals of filters: where a value lies among the values of a column's type, without rounding it.
+
+    place(Decimal("1.505"), pa.decimal128(10, 2))      # Place(floor=Decimal("1.50"), exact=False)
+    place(10**20, pa.int64())                          # Place(floor=9223372036854775807, exact=False)
+
+A comparison needs no more: `d = 1.505` is false, as the literal is not exact, and `d > 1.505` is `d > 1.50`. The
+exception is a column of floats, for which a literal means the nearest float, as in SQL: `x = 0.1` finds the stored 0.1.
+
+Promised: no literal changes the rows that a comparison means. NOT promised: conversions between kinds of values; text
+becomes a day or a moment, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import ROUND_FLOOR, Context, Decimal
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import types
+
+_DAY = r"(\d{4})-(\d\d)-(\d\d)"
+_TIME = re.compile(
+    rf"{_DAY}(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?\s*(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII | re.IGNORECASE
+)
+_EPOCH = date(1970, 1, 1).toordinal()
+_EPOCH_TIME = datetime(1970, 1, 1)  # noqa: DTZ001 - the distance of naive moments
+_SECONDS_OF_DAY = 86_400
+_PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of a second
+_WIDE = Context(prec=100)  # more digits than any column has
+_LARGEST_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+
+
+class Misfit(ValueError):
+    """A literal that cannot be compared with a column; the text says what to write."""
+
+
+class Place(NamedTuple):
+    """Where a literal lies among the values of a type.
+
+    Attributes:
+        floor: the greatest value of the type that is not above the literal, as pyarrow takes it for an array of the
+            type (days and units of time are numbers); None if all are above it.
+        exact: whether the floor is the literal.
+    """
+
+    floor: Any
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time: `units` of a `per_second`-th of a second since 1970.
+
+    `zoned` is whether it has a time zone; None if it fits columns with and without one, as text does, which is UTC.
+    """
+
+    units: int
+    per_second: int
+    zoned: bool | None
+
+
+def moment_of(text: str) -> Moment:
+    """The moment that ISO text tells, to any fraction of a second; a day is its midnight.
+
+    Raises:
+        Misfit: it tells none.
+    """
+    found = _TIME.fullmatch(text.strip())
+    try:
+        if found is not None:
+            return _moment(found)
+    except (ValueError, OverflowError):
+        pass
+    raise Misfit(f"{text!r} is no time; write it as 2026-01-02 12:30:00, or with a zone as 2026-01-02T12:30:00Z")
+
+
+def day_of(text: str) -> date:
+    """The day that ISO text tells.
+
+    Raises:
+        Misfit: it tells none, or has a time of day.
+    """
+    try:
+        if re.fullmatch(_DAY, text, re.ASCII):
+            return date.fromisoformat(text)
+    except ValueError:
+        pass
+    raise Misfit(f"{text!r} is no day; write it as 2026-01-02")
+
+
+def _moment(found: re.Match[str]) -> Moment:
+    year, month, day, hour, minute, second, fraction, zone = found.groups()
+    clock = [int(part or 0) for part in (hour, minute, second)]
+    if clock[0] > 23 or max(clock[1:]) > 59:  # noqa: PLR2004 - of a clock
+        raise ValueError
+    seconds = (date(int(year), int(month), int(day)).toordinal() - _EPOCH) * _SECONDS_OF_DAY
+    seconds += (clock[0] * 60 + clock[1]) * 60 + clock[2] - _offset(zone)
+    parts = 10 ** len(fraction or "")
+    return Moment(seconds * parts + int(fraction or 0), parts, None if zone is None else True)
+
+
+def _offset(zone: str | None) -> int:
+    """Seconds east of Greenwich."""
+    if zone is None or zone in "Zz":
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
+    if hours > 18 or minutes > 59:  # noqa: PLR2004 - as far as zones go
+        raise ValueError
+    return (hours * 60 + minutes) * 60 * (-1 if zone[0] == "-" else 1)
+
+
+def place(value: Any, kind: pa.DataType) -> Place:
+    """Where a literal lies in a column of this type.
+
+    `value` is a bool, a number, text, bytes, a date, a `Moment` or a datetime, or a scalar of numpy, pandas or pyarrow.
+
+    Raises:
+        Misfit: values of this type cannot be compared with it.
+    """
+    family, find = _family(kind)
+    found = find(_plain(value), kind)
+    if found is None:
+        raise Misfit(f"{_shown(value)} is no {family}")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """As one of the kinds that are known here."""
+    if isinstance(value, (bool, int, float, Decimal, str, bytes, Moment)) and not hasattr(value, "dtype"):
+        return value
+    if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
+        zoned = value.tzinfo is not None
+        passed = (value.astimezone(timezone.utc).replace(tzinfo=None) if zoned else value) - _EPOCH_TIME
+        return Moment(passed // timedelta(microseconds=1), 10**6, zoned)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    try:
+        scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return value
+    if types.is_timestamp(scalar.type):
+        return Moment(scalar.value, _PARTS[scalar.type.unit], scalar.type.tz is not None)
+    return scalar.as_py()
+
+
+def _family(kind: pa.DataType) -> tuple[str, Callable[[Any, pa.DataType], Place | None]]:
+    """What literals of a type are called, and how they are placed."""
+    for belongs, called, find in _FAMILIES:
+        if belongs(kind):
+            return called, find
+    raise Misfit(f"values of type {kind} cannot be compared; `is null` is all that can be asked of them")
+
+
+def _in_integers(value: Any, kind: pa.DataType) -> Place | None:
+    if not _is_number(value):
+        return None
+    bits = kind.bit_width
+    signed = types.is_signed_integer(kind)
+    least, greatest = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    if isinstance(value, int):
+        return _within(value, least, greatest)
+    return _of_decimal(_exact(value), Decimal(1), Decimal(least), Decimal(greatest), int)
+
+
+def _within(value: int, least: int, greatest: int) -> Place:
+    if value < least:
+        return Place(None, exact=False)
+    return Place(min(value, greatest), value <= greatest)
+
+
+def _in_decimals(value: Any, kind: pa.DataType) -> Place | None:
+    if not _is_number(value):
+        return None
+    unit = Decimal((0, (1,), -kind.scale))
+    greatest = Decimal((0, (9,) * kind.precision, -kind.scale))
+    return _of_decimal(_exact(value), unit, greatest.copy_negate(), greatest, Decimal)
+
+
+def _of_decimal(value: Decimal, unit: Decimal, least: Decimal, greatest: Decimal, made: type) -> Place:
+    if value < least:
+        return Place(None, exact=False)
+    if value > greatest:
+        return Place(made(greatest), exact=False)
+    floor = value.quantize(unit, ROUND_FLOOR, _WIDE)
+    return Place(made(floor), floor == value)
+
+
+def _exact(value: float | Decimal) -> Decimal:
+    """A float is the shortest number that reads as it: 0.1 is 0.1."""
+    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+
+
+def _in_floats(value: Any, kind: pa.DataType) -> Place | None:
+    if not _is_number(value):
+        return None
+    single = types.is_float32(kind)
+    try:
+        nearest = float(value)
+        nearest = struct.unpack("<f", struct.pack("<f", nearest))[0] if single else nearest
+    except OverflowError:
+        nearest = math.inf if value > 0 else -math.inf
+    if math.isinf(nearest) and value not in {math.inf, -math.inf}:
+        largest = _LARGEST_FLOAT32 if single else sys.float_info.max
+        return Place(largest if nearest > 0 else -math.inf, exact=False)
+    return Place(nearest, exact=True)
+
+
+def _in_booleans(value: Any, _: pa.DataType) -> Place | None:
+    return Place(value, exact=True) if isinstance(value, bool) else None
+
+
+def _in_texts(value: Any, _: pa.DataType) -> Place | None:
+    return Place(value, exact=True) if isinstance(value, str) else None
+
+
+def _in_bytes(value: Any, _: pa.DataType) -> Place | None:
+    return Place(value, exact=True) if isinstance(value, bytes) else None
+
+
+def _in_days(value: Any, _: pa.DataType) -> Place | None:
+    if isinstance(value, str):
+        value = day_of(value)
+    if isinstance(value, Moment):
+        if value.zoned:
+            raise Misfit("a moment with a time zone is no day; leave the zone out, or write date '2026-01-02'")
+        days, rest = divmod(value.units, value.per_second * _SECONDS_OF_DAY)
+        return Place(days, not rest)
+    return Place(value.toordinal() - _EPOCH, exact=True) if isinstance(value, date) else None
+
+
+def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
+    if isinstance(value, str):
+        value = moment_of(value)
+    elif isinstance(value, date):
+        value = Moment((value.toordinal() - _EPOCH) * _SECONDS_OF_DAY, 1, None)
+    if not isinstance(value, Moment):
+        return None
+    if value.zoned is not None and value.zoned != (kind.tz is not None):
+        had, wanted = ("has a", "none") if value.zoned else ("has no", "one")
+        raise Misfit(f"it {had} time zone, and times of type {kind} have {wanted}")
+    units, rest = divmod(value.units * _PARTS[kind.unit], value.per_second)
+    found = _within(units, -(1 << 63) + 1, (1 << 63) - 1)
+    return found if not rest else Place(found.floor, exact=False)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (float, Decimal)) and math.isnan(value):
+        raise Misfit("NaN is equal to no number; ask by an expression, pc.field(...).is_nan()")
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        text = "this number"
+    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - a line
+
+
+_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.DataType], Place | None]], ...] = (
+    (types.is_boolean, "boolean (true or false)", _in_booleans),
+    (types.is_integer, "number", _in_integers),
+    (types.is_decimal, "number", _in_decimals),
+    (types.is_floating, "number", _in_floats),
+    (types.is_string, "text (in '')", _in_texts),
+    (types.is_binary, "bytes", _in_bytes),
+    (types.is_date32, "day (date '2026-01-02')", _in_days),
+    (types.is_timestamp, "time (timestamp '2026-01-02 12:30:00')", _in_moments),
+)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +61,7 @@ from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, Clust
 from lockprovider.table.timeline.incremental import Order, latest_checkpoint
 from lockprovider.table.timeline.retention import Policy
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.versions import TableVersion
 from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction import define, retry
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
@@ -130,9 +130,15 @@ class Table(TableContext):
 
     @property
     def version(self) -> str:
-        """The completion time of the last commit, as `as_of` and `changes` take it; empty if there is none. Asked now.
+        """The table's version: the completion time of the last commit, 17 digits of UTC; empty if there is none.
 
-        Not a number: commits are named by times in Hudi.
+        It is read from the timeline each time. `as_of`, `changes`, `savepoint` and `restore` take it, and mean the
+        table after that commit. They take a `CommitResult`, a `Commit` of `history()`, the begin time of a savepoint,
+        and any other time, too: 17 or 14 digits of UTC, ISO text with its zone, an aware datetime. A time means the
+        table after all commits that had completed by then.
+
+        >>> table.to_arrow(as_of=table.version) == table.to_arrow()
+        True
         """
         return latest_checkpoint(self.timeline(), Order.COMPLETION)
 
@@ -193,8 +199,7 @@ class Table(TableContext):
             filter: SQL text (`"city = 'ulm' and fare is null"`, see `read.sql_where`), a pyarrow expression or its list
                 of tuples; files and row groups without such rows are not read.
             partitions: paths of partitions, as folders are named.
-            as_of: 17 digits of UTC, ISO text with its zone or an aware datetime, of completion; see `AsOf` for begin
-                times.
+            as_of: a version: a commit's result, or a time; see `version`, and `AsOf` for Hudi's own meaning.
             read_optimized: of a merge-on-read table what its base files have, without merging the log files: quicker,
                 and as old as the last compaction of each file group. Of others the same as without.
 
@@ -282,8 +287,8 @@ class Table(TableContext):
 
     def changes(
         self,
-        after: str | datetime | None = None,
-        until: str | datetime | None = None,
+        after: TableVersion | None = None,
+        until: TableVersion | None = None,
         *,
         order: Order | str = Order.COMPLETION,
         columns: Sequence[str] | None = None,
@@ -295,8 +300,8 @@ class Table(TableContext):
         commits finish in; see `Order` for other orders than that of completion, and what they promise.
 
         Args:
-            after: a checkpoint; None for the beginning, when every row is an insert.
-            until: a time; None for all there is.
+            after: a checkpoint, or a version, see `version`; None for the beginning, when every row is an insert.
+            until: a version; None for all there is.
             order: `completion`, `fenced` or `begin`.
             columns: all without Hudi's own, or these; the operation comes first in any case.
             partitions: paths of partitions; all if None.
@@ -736,18 +741,23 @@ class Table(TableContext):
         """
         recover.roll_back_dead(self, instant, force=force)
 
-    def savepoint(self, instant: str | None = None, *, user: str = "", comment: str = "") -> str:
-        """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`; its begin time.
+    def savepoint(self, version: TableVersion | None = None, *, user: str = "", comment: str = "") -> str:
+        """Keep the files of a commit (default: the last) from being cleaned, until `delete_savepoint`.
+
+        `version` names the commit, see `Table.version`; a time names the last that had completed by then. Returns the
+        begin time of the commit that was chosen. Hudi names savepoints by it, and it is a version itself.
 
         Raises:
+            InvalidInput: it names no version.
             HistoryGone: there is no such commit, or files that it needs were cleaned or are about to be.
             UnsupportedTable: the table cannot be written here.
             NotAcquired, CasError: the lock or the store; may be repeated.
 
-        >>> table.savepoint(comment="before the migration") == first.instant
-        True
+        >>> kept = table.savepoint(comment="before the migration")
+        >>> kept == first.instant, table.to_arrow(as_of=kept).num_rows, table.changes(after=kept).commits
+        (True, 2, ())
         """
-        return savepoint.save(self, instant, user=user, comment=comment)[0]
+        return savepoint.save(self, version, user=user, comment=comment)[0]
 
     def savepoints(self) -> dict[str, Savepoint]:
         """All savepoints by the begin time of their commit, oldest first.
@@ -761,35 +771,39 @@ class Table(TableContext):
         """
         return savepoint.savepoints(self, self.timeline())
 
-    def delete_savepoint(self, instant: str) -> bool:
-        """Let a savepoint's files be cleaned again; False if there is no such savepoint.
+    def delete_savepoint(self, version: TableVersion) -> bool:
+        """Let the files of a commit's savepoint be cleaned again; False if it has none.
 
         Raises:
+            InvalidInput: it names no version.
+            HistoryGone: there is no such commit.
             NotAcquired, CasError: the lock or the store; may be repeated.
 
         >>> table.delete_savepoint(table.savepoint())
         True
         """
-        return savepoint.delete_savepoint(self, instant)
+        return savepoint.delete_savepoint(self, version)
 
-    def restore(self, instant: str, *, fence: Any = None) -> RestoreResult:
-        """Take back every commit that completed after the one that began at `instant`.
+    def restore(self, version: TableVersion, *, fence: Any = None) -> RestoreResult:
+        """Undo: take back every commit that completed after a version, see `version`; which, the result says.
 
         NOT promised: anything for JVM writers that run meanwhile; stop them first. `fence`, see `transact`, is compared
         before anything is taken back; the restore does not say it, and epochs go with the commits that said them.
 
         Raises:
             Fenced: a commit of a newer epoch was made.
+            InvalidInput: it names no version.
             HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
                 savepoint or was archived.
             UnsupportedTable: the table cannot be written here.
             NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
 
+        >>> before = table.version
         >>> done = table.delete("id = 1")
-        >>> table.restore(first.instant).taken_back == (done.instant,), table.count()
+        >>> table.restore(before).taken_back == (done.instant,), table.count()
         (True, 2)
         """
-        return restore.restore(self.under(fence), instant)
+        return restore.restore(self.under(fence), version)
 
     def adopt_bucket_index(self, buckets: int, bucket_by: Sequence[str] = ()) -> None:
         """Say in the properties that a JVM writer made buckets, or that an empty table is to have them.

@@ -23,7 +23,7 @@ from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.table import Table
 
-INSTANT = "the begin time of a commit, 17 digits; `log` lists them"
+VERSION = "the begin or completion time of a commit, as `log` lists them, or any time (ISO with its zone): after it"
 TABLE_CODES = f"""exit codes:
   0    done; for doctor: nothing is wrong
   1    refused, nothing was changed; for doctor: something is wrong

@@ -12,7 +12,7 @@ from lockprovider import HUDI_LOCK_PATH
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table import answers
 from lockprovider.commands.table.bars import bars
-from lockprovider.commands.table.options import add_table_command, opened, say_answer, settings
+from lockprovider.commands.table.options import VERSION, add_table_command, opened, say_answer, settings
 from lockprovider.commands.table.output import CommandAnswer
 from lockprovider.commands.table.picture import draw_timeline
 from lockprovider.observe.audit import Tenure, analyse, places
@@ -58,7 +58,7 @@ def _last(arguments: Any) -> int | None:
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", metavar="PATH", help="only this partition, as its folder is named")
-    parser.add_argument("--as-of", metavar="TIME", help="as of this completion time, 14 or 17 digits, UTC")
+    parser.add_argument("--as-of", metavar="VERSION", help=VERSION)
 
 
 def _info(arguments: Any) -> int:

@@ -11,12 +11,14 @@ from fsspec_cas import InvalidInput
 from fsspec_cas.command import REFUSED, complain
 from lockprovider.commands.place import Commands
 from lockprovider.commands.table import answers
-from lockprovider.commands.table.options import INSTANT, add_table_command, opened, say_answer
+from lockprovider.commands.table.options import VERSION, add_table_command, opened, say_answer
 from lockprovider.commands.table.output import CommandAnswer
+from lockprovider.table.state.as_of import reached
 from lockprovider.table.table import Table
 from lockprovider.table.timeline.archival import KeepActive
 from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES
 from lockprovider.table.timeline.retention import KeepCommits, KeepHours, KeepVersions, Policy
+from lockprovider.table.timeline.versions import commit_of
 
 _CLUSTERED = ("instant", "completion", "partition", "file_group", "state")
 _COMPACTED = ("instant", "completion", "partition", "file_group")
@@ -29,7 +31,7 @@ def add(commands: Commands) -> None:
     _add_cluster(commands)
     _add_archive(commands)
     parser = add_table_command(commands, "savepoint", _savepoint, "Keep the files of a commit from being cleaned.")
-    parser.add_argument("instant", nargs="?", metavar="INSTANT", help=f"{INSTANT} (default: the last)")
+    parser.add_argument("version", nargs="?", metavar="VERSION", help=f"{VERSION} (default: the last)")
     parser.add_argument("--comment", default="", help="why")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="list all savepoints instead")
@@ -37,7 +39,7 @@ def add(commands: Commands) -> None:
     parser = add_table_command(
         commands, "restore", _restore, "Take back every commit that completed after another one."
     )
-    parser.add_argument("instant", metavar="INSTANT", help=INSTANT)
+    parser.add_argument("version", metavar="VERSION", help=VERSION)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     about = "Remove what failed writers left, and finish what dead services planned."
     parser = add_table_command(commands, "rollback", _rollback, about)
@@ -197,37 +199,44 @@ def _savepoint(arguments: Any) -> int:
     if arguments.list:
         return say_answer(arguments, answers.savepoints(table))
     if not arguments.delete:
-        begin = table.savepoint(arguments.instant, user=getpass.getuser(), comment=arguments.comment)
+        begin = table.savepoint(arguments.version, user=getpass.getuser(), comment=arguments.comment)
         return say_answer(arguments, CommandAnswer({"savepoint": begin}, f"savepoint {begin}: its files stay"))
-    if arguments.instant is None:
-        raise InvalidInput("--delete needs the INSTANT of a savepoint; --list shows them")
-    if not table.delete_savepoint(arguments.instant):
-        complain("lockprovider", f"there is no savepoint {arguments.instant}; --list shows those there are")
+    if arguments.version is None:
+        raise InvalidInput("--delete needs the VERSION of a savepoint; --list shows them")
+    if not table.delete_savepoint(arguments.version):
+        complain("lockprovider", f"there is no savepoint {arguments.version}; --list shows those there are")
         return REFUSED
-    said = {"deleted": arguments.instant}
+    said = {"deleted": arguments.version}
     return say_answer(
-        arguments, CommandAnswer(said, f"deleted savepoint {arguments.instant}: its files may be cleaned")
+        arguments, CommandAnswer(said, f"deleted savepoint {arguments.version}: its files may be cleaned")
     )
 
 
 def _restore(arguments: Any) -> int:
     table = opened(arguments)
-    if not arguments.yes and not _confirmed(table, arguments.instant):
+    if not arguments.yes and not _confirmed(table, arguments.version):
         complain("lockprovider", "not confirmed; nothing was changed")
         return REFUSED
-    result = table.restore(arguments.instant)
-    said = {"restore": result.instant, "target": result.target, "taken_back": list(result.taken_back)}
+    result = table.restore(arguments.version)
+    said = {
+        "restore": result.instant,
+        "target": result.target,
+        "completion": result.completion,
+        "taken_back": list(result.taken_back),
+    }
+    chosen = f"{result.target}, completed {result.completion}"
     return say_answer(
-        arguments, CommandAnswer(said, f"restored to {result.target}; took back {len(result.taken_back)} writes")
+        arguments, CommandAnswer(said, f"restored to {chosen}; took back {len(result.taken_back)} writes")
     )
 
 
-def _confirmed(table: Table, instant: str) -> bool:
+def _confirmed(table: Table, version: str) -> bool:
     if not sys.stdin.isatty():
         raise InvalidInput("nobody is there to be asked; look at `lockprovider table log`, and add --yes")
-    completed = {commit.instant: commit.completion for commit in table.history()}
-    later = [begin for begin, completion in completed.items() if completion > completed.get(instant, "~")]
-    words = f"Take back the commits after {instant} ({', '.join(later) or 'none'}) for good? Type yes: "
+    now = table.timeline()
+    chosen = commit_of(now, version, reached(table))
+    later = [i.begin for i in now.writes if (i.completion or "") > (chosen.completion or "")]
+    words = f"Take back the commits after {chosen.begin} ({', '.join(later) or 'none'}) for good? Type yes: "
     print(words, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"
 

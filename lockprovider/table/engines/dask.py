@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -39,13 +38,14 @@ from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.files.place import TablePlace
 from lockprovider.table.format.metadata import WriteStat
 from lockprovider.table.read import consistent
+from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Scan, Where, plan_scan, read_slice
 from lockprovider.table.rewrite.clustering import ClusteringResult, cluster_table, run_clustering
 from lockprovider.table.rewrite.compaction import CompactionResult, compact_table, run_compaction
 from lockprovider.table.rewrite.executor import RewriteTask
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.clustering_plan import TARGET_FILE_BYTES, ClusteringRule
-from lockprovider.table.timeline.view import AsOf, FileSlice
+from lockprovider.table.timeline.view import FileSlice
 from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -154,7 +154,7 @@ def read(
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
     filter: Where = None,  # noqa: A002 - as pyarrow calls it
-    as_of: str | datetime | AsOf | None = None,
+    as_of: PointInTime = None,
     *,
     read_optimized: bool = False,
 ) -> Frame:

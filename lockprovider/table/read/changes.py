@@ -22,7 +22,7 @@ from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.instant import Action, Instant
 from lockprovider.table.format.layout import FileGroup
 from lockprovider.table.read.scan import SCAN_BATCH_ROWS, Scan, plan_scan, read_slice
-from lockprovider.table.state.as_of import refuse_archived, refuse_gone
+from lockprovider.table.state.as_of import reached, refuse_archived, refuse_gone
 from lockprovider.table.state.look_again import look_again
 from lockprovider.table.state.stale import unless_stale
 from lockprovider.table.timeline.incremental import (
@@ -35,11 +35,10 @@ from lockprovider.table.timeline.incremental import (
     window,
 )
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import Snapshot, time_text
+from lockprovider.table.timeline.versions import TableVersion, checkpoint_of
+from lockprovider.table.timeline.view import Snapshot
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from lockprovider.table.state.context import TableContext
 
 _NEEDED = (hudi_schema.RECORD_KEY, hudi_schema.COMMIT_SEQNO)
@@ -114,8 +113,8 @@ class Changes:
 
 def changes_since(
     table: TableContext,
-    after: str | datetime | None = None,
-    until: str | datetime | None = None,
+    after: TableVersion | None = None,
+    until: TableVersion | None = None,
     *,
     order: Order | str = Order.COMPLETION,
     columns: Sequence[str] | None = None,
@@ -125,21 +124,24 @@ def changes_since(
     order = _order(order)
     if isinstance(partitions, str):
         raise InvalidInput(f"partitions={partitions!r} is one text, not several: give [{partitions!r}]")
-    start = "" if after is None or after == "" else time_text(after)
-    end = "" if until is None else time_text(until)
     only = None if partitions is None else frozenset(partitions)
 
     def look() -> Changes:
         # A listing takes pages, and shows what is created meanwhile on later pages only. All that completed before the
         # last commit of one listing is in the next.
-        reached = latest_checkpoint(table.timeline(), order)
+        latest = latest_checkpoint(table.timeline(), order)
         now = table.timeline()
+        start, end = (_time(table, now, given, order) for given in (after, until))
         check_since(table, now, start, order)
-        given = window(now, start, min(reached, end) if end else reached, order)
+        given = window(now, start, min(latest, end) if end else latest, order)
         found = partial(_changes, table, now, given, continues=bool(start), columns=columns, only=only)
         return unless_stale(table, now, found)
 
     return look_again(look)
+
+
+def _time(table: TableContext, now: Timeline, given: TableVersion | None, order: Order) -> str:
+    return "" if given is None or given == "" else checkpoint_of(now, given, order, reached(table))
 
 
 def _order(given: Order | str) -> Order:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,18 +22,19 @@ from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.metadata import CommitMetadata
 from lockprovider.table.html import grid
 from lockprovider.table.read import scan
-from lockprovider.table.state.as_of import snapshot_at
+from lockprovider.table.state.as_of import snapshot_of_version
 from lockprovider.table.state.look_again import Stale, look_again
 from lockprovider.table.state.stale import unless_stale
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import AsOf, Snapshot
+from lockprovider.table.timeline.versions import TableVersion
+from lockprovider.table.timeline.view import Snapshot
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
 
 _SHOWN = 50
 
-PointInTime = str | datetime | AsOf | None  # None is now
+PointInTime = TableVersion | None  # None is now
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -118,7 +118,7 @@ def snapshot_by(
     Raises:
         HistoryGone: the moment cannot be read (any more).
     """
-    return table.snapshot_of(now, files) if as_of is None else snapshot_at(table, now, AsOf.of(as_of))
+    return table.snapshot_of(now, files) if as_of is None else snapshot_of_version(table, now, as_of)
 
 
 def plan(

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import acero, types
 
 from fsspec_cas import InvalidInput
-from lockprovider.table.read.literals import Misfit, Place, place
+from lockprovider.table.read.literals import Misfit, Place, placed
 
 AND, OR, NOT = "and", "or", "not"
 _MOST_BOUNDS = 256  # questions in a bound
@@ -170,22 +170,22 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class OfArrow:
     """A pyarrow expression, as it is."""
 
     expression: pc.Expression
     columns: Sequence[str]
 
 
-Question = IsNull | Truth | Constant | Compared | Like | OneOf | Given  # what is asked of each row
-Step = Question | str
+Question = IsNull | Truth | Constant | Compared | Like | OneOf | OfArrow  # what is asked of each row
+FilterStep = Question | str
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
     """A filter; picklable. `steps` are questions, and `AND`, `OR`, `NOT` behind what they join."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FilterStep, ...]
 
     @property
     def columns(self) -> list[str]:
@@ -203,7 +203,7 @@ class Filter:
 
     def goes_by_statistics(self, schema: pa.Schema) -> bool:
         """Whether the bound is right where Parquet's statistics are guarantees, which know no NaN."""
-        given = (step.columns for step in self.steps if isinstance(step, Given))
+        given = (step.columns for step in self.steps if isinstance(step, OfArrow))
         return not any(has_floats(schema.field(name).type) for names in given for name in names)
 
     def bound(self) -> Any:
@@ -246,7 +246,7 @@ class Filter:
 
 
 def _columns_of(question: Question) -> Sequence[str]:
-    if isinstance(question, Given):
+    if isinstance(question, OfArrow):
         return question.columns
     return () if isinstance(question, Constant) else (question.column,)
 
@@ -266,7 +266,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
             found = pc.match_like(rows.column(column), pattern)
         case OneOf(column):
             found = question.mask(rows.column(column))
-        case Given(expression):
+        case OfArrow(expression):
             source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
             asked = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["mask"]))
             found = acero.Declaration.from_sequence([source, asked]).to_table(use_threads=False).column(0)
@@ -290,7 +290,7 @@ def _bounds_of(question: Question) -> tuple[Any, Any]:
             found = _from_prefix(pc.field(column), re.split(r"[%_\\]", pattern, maxsplit=1)[0]), None
         case OneOf():
             found = question.bounds()
-        case Given(expression):
+        case OfArrow(expression):
             found = expression, None
     return found
 
@@ -344,7 +344,7 @@ class Chain:
     terms: int = 0
     _folded: dict[str, OneOf] = field(default_factory=dict)
 
-    def add(self, steps: list[Step], start: int) -> None:
+    def add(self, steps: list[FilterStep], start: int) -> None:
         """Join the term that is written from `start` on to those before it."""
         last = steps[-1]
         if len(steps) - start == 1 and isinstance(last, OneOf) and last.negated is (self.word == AND):
@@ -360,7 +360,7 @@ class Chain:
             steps.append(self.word)
 
 
-def negate(steps: list[Step], start: int) -> None:
+def negate(steps: list[FilterStep], start: int) -> None:
     """Negate the term that is written from `start` on."""
     last = steps[-1]
     if len(steps) - start == 1 and isinstance(last, OneOf):
@@ -413,7 +413,7 @@ def of_expression(expression: pc.Expression, schema: pa.Schema) -> Filter:
             half = len(names) // 2
             yield from names if not half else [*among(names[:half]), *among(names[half:])]
 
-    return Filter((Given(expression, tuple(among(schema.names))),))
+    return Filter((OfArrow(expression, tuple(among(schema.names))),))
 
 
 def of_tuples(given: Any, schema: pa.Schema) -> Filter:
@@ -424,7 +424,7 @@ def of_tuples(given: Any, schema: pa.Schema) -> Filter:
     Raises:
         InvalidInput: it is none, or a value does not fit its column.
     """
-    steps: list[Step] = []
+    steps: list[FilterStep] = []
     either = Chain(OR)
     for terms in _alternatives(given):
         start, all_of = len(steps), Chain(AND)
@@ -447,7 +447,7 @@ def _alternatives(given: Any) -> list[list[Any]]:
     return found
 
 
-def _of_tuple(term: Any, schema: pa.Schema) -> tuple[Step, ...]:
+def _of_tuple(term: Any, schema: pa.Schema) -> tuple[FilterStep, ...]:
     if not isinstance(term, (list, tuple)) or len(term) != 3:  # noqa: PLR2004 - column, sign, value
         raise InvalidInput(f"filter {_shown(term)} is no (column, sign, value), as ('fare', '>', 3)")
     column, sign, value = term
@@ -462,7 +462,7 @@ def _of_tuple(term: Any, schema: pa.Schema) -> tuple[Step, ...]:
         if sign in {"in", "not in"}:
             return (_listed(column, kind, value, negated=sign == "not in"),)
         if sign in {"=", "!="} or sign in _COMPARE:
-            return (compared(column, kind, sign, place(value, kind)),)
+            return (compared(column, kind, sign, placed(value, kind)),)
     except Misfit as error:
         raise InvalidInput(f"filter {_shown(term)} does not fit the table: {error}; {column!r} is {kind}") from error
     signs = "=, !=, <, <=, >, >=, in, not in"
@@ -473,7 +473,7 @@ def _listed(column: str, kind: pa.DataType, value: Any, *, negated: bool) -> One
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise Misfit(f"`in` takes a list of values: [{value!r}]")
     values = value.to_pylist() if isinstance(value, (pa.Array, pa.ChunkedArray)) else list(value)
-    places = (place(one, kind) for one in values if one is not None)
+    places = (placed(one, kind) for one in values if one is not None)
     has_null = any(one is None for one in values)
     exact = [floor for floor, exact in places if exact]
     return OneOf(column, kind, exact, negated=negated, has_null=has_null, matches_null=True)

@@ -1,7 +1,7 @@
 """Literals of filters: where a value lies among the values of a column's type, without rounding it.
 
-    place(Decimal("1.505"), pa.decimal128(10, 2))      # Place(floor=Decimal("1.50"), exact=False)
-    place(10**20, pa.int64())                          # Place(floor=9223372036854775807, exact=False)
+    placed(Decimal("1.505"), pa.decimal128(10, 2))      # Place(floor=Decimal("1.50"), exact=False)
+    placed(10**20, pa.int64())                          # Place(floor=9223372036854775807, exact=False)
 
 A comparison needs no more: `d = 1.505` is false, as the literal is not exact, and `d > 1.505` is `d > 1.50`. The
 exception is a column of floats, for which a literal means the nearest float, as in SQL: `x = 0.1` finds the stored 0.1.
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TimeLiteral:
     """A point in time: `units` of a `per_second`-th of a second since 1970.
 
     `zoned` is whether it has a time zone; None if it fits columns with and without one, as text does, which is UTC.
@@ -66,7 +66,7 @@ class Moment:
     zoned: bool | None
 
 
-def moment_of(text: str) -> Moment:
+def time_of(text: str) -> TimeLiteral:
     """The moment that ISO text tells, to any fraction of a second; a day is its midnight.
 
     Raises:
@@ -95,7 +95,7 @@ def day_of(text: str) -> date:
     raise Misfit(f"{text!r} is no day; write it as 2026-01-02")
 
 
-def _moment(found: re.Match[str]) -> Moment:
+def _moment(found: re.Match[str]) -> TimeLiteral:
     year, month, day, hour, minute, second, fraction, zone = found.groups()
     clock = [int(part or 0) for part in (hour, minute, second)]
     if clock[0] > 23 or max(clock[1:]) > 59:  # noqa: PLR2004 - of a clock
@@ -103,7 +103,7 @@ def _moment(found: re.Match[str]) -> Moment:
     seconds = (date(int(year), int(month), int(day)).toordinal() - _EPOCH) * _SECONDS_OF_DAY
     seconds += (clock[0] * 60 + clock[1]) * 60 + clock[2] - _offset(zone)
     parts = 10 ** len(fraction or "")
-    return Moment(seconds * parts + int(fraction or 0), parts, None if zone is None else True)
+    return TimeLiteral(seconds * parts + int(fraction or 0), parts, None if zone is None else True)
 
 
 def _offset(zone: str | None) -> int:
@@ -116,10 +116,11 @@ def _offset(zone: str | None) -> int:
     return (hours * 60 + minutes) * 60 * (-1 if zone[0] == "-" else 1)
 
 
-def place(value: Any, kind: pa.DataType) -> Place:
+def placed(value: Any, kind: pa.DataType) -> Place:
     """Where a literal lies in a column of this type.
 
-    `value` is a bool, a number, text, bytes, a date, a `Moment` or a datetime, or a scalar of numpy, pandas or pyarrow.
+    `value` is a bool, a number, text, bytes, a date, a datetime or a `TimeLiteral`, or a scalar of numpy, pandas or
+    pyarrow.
 
     Raises:
         Misfit: values of this type cannot be compared with it.
@@ -133,12 +134,12 @@ def place(value: Any, kind: pa.DataType) -> Place:
 
 def _plain(value: Any) -> Any:
     """As one of the kinds that are known here."""
-    if isinstance(value, (bool, int, float, Decimal, str, bytes, Moment)) and not hasattr(value, "dtype"):
+    if isinstance(value, (bool, int, float, Decimal, str, bytes, TimeLiteral)) and not hasattr(value, "dtype"):
         return value
     if isinstance(value, datetime) and not hasattr(value, "nanosecond"):
         zoned = value.tzinfo is not None
         passed = (value.astimezone(timezone.utc).replace(tzinfo=None) if zoned else value) - _EPOCH_TIME
-        return Moment(passed // timedelta(microseconds=1), 10**6, zoned)
+        return TimeLiteral(passed // timedelta(microseconds=1), 10**6, zoned)
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
     try:
@@ -146,7 +147,7 @@ def _plain(value: Any) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return value
     if types.is_timestamp(scalar.type):
-        return Moment(scalar.value, _PARTS[scalar.type.unit], scalar.type.tz is not None)
+        return TimeLiteral(scalar.value, _PARTS[scalar.type.unit], scalar.type.tz is not None)
     return scalar.as_py()
 
 
@@ -227,7 +228,7 @@ def _in_bytes(value: Any, _: pa.DataType) -> Place | None:
 def _in_days(value: Any, _: pa.DataType) -> Place | None:
     if isinstance(value, str):
         value = day_of(value)
-    if isinstance(value, Moment):
+    if isinstance(value, TimeLiteral):
         if value.zoned:
             raise Misfit("a moment with a time zone is no day; leave the zone out, or write date '2026-01-02'")
         days, rest = divmod(value.units, value.per_second * _SECONDS_OF_DAY)
@@ -237,10 +238,10 @@ def _in_days(value: Any, _: pa.DataType) -> Place | None:
 
 def _in_moments(value: Any, kind: pa.DataType) -> Place | None:
     if isinstance(value, str):
-        value = moment_of(value)
+        value = time_of(value)
     elif isinstance(value, date):
-        value = Moment((value.toordinal() - _EPOCH) * _SECONDS_OF_DAY, 1, None)
-    if not isinstance(value, Moment):
+        value = TimeLiteral((value.toordinal() - _EPOCH) * _SECONDS_OF_DAY, 1, None)
+    if not isinstance(value, TimeLiteral):
         return None
     if value.zoned is not None and value.zoned != (kind.tz is not None):
         had, wanted = ("has a", "none") if value.zoned else ("has no", "one")

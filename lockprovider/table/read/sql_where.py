@@ -37,15 +37,15 @@ from lockprovider.table.read.filters import (
     Chain,
     Constant,
     Filter,
+    FilterStep,
     IsNull,
     Like,
     OneOf,
-    Step,
     Truth,
     compared,
     negate,
 )
-from lockprovider.table.read.literals import Misfit, Place, day_of, moment_of, place
+from lockprovider.table.read.literals import Misfit, Place, day_of, placed, time_of
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 _TOKEN = re.compile(
@@ -97,7 +97,7 @@ class _Parser:
         self._step()
 
     def parsed(self) -> Filter:
-        steps: list[Step] = []
+        steps: list[FilterStep] = []
         groups = [_Group(0)]
         while True:
             negated = False
@@ -127,14 +127,14 @@ class _Parser:
         groups[0].either.add(steps, groups[0].term)
         return Filter(tuple(steps))
 
-    def _join(self, group: _Group, steps: list[Step], start: int, *, negated: bool) -> None:
+    def _join(self, group: _Group, steps: list[FilterStep], start: int, *, negated: bool) -> None:
         if negated:
             negate(steps, start)
         group.all_of.add(steps, start)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    def _question(self) -> Iterator[Step]:
+    def _question(self) -> Iterator[FilterStep]:
         token = self._token
         if token.kind == "word" and token.value.lower() in {"true", "false"}:
             self._step()
@@ -153,7 +153,7 @@ class _Parser:
         if self._took("between"):
             low = compared(name, kind, ">=", self._literal(name, kind))
             self._need("and")
-            found: list[Step] = [low, compared(name, kind, "<=", self._literal(name, kind)), AND]
+            found: list[FilterStep] = [low, compared(name, kind, "<=", self._literal(name, kind)), AND]
         elif self._is("like"):
             found = [Like(name, self._pattern(name, kind))]
         elif self._took("in"):
@@ -252,7 +252,7 @@ class _Parser:
         if word in {"date", "timestamp"} and self._token.kind == "text":
             text = _plain(self._token.value)
             self._step()
-            return self._placed(text, name, kind, token.at, read=day_of if word == "date" else moment_of)
+            return self._placed(text, name, kind, token.at, read=day_of if word == "date" else time_of)
         hint = "a literal (a number, a text in '', true, false, date '...', timestamp '...')"
         if word == "null":
             hint = "a literal; a comparison with null is never true, `is null` asks for it"
@@ -263,7 +263,7 @@ class _Parser:
 
     def _placed(self, value: Any, name: str, kind: pa.DataType, at: int, read: Any = None) -> Place:
         try:
-            return place(value if read is None else read(value), kind)
+            return placed(value if read is None else read(value), kind)
         except Misfit as error:
             raise InvalidInput(f"filter {self._near(at)}: {error}; {name!r} is {kind}") from error
 
@@ -279,7 +279,7 @@ class _Parser:
         self._token, self._end = _Token(kind, found[kind], found.start(kind)), found.end()
 
     def _took(self, word: str) -> bool:
-        """Step over this word or sign, if it is next."""
+        """FilterStep over this word or sign, if it is next."""
         if found := self._is(word):
             self._step()
         return found

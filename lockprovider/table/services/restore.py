@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsspec_cas.given import check_text
 from lockprovider import Lease
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
@@ -29,10 +28,12 @@ from lockprovider.table.format.service_metadata import (
 )
 from lockprovider.table.services import archive_removal, plans
 from lockprovider.table.services.metadata_table import retire
-from lockprovider.table.services.savepoint import commit_at, needed_by, savepoints
+from lockprovider.table.services.savepoint import needed_by, savepoints
 from lockprovider.table.state import archive_index
+from lockprovider.table.state.as_of import reached
 from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.versions import TableVersion, commit_of, refuse_none
 
 if TYPE_CHECKING:
     from lockprovider.table.state.context import TableContext
@@ -40,17 +41,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What a restore took back: begin times, the latest commit first. `instant` is empty if there was nothing to do."""
+    """What a restore took back: begin times, the latest commit first.
+
+    `instant` is its own begin time, empty if there was nothing to do. `target` and `completion` are the times of the
+    commit that it made the last one.
+    """
 
     instant: str
     target: str
+    completion: str
     taken_back: tuple[str, ...]
 
 
-def restore(table: TableContext, instant: str) -> RestoreResult:
-    """Make the commit that began at `instant` the last one; a restore that died is finished first.
+def restore(table: TableContext, version: TableVersion) -> RestoreResult:
+    """Make the last commit of `version` the last one of the table; a restore that died is finished first.
 
     Raises:
+        InvalidInput: it names no version.
         HistoryGone: there is no such commit (any more), files that it needs were cleaned, or a later commit has a
             savepoint or was archived.
         UnsupportedTable: the table cannot be written here.
@@ -58,18 +65,18 @@ def restore(table: TableContext, instant: str) -> RestoreResult:
             building it; nothing was changed.
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
-    check_text(instant, "instant")
+    refuse_none(version)
     writable_config(table)
     with table.locked() as lease:
         archive_removal.finish_removal(table, lease)
         for begin in table.listed_timeline().pending(Action.RESTORE):
             _carry_out(table, lease, begin, read_restore_plan(table, begin))
         now = table.listed_timeline()
-        target = commit_at(now, instant)
+        target = commit_of(now, version, reached(table))
         _check_archive(table, target)
         plan = RestorePlan(target.begin, tuple(_victims(now, target)))
         if not plan.victims:
-            return RestoreResult("", target.begin, ())
+            return RestoreResult("", target.begin, target.completion or "", ())
         _check_savepoints(table, now, plan)
         needed_by(table, now, target)
         if table.config().named_metadata:
@@ -148,7 +155,8 @@ def _carry_out(table: TableContext, lease: Lease, begin: str, plan: RestorePlan)
     plans.complete(table, lease, begin, Action.RESTORE, data)
     table.store.delete(heartbeat_path(begin))
     table.tell("restored", begin, target=plan.target, taken_back=len(plan.victims))
-    return RestoreResult(begin, plan.target, tuple(victim for victim, _ in plan.victims))
+    completion = now.completions.get(plan.target, "")
+    return RestoreResult(begin, plan.target, completion, tuple(victim for victim, _ in plan.victims))
 
 
 def _take_back(table: TableContext, now: Timeline, victim: str, files: tuple[str, ...]) -> None:

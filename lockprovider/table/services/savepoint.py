@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fsspec_cas.given import check_text
 from lockprovider.table.errors import HistoryGone
 from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE, names_by_partition
 from lockprovider.table.format.service_metadata import Savepoint, decode_clean_plan, decode_savepoint, encode_savepoint
 from lockprovider.table.services import archive_removal
 from lockprovider.table.services.plans import complete, read_requested
-from lockprovider.table.state.as_of import snapshot_at
+from lockprovider.table.state.as_of import reached, snapshot_at
 from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.versions import TableVersion, commit_of, refuse_none
 from lockprovider.table.timeline.view import AsOf
 
 if TYPE_CHECKING:
@@ -36,21 +36,20 @@ def savepoints(table: TableContext, now: Timeline) -> dict[str, Savepoint]:
     return {instant.begin: _read(table, instant) for instant in sorted(found, key=lambda instant: instant.begin)}
 
 
-def save(table: TableContext, instant: str | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
-    """Make a savepoint of the commit that began at `instant` (None: of the last one); an existing one is returned.
+def save(table: TableContext, version: TableVersion | None, *, user: str, comment: str) -> tuple[str, Savepoint]:
+    """Make a savepoint of the last commit of `version` (None: of the last one); an existing one is returned.
 
     Raises:
+        InvalidInput: it names no version.
         HistoryGone: there is no such commit, or files that it needs were cleaned or are about to be.
         UnsupportedTable: the table cannot be written here.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
-    if instant is not None:
-        check_text(instant, "instant")
     writable_config(table)
     with table.lock.acquire() as lease:
         archive_removal.finish_removal(table, lease)
         now = table.listed_timeline()
-        target = commit_at(now, instant)
+        target = commit_of(now, version, reached(table))
         known = savepoints(table, now).get(target.begin)
         if known is not None:
             return target.begin, known
@@ -63,35 +62,22 @@ def save(table: TableContext, instant: str | None, *, user: str, comment: str) -
     return target.begin, made
 
 
-def delete_savepoint(table: TableContext, instant: str) -> bool:
-    """Let the files of a savepoint be cleaned again; False if there is no such savepoint.
+def delete_savepoint(table: TableContext, version: TableVersion) -> bool:
+    """Let the files of the savepoint of a commit be cleaned again; False if it has none.
 
     Raises:
+        InvalidInput: it names no version.
         NotAcquired, CasError: the lock or the store; may be repeated.
     """
-    check_text(instant, "instant")
+    refuse_none(version)
     with table.lock.acquire():
-        mine = [i for i in table.listed_timeline().instants if i.action is Action.SAVEPOINT and i.begin == instant]
+        now = table.listed_timeline()
+        saved = [i for i in now.instants if i.action is Action.SAVEPOINT]
+        begin = version if any(i.begin == version for i in saved) else commit_of(now, version, reached(table)).begin
+        mine = [i for i in saved if i.begin == begin]
         for state in sorted(mine, key=lambda i: not i.is_completed):
             table.store.delete(f"{TIMELINE}/{state.file_name}")
     return bool(mine)
-
-
-def commit_at(now: Timeline, begin: str | None) -> Instant:
-    """The completed write that began at `begin`; None means the last one.
-
-    Raises:
-        HistoryGone: there is none.
-    """
-    found = now.writes[-1:] if begin is None else tuple(i for i in now.writes if i.begin == begin)
-    if not found and begin is not None and begin < now.first_active:
-        raise HistoryGone(
-            f"no completed commit began at {begin} on the timeline, which begins at {now.first_active}: if there was "
-            "one, it is archived, and can neither be restored nor kept; choose a later one"
-        )
-    if not found:
-        raise HistoryGone(f"no completed commit began at {begin}; the log lists those that did (17 digits, UTC)")
-    return found[0]
 
 
 def needed_by(table: TableContext, now: Timeline, target: Instant) -> frozenset[str]:

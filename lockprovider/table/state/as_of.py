@@ -15,7 +15,23 @@ from lockprovider.table.state.archive_index import reach
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.incremental import Order
 from lockprovider.table.timeline.timeline import Timeline
+from lockprovider.table.timeline.versions import Reached, TableVersion, moment_of_version
 from lockprovider.table.timeline.view import AsOf, Snapshot, lost, rewound
+
+
+def reached(table: TableContext) -> Reached:
+    """The last completion time that was archived, if it is asked for."""
+    return lambda: reach(table.archived).completion
+
+
+def snapshot_of_version(table: TableContext, now: Timeline, given: TableVersion) -> Snapshot:
+    """What the table was at a version.
+
+    Raises:
+        InvalidInput: it names none.
+        HistoryGone: it is before the table, before what was archived, or a file was cleaned.
+    """
+    return snapshot_at(table, now, moment_of_version(now, given, reached(table)))
 
 
 def snapshot_at(table: TableContext, now: Timeline, moment: AsOf) -> Snapshot:

@@ -230,7 +230,7 @@ def test_a_restore_or_savepoint_of_an_archived_commit_is_refused_and_nothing_is_
     table.archive()
     before = table.timeline()
     for call in (table.restore, table.savepoint):
-        with pytest.raises(HistoryGone, match="it is archived"):
+        with pytest.raises(HistoryGone, match="are archived"):
             call(done[1].instant)
     assert table.timeline() == before
     table.restore(done[-2].instant)

@@ -23,7 +23,6 @@ Source: Hudi's simple index (`HoodieSimpleIndex`) and merge handle (`HoodieMerge
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -45,9 +44,10 @@ from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.read import consistent
+from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where, plan_scan
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.timeline.view import AsOf, Snapshot
+from lockprovider.table.timeline.view import Snapshot
 from lockprovider.table.transaction.handle import AnyTransaction, inside
 from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
@@ -158,7 +158,7 @@ def read(
     partitions: Iterable[str] | None = None,
     *,
     filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
-    as_of: str | datetime | AsOf | None = None,
+    as_of: PointInTime = None,
     read_optimized: bool = False,
     native_reads: NativeReads = AUTO,
 ) -> DataFrame:
@@ -174,7 +174,7 @@ def read(
         columns: all without Hudi's own, or these (which may be Hudi's).
         partitions: paths of partitions, as folders are named.
         filter: Spark SQL, or what pyarrow takes: an expression, a list of tuples.
-        as_of: 17 digits of UTC or an aware datetime, of completion; not for a transaction.
+        as_of: a version, see `Table.to_arrow`; not for a transaction.
         read_optimized: base files only; see `Table.to_arrow`.
         native_reads: whether Spark's own reader reads the slices without log files (but not those that it would read
             otherwise, see `session.native_reads`), with jars and credentials of its own. "auto": if the table is in a
@@ -200,7 +200,7 @@ def read(
     return rows if sql is None else rows.where(sql).select(*names)
 
 
-def _seen(source: TableContext | AnyTransaction, as_of: str | datetime | AsOf | None) -> tuple[TableContext, Snapshot]:
+def _seen(source: TableContext | AnyTransaction, as_of: PointInTime) -> tuple[TableContext, Snapshot]:
     if isinstance(source, TableContext):
         return source, consistent.snapshot(source, as_of)
     if as_of is not None:

@@ -117,6 +117,8 @@ def test_a_read_can_be_narrowed_to_columns_rows_and_partitions_now_or_in_the_pas
         ("part = 7", False),
         ("part = 'a\\'", False),
         ("upper(part) = 'A'", False),
+        ("\"part\" = 'a'", False),
+        ("part like 'a%' and id not in (1, null)", True),
     ],
 )
 def test_only_conditions_that_mean_the_same_in_arrow_are_pushed_into_the_files(where: str, pushed: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from importlib.util import find_spec
 from threading import Lock
 from typing import Any
@@ -16,9 +15,9 @@ from pyspark.sql import SparkSession
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.functions import read
 from lockprovider.table.engines.spark.session.native_reads import AUTO, NativeReads
+from lockprovider.table.read.consistent import PointInTime
 from lockprovider.table.read.scan import Where
 from lockprovider.table.state.context import TableContext
-from lockprovider.table.timeline.view import AsOf
 from lockprovider.table.transaction.retry import WHOLE_RETRIES
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
@@ -48,7 +47,7 @@ def register(
     columns: Sequence[str] | None = None,
     *,
     filter: str | Where = None,  # noqa: A002 - as pyarrow calls it
-    as_of: str | datetime | AsOf | None = None,
+    as_of: PointInTime = None,
     storage_options: dict[str, Any] | None = None,
     native_reads: NativeReads = AUTO,
 ) -> None:

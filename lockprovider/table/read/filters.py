@@ -16,12 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero, types
+from pyarrow import types
 
 from fsspec_cas import InvalidInput
 from lockprovider.table.read.literals import Misfit, Place, placed
@@ -267,6 +268,7 @@ def _mask_of(question: Question, rows: pa.Table) -> Any:
         case OneOf(column):
             found = question.mask(rows.column(column))
         case OfArrow(expression):
+            acero = import_module("pyarrow.acero")  # when it is needed: it loads pandas
             source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
             asked = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["mask"]))
             found = acero.Declaration.from_sequence([source, asked]).to_table(use_threads=False).column(0)

@@ -36,7 +36,8 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FILE = re.compile(r"`([\w./-]+\.(?:py|md|toml|txt))`")
 _BENCHMARK = re.compile(r"python -m (benchmarks\.\w+)")
-PERSISTED = {"lockprovider.digest", "fsspec_cas.appears"}  # keys: in an archive's footer, in a table's properties
+# Keys: in an archive's footer, in a table's properties, in a plan.
+PERSISTED = {"lockprovider.digest", "fsspec_cas.appears", "fsspec_cas.owned"}
 _DOTTED = re.compile(r"\b(?:fsspec_cas|lockprovider)(?:\.\w+)+")
 _FOLDER = re.compile(r"`([a-z_]+)/`")
 

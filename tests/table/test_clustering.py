@@ -391,7 +391,7 @@ def test_an_executor_at_work_is_left_alone_and_a_dead_one_is_taken_over(
 ) -> None:
     begin = table.schedule_clustering()
     assert begin is not None
-    with clustering._executing(table, begin):
+    with clustering._executing(table, begin, None):
         other = opened(table)
         for call in (other.run_clustering, other.unschedule_clustering):
             with pytest.raises(Aborted, match="at work"):
@@ -438,6 +438,57 @@ def test_an_executor_that_was_taken_over_or_unscheduled_completes_nothing(
         table.run_clustering(begin)
     assert content(table) == by_hudi_rs(table) == START
     assert not list(Path(table.url).rglob(f"*_{begin}.parquet"))
+
+
+def test_a_writer_takes_back_a_dead_clustering_at_its_commit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: a plan that was made to be run at once blocked its file groups until somebody removed it."""
+    other = opened(table)
+    other.upsert(
+        rows((1, "a", "mine", 90)), retries=0
+    )  # it has just looked for dead writers, and does not at its next start
+
+    def dies(*_: Any) -> Any:
+        raise KilledError
+
+    monkeypatch.setattr(clustering, "_execute", dies)
+    with pytest.raises(KilledError):
+        table.cluster()
+    (planned,) = table.timeline().pending(Action.CLUSTERING)
+    other.upsert(rows((1, "a", "mine", 90)), retries=0)
+    assert opened(table).timeline().pending(Action.CLUSTERING) == ()
+    assert not list(Path(table.url).rglob(f"*{planned}*"))
+
+
+def test_a_clustering_that_was_scheduled_for_others_stays_when_its_executor_dies(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = table.schedule_clustering()
+    assert begin is not None
+
+    def dies(*_: Any) -> Any:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(clustering, "_execute", dies)
+        with pytest.raises(KilledError):
+            table.run_clustering(begin)
+    let_time_pass(Path(table.url))
+    with pytest.raises(WriteConflict, match=begin):
+        opened(table).upsert(rows((1, "a", "mine", 90)), retries=0)
+    assert opened(table).run_clustering(begin).instant == begin
+
+
+def test_a_living_owner_keeps_its_clustering(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute = clustering._execute
+
+    def slow(*given: Any) -> Any:
+        with pytest.raises(WriteConflict):
+            opened(table).upsert(rows((1, "a", "mine", 90)), retries=0)
+        return execute(*given)
+
+    monkeypatch.setattr(clustering, "_execute", slow)
+    assert len(table.cluster()) == 1
+    assert content(table) == by_hudi_rs(table) == START
 
 
 # -- with the other services -------------------------------------------------------------------------------------------
@@ -796,9 +847,12 @@ def test_whatever_its_last_request_was_no_row_changes_and_the_next_one_goes_on(
         table, after = Table.open(str(folder), settings=SETTINGS), backend.asked[-1]
         assert by_hudi_rs(table) == seen, f"a torn table after {after}"
         let_time_pass(folder)
+        table.upsert(rows((1, "a", "healed", 9), (11, "b", "healed", 9)), retries=1)  # it may be completed for the dead
         insert(table, (99, "c", "z", 1))
         table.cluster()
-        assert content(table) == by_hudi_rs(table) == sorted([*seen, (99, "c", "z", 1)]), after
+        others = [row for row in seen if row[0] not in (1, 11)]
+        expected = sorted([*others, (1, "a", "healed", 9), (11, "b", "healed", 9), (99, "c", "z", 1)])
+        assert content(table) == by_hudi_rs(table) == expected, after
         assert (files(table), table.timeline().unfinished) == ([1, 1, 1], ()), after
         begins = {instant.begin for instant in table.timeline().instants}
         strays = [path for path in (*data_files(folder), *log_files(table)) if begin_of(path) not in begins]

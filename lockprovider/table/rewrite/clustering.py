@@ -9,7 +9,8 @@ commit; inserts make new file groups, and pass. With `prefer_writer` it is the o
 write has announced are not planned, and a plan that was overtaken is taken back. Whoever is first, no row is lost: a
 write that is completed on a group of a plan ends the plan, and a plan that is completed ends the write.
 
-What an executor that died has left, the next one goes on with: its files have the same names and rows. JVM Hudi's plans
+What an executor that died has left, the next one goes on with: its files have the same names and rows. A plan that was
+made to be run at once (`cluster_table`) does not wait for that: the next writer takes it back. JVM Hudi's plans
 are run here, sorted by their columns one after the other, whatever curve they ask for.
 
 Source: Hudi `ClusteringPlanActionExecutor`, `BaseHoodieTableServiceClient.cluster`, `SparkRejectUpdateStrategy`.
@@ -20,7 +21,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,7 @@ from lockprovider.table.format.plan.clustering import (
 )
 from lockprovider.table.rewrite import executor
 from lockprovider.table.services import checkpoint, plans
+from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.writable import writable_config
 from lockprovider.table.timeline.clustering_plan import ClusteringRule, bytes_of, clustering_plan, is_full
 from lockprovider.table.timeline.conflict import ConcurrentOperation
@@ -94,11 +96,11 @@ def cluster_table(
     for begin in executor.left(table, Action.CLUSTERING):
         with contextlib.suppress(WriteConflict):  # it was overtaken, and is taken back
             done.append(run_clustering(table, begin, run))
-    first = mine = schedule_clustering(table, rule)
+    first = mine = schedule_clustering(table, rule, owned=True)
     while mine is not None:
-        done.append(run_clustering(table, mine, run))
+        done.append(run_clustering(table, mine, run, executor.own(table, mine, Action.CLUSTERING)))
         more = is_full(decode_clustering_plan(*plans.read_requested(table, mine, Action.CLUSTERING)))
-        mine = schedule_clustering(table, rule, until=first or "") if more else None
+        mine = schedule_clustering(table, rule, until=first or "", owned=True) if more else None
     return tuple(done)
 
 
@@ -109,11 +111,13 @@ def would_cluster(table: TableContext, rule: ClusteringRule) -> tuple[Clustering
     return (_result("", "", planned, ()),) if planned.groups else ()
 
 
-def schedule_clustering(table: TableContext, rule: ClusteringRule, *, until: str = "") -> str | None:
+def schedule_clustering(
+    table: TableContext, rule: ClusteringRule, *, until: str = "", owned: bool = False
+) -> str | None:
     """Write down which files are to be joined, to be run by anybody: its begin time; None if there are none.
 
     Until it is run or taken back, writes of their file groups give way (see the module). `until`: only slices that
-    began before.
+    began before. `owned`: the caller runs it at once; should it die, the next writer takes the plan back.
 
     Raises:
         UnsupportedTable: the table has buckets, or cannot be written here.
@@ -124,16 +128,20 @@ def schedule_clustering(table: TableContext, rule: ClusteringRule, *, until: str
 
     def plan(now: Timeline) -> bytes:
         planned = _planned(table, rule, now, until)
-        return encode_clustering_plan(planned, table.url.rstrip("/")) if planned.groups else b""
+        return encode_clustering_plan(replace(planned, owned=owned), table.url.rstrip("/")) if planned.groups else b""
 
-    begin = executor.schedule(table, Action.CLUSTERING, plan)
+    begin = executor.schedule(table, Action.CLUSTERING, plan, owned=owned)
     if begin is not None:
         table.tell("clustering_scheduled", begin)
     return begin
 
 
-def run_clustering(table: TableContext, begin: str, run: executor.Runner = executor.here) -> ClusteringResult:
+def run_clustering(
+    table: TableContext, begin: str, run: executor.Runner = executor.here, owned: WriterHeartbeat | None = None
+) -> ClusteringResult:
     """Run a scheduled clustering, of the JVM's too, or go on with one whose executor died.
+
+    `owned`: the heartbeat of a plan of the caller's own.
 
     Raises:
         HistoryGone: there is none that began then and is not completed, or files that it names are gone.
@@ -143,7 +151,7 @@ def run_clustering(table: TableContext, begin: str, run: executor.Runner = execu
         NotAcquired, LeaseLost, CasError: the lock or the store; may be repeated.
     """
     _check(table)
-    with _executing(table, begin) as mine:
+    with _executing(table, begin, owned) as mine:
         planned = mine.planned
         stats = _execute(table, begin, mine, run)
         with table.locked() as lease:
@@ -229,9 +237,11 @@ def _plan_of(table: TableContext, begin: str, lease: Lease, files: list[Entry]) 
     return planned
 
 
-def _executing(table: TableContext, begin: str) -> AbstractContextManager[executor.Execution[ClusteringPlan]]:
+def _executing(
+    table: TableContext, begin: str, owned: WriterHeartbeat | None
+) -> AbstractContextManager[executor.Execution[ClusteringPlan]]:
     return executor.executing(
-        table, begin, Action.CLUSTERING, partial(_plan_of, table, begin), partial(_is_ours, begin)
+        table, begin, Action.CLUSTERING, partial(_plan_of, table, begin), partial(_is_ours, begin), owned=owned
     )
 
 
@@ -291,7 +301,7 @@ def _give_way(table: TableContext, lease: Lease, begin: str, seen: Snapshot, pla
         if overlap is not None:
             lost_to, touched = overlap.lost_to.file_name, {*overlap.file_groups}
     if lost_to:
-        executor.take_back(table, lease, begin, Action.CLUSTERING)
+        plans.take_back(table, lease, begin, Action.CLUSTERING)
         table.tell("clustering_unscheduled", begin)
         raise WriteConflict(begin, lost_to, tuple(sorted(touched)))
 

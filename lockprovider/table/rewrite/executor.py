@@ -24,7 +24,7 @@ from lockprovider.table.format.layout import TIMELINE, FileGroup, heartbeat_path
 from lockprovider.table.format.metadata import CommitMetadata, WriteStat
 from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.format.plan.compaction import decode_compaction_plan
-from lockprovider.table.services import listing, plans
+from lockprovider.table.services import plans
 from lockprovider.table.state.fence import with_fence
 from lockprovider.table.state.heartbeat import WriterHeartbeat
 from lockprovider.table.state.parallel import in_order
@@ -64,19 +64,39 @@ def here(tasks: Sequence[RewriteTask]) -> Iterator[WriteStat]:
     return (stat for stats in in_order((task.write for task in tasks), at_once) for stat in stats)
 
 
-def schedule(table: TableContext, action: Action, plan: Callable[[Timeline], bytes]) -> str | None:
-    """Put on the timeline what `plan` makes of it under the lock; its begin time. None if that is nothing."""
+def schedule(
+    table: TableContext, action: Action, plan: Callable[[Timeline], bytes], *, owned: bool = False
+) -> str | None:
+    """Put on the timeline what `plan` makes of it under the lock; its begin time. None if that is nothing.
+
+    `owned`: its heartbeat stays, for the caller to `own` it.
+    """
     with table.locked() as lease:
         now = table.listed_timeline()
         data = plan(now)
         if not data:
             return None
         begin = plans.claim_time(table, now)
+        is_there = False
         try:
             lease.publish(_path(begin, action, InstantState.REQUESTED), data)
+            is_there = True
         finally:
-            table.store.delete(heartbeat_path(begin))  # nobody runs it yet
+            if not (owned and is_there):
+                table.store.delete(heartbeat_path(begin))  # nobody runs it yet
     return begin
+
+
+def own(table: TableContext, begin: str, action: Action) -> WriterHeartbeat:
+    """Beat for a plan that this process has scheduled as its own, until it is run.
+
+    Raises:
+        Aborted: others took its owner for dead, and took it back.
+    """
+    heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+    if not heartbeat.resume():
+        raise _taken_over(begin, action)
+    return heartbeat
 
 
 def planned_groups(table: TableContext, now: Timeline) -> set[FileGroup]:
@@ -138,33 +158,59 @@ def executing(
     action: Action,
     read: Callable[[Lease, list[Entry]], _Planned],
     is_ours: Callable[[_Planned, str], bool],
+    *,
+    owned: WriterHeartbeat | None = None,
 ) -> Iterator[Execution[_Planned]]:
     """Be its only executor; `read` makes its plan, under the lock, given the files that there are.
 
-    Files of that instant that are not `ours`, as a JVM executor's, are removed first: both would be read.
+    Files of that instant that are not `ours`, as a JVM executor's, are removed first: both would be read. `owned`: the
+    heartbeat of a plan of one's own, which ends with it.
 
     Raises:
         HistoryGone: it is not scheduled.
         Aborted: another executor is at work.
     """
-    heartbeat = WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+    heartbeat = owned or WriterHeartbeat(table.store, begin, table.settings.heartbeat, table.world)
+    try:
+        files, planned = _claimed(
+            table, begin, action, heartbeat, read=read, is_ours=is_ours, is_owned=owned is not None
+        )
+        yield Execution(heartbeat, planned, PlannedFiles(files, action))
+    finally:
+        if heartbeat.is_started:
+            with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
+                heartbeat.stop()
+
+
+def _claimed(
+    table: TableContext,
+    begin: str,
+    action: Action,
+    heartbeat: WriterHeartbeat,
+    *,
+    read: Callable[[Lease, list[Entry]], _Planned],
+    is_ours: Callable[[_Planned, str], bool],
+    is_owned: bool,
+) -> tuple[list[Entry], _Planned]:
+    """The files and the plan, once this executor has it for itself."""
     with table.locked() as lease:
-        _refuse_unless_free(table, begin, action)
+        if is_owned:
+            if begin not in table.listed_timeline().pending(action):
+                raise _taken_over(begin, action)
+        else:
+            _refuse_unless_free(table, begin, action)
         files = table.data_files()
         planned = read(lease, files)
         for path, file in ((entry.path, data_file_at(entry.path)) for entry in files):
             if file is not None and file[1].begin == begin and not is_ours(planned, path):
                 table.store.delete(path)
         lease.check()
-        table.store.delete(heartbeat_path(begin))  # of one that died
-        if not heartbeat.start():
-            raise _at_work(begin, action)
+        if not is_owned:
+            table.store.delete(heartbeat_path(begin))  # of one that died
+            if not heartbeat.start():
+                raise _at_work(begin, action)
         table.store.put_if_absent(_path(begin, action, InstantState.INFLIGHT), b"", create_once=True)
-    try:
-        yield Execution(heartbeat, planned, PlannedFiles(files, action))
-    finally:
-        with contextlib.suppress(CasError):  # a heartbeat that is left over only says that nobody beats
-            heartbeat.stop()
+    return files, planned
 
 
 def refuse_unless_mine(begin: str, action: Action, heartbeat: WriterHeartbeat, now: Timeline) -> None:
@@ -175,7 +221,7 @@ def refuse_unless_mine(begin: str, action: Action, heartbeat: WriterHeartbeat, n
     """
     is_inflight = Instant(begin, action, InstantState.INFLIGHT) in now.instants
     if not (heartbeat.alive and is_inflight and begin in now.pending(action)):
-        raise Aborted(f"{action.value} {begin} was taken over or unscheduled: others took its executor for dead")
+        raise _taken_over(begin, action)
 
 
 def committed(
@@ -219,18 +265,8 @@ def unschedule(table: TableContext, begin: str | None, hours: float | None, acti
             old = [one for one in table.listed_timeline().pending(action) if to_ms(one) <= latest_ms]
             found = [one for one in old if not _is_run(table, one)]
         for one in found:
-            take_back(table, lease, one, action)
+            plans.take_back(table, lease, one, action)
     return tuple(found)
-
-
-def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
-    """The same, of a plan that nobody else runs."""
-    lease.check()
-    listing.unlist(table, begin)
-    table.store.delete(_path(begin, action, InstantState.INFLIGHT))
-    plans.remove_files(table, begin, plans.files_by_begin(table).get(begin, ()))
-    table.store.delete(_path(begin, action, InstantState.REQUESTED))
-    table.store.delete(heartbeat_path(begin))
 
 
 def _is_run(table: TableContext, begin: str) -> bool:
@@ -244,6 +280,10 @@ def _refuse_unless_free(table: TableContext, begin: str, action: Action) -> None
         raise HistoryGone(f"no {action.value} that began at {begin} is scheduled; the timeline has those that are")
     if _is_run(table, begin):
         raise _at_work(begin, action)
+
+
+def _taken_over(begin: str, action: Action) -> Aborted:
+    return Aborted(f"{action.value} {begin} was taken over or unscheduled: others took its executor for dead")
 
 
 def _at_work(begin: str, action: Action) -> Aborted:

@@ -18,7 +18,7 @@ from lockprovider import Lease
 from lockprovider.table.errors import Aborted, TableNotFound
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import HEARTBEATS, LOCK, PROPERTIES, TIMELINE, markers_dir
+from lockprovider.table.format.layout import HEARTBEATS, LOCK, PROPERTIES, TIMELINE, heartbeat_path, markers_dir
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.format.metadata_table.files_records import FilesRecord, written_files
 from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
@@ -145,6 +145,19 @@ def check_no_write(table: TableContext) -> None:
             f"write {min(pending)} is pending, and its writer may be building the metadata table: try again when it is "
             "done; if its writer is dead, `lockprovider table rollback URL` first"
         )
+
+
+def take_back(table: TableContext, lease: Lease, begin: str, action: Action) -> None:
+    """Remove a plan of rows to be rewritten that nobody runs, and what was written of it: the plan last."""
+    lease.check()
+    listing.unlist(table, begin)
+    requested, inflight = (
+        f"{TIMELINE}/{Instant(begin, action, s).file_name}" for s in (InstantState.REQUESTED, InstantState.INFLIGHT)
+    )
+    table.store.delete(inflight)
+    remove_files(table, begin, files_by_begin(table).get(begin, ()))
+    table.store.delete(requested)
+    table.store.delete(heartbeat_path(begin))
 
 
 def files_by_begin(table: TableContext) -> dict[str, tuple[str, ...]]:

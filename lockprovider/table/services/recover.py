@@ -1,6 +1,7 @@
 """Recovery: what dead writers and dead services left is rolled back, or finished.
 
-Whoever's heartbeat has stopped is dead; its instant is rolled back, a rollback or restore of its is taken up.
+Whoever's heartbeat has stopped is dead; its instant is rolled back, a rollback or restore of its is taken up. A
+clustering that its maker was to run at once is taken back; one that was scheduled for others stays.
 
 Source: RFC-22, lazy cleaning of failed writes.
 """
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 
-from fsspec_cas import CasError
+from fsspec_cas import CasError, ObjectNotFound
 from lockprovider import LockError
-from lockprovider.table.errors import Aborted, HistoryGone
+from lockprovider.table.errors import Aborted, Corrupt, HistoryGone
 from lockprovider.table.format.instant import Action
 from lockprovider.table.format.layout import heartbeat_path
+from lockprovider.table.format.plan.clustering import decode_clustering_plan
 from lockprovider.table.services import plans, restore, rollback
 from lockprovider.table.services.plans import dead_among
 from lockprovider.table.state.checkpoint import remove_ended
@@ -29,6 +31,28 @@ def clean_dead(table: TableContext, timeline: Timeline, me: str) -> None:
     with contextlib.suppress(CasError, LockError):
         if _suspects(timeline, {me}):
             _clean(table, timeline, {me}, eager=table.settings.is_eager)
+
+
+def take_back_dead_clustering(table: TableContext, planned: str) -> bool:
+    """Take back a clustering that its maker was to run at once, and that nobody beats for; whether it is gone now.
+
+    Raises:
+        NotAcquired, CasError: the lock or the store; may be repeated.
+    """
+    with table.lock.acquire() as lease:
+        if planned not in table.listed_timeline().pending(Action.CLUSTERING):
+            return True
+        if planned not in dead_among(table, [planned]) or not _is_owned(table, planned):
+            return False
+        plans.take_back(table, lease, planned, Action.CLUSTERING)
+    table.tell("clustering_unscheduled", planned)
+    return True
+
+
+def _is_owned(table: TableContext, planned: str) -> bool:
+    with contextlib.suppress(ObjectNotFound, Corrupt):
+        return decode_clustering_plan(*plans.read_requested(table, planned, Action.CLUSTERING)).owned
+    return False
 
 
 def sweep(table: TableContext) -> tuple[str, ...]:
@@ -76,13 +100,16 @@ def _forget(table: TableContext) -> None:
 
 
 def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: bool) -> tuple[str, ...]:
-    restores = timeline.pending(Action.RESTORE)
+    restores, clusterings = timeline.pending(Action.RESTORE), timeline.pending(Action.CLUSTERING)
     suspects = _suspects(timeline, spared)
     found = tuple(sorted(suspects)) if eager else _dead(table, timeline, suspects)
     if found and not eager:  # one that has completed since it was listed has removed its heartbeat
         found = tuple(sorted({*found} & _suspects(table.listed_timeline(), spared)))
+    found = tuple(begin for begin in found if begin not in clusterings or _is_owned(table, begin))
     for begin in found:
-        if begin in restores:
+        if begin in clusterings:
+            take_back_dead_clustering(table, begin)
+        elif begin in restores:
             restore.finish_restore(table, begin)
         elif begin in timeline.pending_rollbacks:
             _finish(table, begin)
@@ -92,7 +119,8 @@ def _clean(table: TableContext, timeline: Timeline, spared: set[str], *, eager: 
 
 
 def _suspects(timeline: Timeline, spared: set[str]) -> set[str]:
-    return {*timeline.pending(Action.RESTORE), *timeline.pending_writes, *timeline.pending_rollbacks} - spared
+    services = *timeline.pending(Action.RESTORE), *timeline.pending(Action.CLUSTERING)
+    return {*services, *timeline.pending_writes, *timeline.pending_rollbacks} - spared
 
 
 def _dead(table: TableContext, now: Timeline, suspects: set[str]) -> tuple[str, ...]:

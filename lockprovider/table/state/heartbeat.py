@@ -46,6 +46,11 @@ class WriterHeartbeat:
         """Whether the last beat is recent enough that nobody may have rolled this instant back for its age."""
         return not self._removed and self._world.monotonic_s() - self._last_s < self._settings.tolerance_s
 
+    @property
+    def is_started(self) -> bool:
+        """Whether it beats, or has beaten: then its file may be there."""
+        return self._thread.ident is not None
+
     def start(self) -> bool:
         """Create the file, then beat in the background; False if another writer has this begin time already.
 

@@ -36,12 +36,12 @@ from lockprovider import (
 )
 from lockprovider.recipes.errors import Fenced
 from lockprovider.table.errors import Aborted, AlreadyCommitted, WriteConflict, WrongCheckpoint
-from lockprovider.table.format.instant import Action
+from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
 from lockprovider.table.format.metadata_table.files_records import written_files
 from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
-from lockprovider.table.services import checkpoint, listing, restore
+from lockprovider.table.services import checkpoint, listing, recover, restore
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
 from lockprovider.table.transaction import validate
@@ -108,10 +108,15 @@ class Committing:
         wanted = None if alone else Wanted.of(proposal, rule, columns, self._data)
         hold, again = wanted is None, _Again()
         for tried in range(_TRIES):
-            if wanted is None or hold or tried >= _LOGS:
-                came = self._held(staged, again.unknown)
-            else:
-                came = self._grouped(wanted, seen=None if self._mine.is_asked_for else self._mine.view)
+            try:
+                if wanted is None or hold or tried >= _LOGS:
+                    came = self._held(staged, again.unknown)
+                else:
+                    came = self._grouped(wanted, seen=None if self._mine.is_asked_for else self._mine.view)
+            except WriteConflict as conflict:
+                if not self._heals(conflict):
+                    raise
+                came = _Again()
             if isinstance(came, str):
                 return came
             again, hold = replace(came, unknown=came.unknown or again.unknown), hold or came.hold
@@ -120,6 +125,15 @@ class Committing:
         if again.unknown is not None:
             raise again.unknown
         raise Aborted(f"instant {proposal.begin} lost its lease {_TRIES} times before its commit; begin again")
+
+    def _heals(self, conflict: WriteConflict) -> bool:
+        """Whether it was a clustering whose maker died, and that is taken back now: then it is in nobody's way."""
+        begin, _, kind = conflict.lost_to.partition(".")
+        if kind != Instant(begin, Action.CLUSTERING, InstantState.REQUESTED).file_name.partition(".")[2]:
+            return False
+        with contextlib.suppress(CasError, LockError):
+            return recover.take_back_dead_clustering(self._table, begin)
+        return False
 
     # -- decided together with others ----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from lockprovider.table.format.layout import FileGroup, join
 from lockprovider.table.format.metadata import CLUSTER, decoded, one_record
 
 SORTED_BY = "hoodie.clustering.plan.strategy.sort.columns"
+_OWNED = "fsspec_cas.owned"
 _STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
 
 
@@ -47,10 +48,15 @@ class ClusteringGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringPlan:
-    """What a clustering is going to replace; `sort_by` are the columns that the rows are sorted by."""
+    """What a clustering is going to replace; `sort_by` are the columns that the rows are sorted by.
+
+    `owned`: whoever made the plan runs it at once, and beats for it from its schedule on. Once that heartbeat is too
+    old or gone, the plan is taken back as a dead writer's instant is. Other plans wait for anybody to run them.
+    """
 
     groups: tuple[ClusteringGroup, ...] = ()
     sort_by: tuple[str, ...] = ()
+    owned: bool = False
 
     @property
     def slices(self) -> tuple[ClusteringSlice, ...]:
@@ -86,7 +92,7 @@ def encode_clustering_plan(plan: ClusteringPlan, root: str) -> bytes:
             "preserveHoodieMetadata": True,
             "missingSchedulePartitions": [],
         },
-        "extraMetadata": {},
+        "extraMetadata": {_OWNED: "true"} if plan.owned else {},
         "version": 1,
     }
     return one_record("HoodieRequestedReplaceMetadata", record)
@@ -117,7 +123,8 @@ def _clustering_plan(record: Mapping[str, Any]) -> ClusteringPlan:
     params = (plan.get("strategy") or {}).get("strategyParams") or {}
     columns = (name.strip() for name in params.get(SORTED_BY, "").split(","))
     groups = (_clustering_group(group) for group in plan.get("inputGroups") or ())
-    return ClusteringPlan(tuple(groups), tuple(filter(None, columns)))
+    owned = (record.get("extraMetadata") or {}).get(_OWNED) == "true"
+    return ClusteringPlan(tuple(groups), tuple(filter(None, columns)), owned)
 
 
 def _clustering_group(group: Mapping[str, Any]) -> ClusteringGroup:

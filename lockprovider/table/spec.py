@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from lockprovider.table.convert.columns import canonical
-from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
+from lockprovider.table.convert.rows import as_stream
+from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format import schema as hudi_schema
 from lockprovider.table.format.bucket import BucketIndex
 from lockprovider.table.format.log_content import wrapper_of
@@ -141,18 +142,13 @@ def _schema(given: Any) -> pa.Schema:
         InvalidRecords: it is neither.
         UnsupportedSchema: a column has no Arrow type.
     """
-    try:
-        if isinstance(given, pa.Schema):
-            return given
-        if type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns"):
-            return pa.Schema.from_pandas(given, preserve_index=False).remove_metadata()
-        if hasattr(given, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(given).schema.remove_metadata()
-    except (pa.ArrowException, TypeError) as error:
-        raise UnsupportedSchema(f"the columns of this {type(given).__name__} cannot be stored: {error}") from error
-    raise InvalidRecords(
-        f"schema must be a pyarrow.Schema or a DataFrame, not {type(given).__name__}: give rows.schema, or the rows"
-    )
+    if isinstance(given, pa.Schema):
+        return given
+    if not hasattr(given, "__arrow_c_stream__"):
+        raise InvalidRecords(
+            f"schema must be a pyarrow.Schema or a DataFrame, not {type(given).__name__}: give rows.schema, or the rows"
+        )
+    return as_stream(given).schema.remove_metadata()
 
 
 def _columns(what: str, given: object) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fsspec_cas import Entry, Store
+from lockprovider.table.convert.rows import Rows
 from lockprovider.table.engines import arrow, frames, replace
-from lockprovider.table.engines.rows import Rows
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.format.layout import PROPERTIES
 from lockprovider.table.format.service_metadata import Savepoint

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.convert import OnMissing
+from lockprovider.table.convert.rows import Rows, as_table
 from lockprovider.table.engines import arrow, frames, replace
-from lockprovider.table.engines.rows import Rows, as_table
 from lockprovider.table.engines.writer import planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.read.scan import Where, plan_scan, to_reader
@@ -123,7 +123,7 @@ class TableTransaction(TransactionHandle):
         >>> table.count()
         3
         """
-        self._take("append", as_table(rows), "null")
+        self._take("append", as_table(rows, lambda: self._schema), "null")
 
     def upsert(self, rows: Rows, *, deletes: Rows | None = None) -> None:
         """Insert or replace rows at the commit, as `Table.upsert`; upserts and then deletes may follow.
@@ -139,7 +139,7 @@ class TableTransaction(TransactionHandle):
         """
         if self._keys:
             raise InvalidRecords("upsert comes before delete in a transaction: a key that is in both is deleted")
-        given = as_table(rows)
+        given = as_table(rows, lambda: self._schema)
         self._take("upsert", given, "refuse")
         if deletes is not None:
             self.delete(deletes)
@@ -156,7 +156,7 @@ class TableTransaction(TransactionHandle):
         1
         """
         where = isinstance(keys, (str, pc.Expression))
-        found = self.to_arrow(self._inner.config.identifying, keys) if where else as_table(keys)
+        found = self.to_arrow(self._inner.config.identifying, keys) if where else as_table(keys, lambda: self._schema)
         valued = self._inner.may_be_blind and self._inner.config.ordering_field in found.column_names
         gone = planner_of(self._inner).deletes(found, valued=valued)
         self._begin("upsert")
@@ -176,7 +176,7 @@ class TableTransaction(TransactionHandle):
         if self._kind:
             raise InvalidRecords(f"overwrite stands alone in a transaction, and there is an {self._kind} already")
         self._partitions = replace.paths_of(partitions)
-        self._take("overwrite", as_table(rows), "null")
+        self._take("overwrite", as_table(rows, lambda: self._schema), "null")
 
     @property
     def _schema(self) -> pa.Schema:

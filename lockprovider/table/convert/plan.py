@@ -18,7 +18,7 @@ from pyarrow import types
 from lockprovider.table.convert.columns import without_own
 from lockprovider.table.convert.kernels import ARRAY_BYTES, Kernel, TooLong, WouldChange, equal_keys, kernel_for
 from lockprovider.table.convert.rules import READ, REFUSED, WRITE, Rules, advice, is_list
-from lockprovider.table.errors import Corrupt, DoesNotFit, Misfit
+from lockprovider.table.errors import Corrupt, DoesNotFit, InvalidRecords, Misfit
 from lockprovider.table.format.schema import META_COLUMNS
 
 OnMissing = Literal["null", "refuse"]
@@ -419,10 +419,10 @@ class Plan:
         found: list[pa.Array] = []
         start = 0
         for chunk in chunks:
-            try:
-                found += _applied(step, chunk)
-            except _Unfit:
-                raise self._unfit(step, chunk, start) from None
+            parts = _applied(step, chunk)
+            if parts is None:  # raised out here, so that the error has no context that cannot be pickled
+                raise self._unfit(step, chunk, start)
+            found += parts
             start += len(chunk)
         return pa.chunked_array(found, kind)
 
@@ -435,12 +435,17 @@ class Plan:
         raise AssertionError  # pragma: no cover - it refused the same row
 
 
-def _applied(step: ColumnStep, chunk: pa.Array) -> list[pa.Array]:
-    """The converted array, or the halves of one whose result is too long for offsets of 32 bits."""
+def _applied(step: ColumnStep, chunk: pa.Array) -> list[pa.Array] | None:
+    """The converted array, or the halves of one whose result is too long for offsets of 32 bits; None if unfit."""
+    half = len(chunk) // 2
     try:
         return [step(chunk)]
-    except TooLong:
-        half = len(chunk) // 2
+    except _Unfit:
+        return None
+    except TooLong as error:
         if not half:
-            raise
-        return [*_applied(step, chunk.slice(0, half)), *_applied(step, chunk.slice(half))]
+            raise InvalidRecords(f"one value is longer than {ARRAY_BYTES} bytes or elements; split it") from error
+    parts = [_applied(step, chunk.slice(0, half)), _applied(step, chunk.slice(half))]
+    return (
+        None if any(part is None for part in parts) else [array for part in parts if part is not None for array in part]
+    )

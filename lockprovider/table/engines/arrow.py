@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockprovider.table.convert import OnMissing
+from lockprovider.table.convert.rows import Rows, as_stream, as_table
 from lockprovider.table.engines import bucketed, logged
-from lockprovider.table.engines.rows import PartitionChanges, Rows, as_stream, as_table
+from lockprovider.table.engines.rows import PartitionChanges
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
@@ -59,7 +60,7 @@ def append(
     check_keys: bool | None = None,
 ) -> CommitResult:
     """Add rows with new keys, without looking whether they are there: see `Table.append`."""
-    stream = as_stream(rows)
+    stream = as_stream(rows, table.schema)
     if retries is None:
         retries = 0 if isinstance(stream, pa.RecordBatchReader) else WHOLE_RETRIES
     if retries and isinstance(stream, pa.RecordBatchReader):
@@ -79,7 +80,8 @@ def upsert(
     check_keys: bool | None = None,
 ) -> CommitResult:
     """Insert rows or replace them by key, and delete keys: see `Table.upsert`."""
-    changes, gone = as_table(rows), None if deletes is None else as_table(deletes)
+    changes = as_table(rows, table.schema)
+    gone = None if deletes is None else as_table(deletes, table.schema)
     return transact(
         table, lambda txn: write(txn, changes, gone), retries=retries, extra=extra, check_keys=check_keys, pinned=False
     )
@@ -89,7 +91,7 @@ def delete(
     table: TableContext, keys: Rows, *, retries: int = WHOLE_RETRIES, extra: Mapping[str, str] | None = None
 ) -> CommitResult:
     """Delete rows by key: see `Table.delete`."""
-    gone = as_table(keys)
+    gone = as_table(keys, table.schema)
     return transact(table, lambda txn: write(txn, deletes=gone), retries=retries, extra=extra, pinned=False)
 
 

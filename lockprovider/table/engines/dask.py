@@ -24,6 +24,7 @@ import pandas as pd
 import pyarrow as pa
 from dask.delayed import delayed
 
+from lockprovider.table.convert.rows import as_table
 from lockprovider.table.engines.arrow import (
     changes_by_partition,
     check_unique,
@@ -31,7 +32,7 @@ from lockprovider.table.engines.arrow import (
     rewrite_partition,
 )
 from lockprovider.table.engines.pandas import to_frame
-from lockprovider.table.engines.rows import PartitionChanges, as_table
+from lockprovider.table.engines.rows import PartitionChanges
 from lockprovider.table.engines.writer import for_tasks, planner_of
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
@@ -170,7 +171,7 @@ def read(
     schema = table.schema(seen.timeline)
     config, known = table.config(), table.place.ranges
     scan = plan_scan(seen, schema, config, columns=columns, where=filter, partitions=partitions, known=known)
-    empty = to_frame(scan.schema.empty_table())
+    empty = to_frame(scan.schema.empty_table(), plain=False)
     if not scan.slices:
         return _DASK.dataframe.from_pandas(empty, npartitions=1)
     return _DASK.dataframe.from_map(_read, scan.slices, place=table.place, scan=replace(scan, slices=()), meta=empty)
@@ -240,12 +241,12 @@ def _of(path: str, pieces: Sequence[Any], paths: Sequence[Sequence[str]]) -> lis
 
 
 def _read(one: FileSlice, place: TablePlace, scan: Scan) -> pd.DataFrame:
-    found: pd.DataFrame = to_frame(read_slice(place, scan, one))
+    found: pd.DataFrame = to_frame(read_slice(place, scan, one), plain=False)
     return found
 
 
 def _fresh(frame: pd.DataFrame, writer: GroupWriter) -> _Pieces:
-    rows = as_table(frame)
+    rows = as_table(frame, lambda: writer.schema)
     found = changes_by_partition(writer, rows, None)
     for partition, changes in found.items():
         check_unique(pa.chunked_array([changes.keys]), partition)
@@ -261,7 +262,7 @@ def _insert(frame: pd.DataFrame, writer: GroupWriter, number: int) -> list[Write
 
 
 def _split(frame: pd.DataFrame, writer: GroupWriter, gone: bool, valued: bool) -> _Pieces:  # noqa: FBT001 - a task's
-    rows = as_table(frame)
+    rows = as_table(frame, lambda: writer.schema)
     if not gone:
         return changes_by_partition(writer, rows, None, "refuse")
     return changes_by_partition(writer, None, rows, valued=valued)

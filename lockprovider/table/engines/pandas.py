@@ -3,8 +3,9 @@
     engine.append(table, frame)
     frame = engine.read(table, filter=pc.field("city") == "ulm")
 
-Rows come in as `engines.rows` says: the index is dropped, NaN is null. They go out with pandas'
-nullable types for integers and booleans, so that no integer turns into a float where one is missing.
+Rows come in as `convert.rows` says: the index is dropped, NaN is null. They go out with pandas'
+nullable types for integers and booleans, so that no integer turns into a float where one is missing, and with Arrow's
+own types for lists, structs and maps, so that an upsert of what was read changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+from pyarrow import types
 
 from lockprovider.table.engines import arrow
 from lockprovider.table.engines.arrow import append, delete, upsert
@@ -38,9 +40,19 @@ def read(
     return to_frame(arrow.read(source, columns, partitions, filter))
 
 
-def to_frame(rows: pa.Table) -> Any:
-    """A DataFrame of rows, as `read` makes it."""
-    return rows.to_pandas(types_mapper=_NULLABLE.get)
+def to_frame(rows: pa.Table, *, plain: bool = True) -> Any:
+    """A DataFrame of rows, as `read` makes it.
+
+    `plain`: dates, decimals and bytes are Python objects. Dask makes texts of objects, so there they are Arrow's, too.
+    """
+
+    def mapper(kind: pa.DataType) -> Any:
+        keeps = types.is_nested(kind) or (
+            not plain and (types.is_date(kind) or types.is_decimal(kind) or types.is_binary(kind))
+        )
+        return pd.ArrowDtype(kind) if keeps else _NULLABLE.get(kind)
+
+    return rows.to_pandas(types_mapper=mapper)
 
 
 __all__ = ["append", "delete", "read", "to_frame", "upsert"]

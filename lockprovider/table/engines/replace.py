@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from lockprovider.table.convert.rows import Rows, as_table
 from lockprovider.table.engines.arrow import changes_by_partition, insert, read, write
-from lockprovider.table.engines.rows import Rows, as_table
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files.group_writer import GroupWriter
 from lockprovider.table.read.scan import Where
@@ -32,7 +32,7 @@ def overwrite(
     extra: Mapping[str, str] | None = None,
 ) -> CommitResult:
     """Put rows in place of all there are: see `Table.overwrite`."""
-    given, within = as_table(rows), paths_of(partitions)
+    given, within = as_table(rows, table.schema), paths_of(partitions)
     return transact(table, lambda txn: replace_all(txn, given, within), retries=retries, extra=extra)
 
 

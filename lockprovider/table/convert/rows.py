@@ -1,0 +1,178 @@
+"""Rows as they come in: a pandas or polars DataFrame or LazyFrame, a pyarrow Table, RecordBatch or RecordBatchReader.
+
+Promised: rows arrive whole or not at all, with the types that their library gives them; a column without one is named.
+NaN of pandas is null, NaN of Arrow stays NaN. An index is no column: it is dropped. What fits a table's column is said
+by the rules, not here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
+
+Rows = Any  # what `as_stream` takes; neither pandas nor polars is needed to say so
+
+_NO_COLUMN = {  # dtypes of polars that Arrow has no type for, or gives as something else
+    "Object": "it holds Python objects, which Arrow gets as pointers; make it a type of its own",
+    "Int128": "cast to Decimal(38, 0)",
+    "UInt128": "cast to Decimal(38, 0)",
+}
+
+
+def as_table(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table:
+    """All rows in memory; see `as_stream`."""
+    stream = as_stream(rows, columns)
+    return stream.read_all() if isinstance(stream, pa.RecordBatchReader) else stream
+
+
+def as_stream(rows: Rows, columns: Callable[[], pa.Schema] | None = None) -> pa.Table | pa.RecordBatchReader:
+    """The rows, as a table where they are in memory already.
+
+    `columns` gives the table's columns. It is called only for a DataFrame of pandas with dicts in it, which are maps or
+    structs.
+
+    Raises:
+        InvalidRecords: this is nothing that has rows, or its columns have no good names.
+        UnsupportedSchema: a column of a DataFrame has no Arrow type.
+    """
+    match rows:
+        case pa.Table() | pa.RecordBatchReader():
+            found = rows
+        case pa.RecordBatch():
+            found = pa.Table.from_batches([rows])
+        case _ if is_of("pandas", rows) and hasattr(rows, "columns"):
+            found = _of_pandas(rows, columns)
+        case _ if is_of("polars", rows) and hasattr(rows, "collect"):
+            found = _of_arrow(rows.collect())
+        case _ if hasattr(rows, "__arrow_c_stream__"):
+            found = _of_arrow(rows)
+        case _:
+            raise InvalidRecords(f"{type(rows).__name__} has no rows: give a DataFrame, or a pyarrow Table or reader")
+    _check_names(found.schema.names)
+    return found
+
+
+def is_of(library: str, value: object) -> bool:
+    """Whether a value is of a class of this library, which need not be installed."""
+    return type(value).__module__.partition(".")[0] == library
+
+
+def _check_names(names: list[Any]) -> None:
+    counts = Counter(names)
+    bad = [name for name in names if not isinstance(name, str) or counts[name] > 1]
+    if bad:
+        raise InvalidRecords(f"columns {bad} need names of their own, each a string; rename them")
+
+
+# -- polars, DuckDB, and what else speaks Arrow ------------------------------------------------------------------------
+
+
+def _of_arrow(frame: Any) -> pa.Table:
+    refuse_dtypes(frame)
+    try:
+        return pa.table(frame)
+    except pa.ArrowException as error:
+        raise UnsupportedSchema(f"the columns of this {type(frame).__name__} cannot be stored: {error}") from error
+
+
+def refuse_dtypes(frame: Any) -> None:
+    """Refuse columns of a polars frame that Arrow has no type for.
+
+    Raises:
+        UnsupportedSchema: naming the first one, at any depth.
+    """
+    if not is_of("polars", frame):
+        return
+    for name, dtype in frame.schema.items():
+        for inner in _dtypes(dtype):
+            if (why := _NO_COLUMN.get(str(inner))) is not None:
+                raise UnsupportedSchema(f"column {name!r} has polars' type {dtype}, which cannot be stored: {why}")
+
+
+def _dtypes(dtype: Any) -> Iterator[Any]:
+    """A polars dtype and those inside it."""
+    yield dtype
+    for inner in (getattr(dtype, "inner", None), *(field.dtype for field in getattr(dtype, "fields", ()))):
+        if inner is not None:
+            yield from _dtypes(inner)
+
+
+# -- pandas ------------------------------------------------------------------------------------------------------------
+
+
+def _of_pandas(frame: Any, columns: Callable[[], pa.Schema] | None) -> pa.Table:
+    names = list(frame.columns)
+    _check_names(names)
+    known: pa.Schema | None = None
+    arrays = []
+    for name in names:
+        series, wanted = frame[name], None
+        if columns is not None and series.dtype == object and _may_be_maps(series):
+            known = columns() if known is None else known
+            wanted = known.field(name).type if name in known.names else None
+        arrays.append(_of_series(name, series, wanted))
+    return pa.table(arrays, names=names)
+
+
+def _may_be_maps(series: Any) -> bool:
+    """Whether the first value is a dict or a list: Python has no other sign of a map."""
+    return isinstance(next((value for value in series if not _is_null(value)), None), (dict, list, tuple))
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in _NULLS  # noqa: PLR0124
+
+
+_NULLS = ("NAType", "NaTType")
+
+
+def _of_series(name: str, series: Any, wanted: pa.DataType | None) -> Any:
+    try:
+        if wanted is not None and _has_map(wanted):
+            return _of_objects(list(series), wanted)
+        return pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UnsupportedSchema(
+            f"column {name!r} of dtype {series.dtype} cannot be stored: {error}; make its values of one type"
+        ) from error
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(types.is_map(kind)) or any(map(_has_map, inner))
+
+
+def _of_objects(values: Sequence[Any], wanted: pa.DataType | None) -> pa.Array:
+    """Python objects, whose types they tell themselves; `wanted` tells maps from structs, and nothing else."""
+    mask = np.array([_is_null(value) for value in values], dtype=np.bool_)
+    given = [value for value, is_null in zip(values, mask, strict=True) if not is_null]
+    if wanted is not None and types.is_map(wanted):
+        entries = [list(value.items() if isinstance(value, dict) else value) for value in given]
+        keys, items = ([pair[place] for pair in chain.from_iterable(entries)] for place in (0, 1))
+        lengths = map(len, entries)
+        ends = _ends([0 if is_null else next(lengths) for is_null in mask])
+        inner = _of_objects(keys, None), _of_objects(items, wanted.item_type)
+        return pa.MapArray.from_arrays(ends, *inner, mask=pa.array(mask))
+    if wanted is not None and types.is_struct(wanted) and given and all(isinstance(value, dict) for value in given):
+        names = list(dict.fromkeys(chain.from_iterable(given)))
+        there = {one.name: one.type for one in (wanted.field(place) for place in range(wanted.num_fields))}
+        parts = [_of_objects([(value or {}).get(name) for value in values], there.get(name)) for name in names]
+        return pa.StructArray.from_arrays(parts, names, mask=pa.array(mask))
+    if wanted is not None and types.is_list(wanted) and all(isinstance(value, (list, tuple)) for value in given):
+        inside = _of_objects(list(chain.from_iterable(given)), wanted.value_type)
+        lengths = map(len, given)
+        ends = _ends([0 if is_null else next(lengths) for is_null in mask])
+        return pa.ListArray.from_arrays(ends, inside, mask=pa.array(mask))
+    return pa.array(list(values), from_pandas=True)
+
+
+def _ends(lengths: Sequence[int]) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))

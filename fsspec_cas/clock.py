@@ -6,10 +6,12 @@ in a search through all interleavings.
 
 from __future__ import annotations
 
+import platform
 import random
 import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 
@@ -77,6 +79,25 @@ class Machine:
 
         >>> began_s = machine.monotonic_s()
         >>> machine.monotonic_s() >= began_s
+        True
+        """
+        return time.monotonic()
+
+    def boot(self) -> tuple[str, str]:
+        """The name of this run of the machine, empty where the system has none, and the host's name.
+
+        >>> boot_id, host = machine.boot()
+        """
+        try:
+            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            boot_id = ""
+        return boot_id, platform.node()
+
+    def uptime_s(self) -> float:
+        """Seconds by a clock that never steps, and that all processes of one run of the machine share.
+
+        >>> machine.uptime_s() > 0
         True
         """
         return time.monotonic()

@@ -7,7 +7,6 @@ next writer makes as well, are among what is left halfway.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from patience import until
 from table.bucket_tables import bucket, groups, in_their_buckets
-from table.tables import SETTINGS, SPEC, by_hudi_rs, content, orphans, rows, upsert
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, let_beat_age, orphans, rows, upsert
 
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
@@ -130,7 +129,7 @@ def let_time_pass(folder: Path) -> None:
     """As if hours had gone by: the dead process's lease has lapsed and its heartbeats are old."""
     let_the_lease_lapse(folder)
     for beat in (folder / ".hoodie" / ".heartbeat").glob("*"):
-        os.utime(beat, (1, 1))
+        let_beat_age(beat)
 
 
 def test_the_bucket_table_has_its_rows_where_a_death_is_worst() -> None:

@@ -15,7 +15,6 @@ from lockprovider.table.files.keys import KeyFile
 from lockprovider.table.format.instant import Action, Instant, format_ms
 from lockprovider.table.format.layout import (
     BUCKET_RULES,
-    HEARTBEATS,
     HISTORY,
     LOCK,
     MARKERS,
@@ -29,6 +28,7 @@ from lockprovider.table.format.metadata_table.files_records import LISTING
 from lockprovider.table.format.properties import TableConfig, parse_properties
 from lockprovider.table.format.service_metadata import decode_restore
 from lockprovider.table.state import archive_index
+from lockprovider.table.state.heartbeat import last_beats
 from lockprovider.table.state.metadata_table import listed_files
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.metadata_listing import ListingDifferences, differences
@@ -65,9 +65,9 @@ def gather(table: TableContext) -> Facts:
     plain, backup = _read(table, PROPERTIES), _read(table, PROPERTIES_BACKUP)
     if plain is None and backup is None and not timeline.instants:
         raise TableNotFound(f"there is no Hudi table at {table.url!r}; create one with `lockprovider table create`")
-    beats = {entry.path.rpartition("/")[2]: entry for entry in store.list(f"{HEARTBEATS}/")}
+    beats_ms, beats_now_ms = last_beats(store, table.memory, table.world)
     # By the clock of this machine, or the store's if that is ahead: it is a report, nothing is done by it.
-    now_ms = max(table.world.now_ms(), *(entry.modified_ms or 0 for entry in beats.values()), 0)
+    now_ms = max(table.world.now_ms(), beats_now_ms)
     fault, note = _lock(table)
     broken, left, hidden = _archive(table, timeline)
     properties = _parsed(plain if plain is not None else backup)
@@ -79,10 +79,10 @@ def gather(table: TableContext) -> Facts:
         files=files,
         commits={instant: _commit(table, instant) for instant in timeline.writes},
         markers=tuple(entry.path for entry in store.list(f"{MARKERS}/")),
-        beats=tuple(beats),
+        beats=tuple(beats_ms),
         victims=_victims(table, timeline),
         now_ms=now_ms,
-        dead=_dead(table, timeline, entries, beats, now_ms),
+        dead=_dead(table, timeline, entries, beats_ms, now_ms),
         metadata_table=bool(store.list(f"{METADATA_TABLE}/")),
         lone_backup=plain is None and backup is not None,
         both=plain is not None and backup is not None,
@@ -164,15 +164,14 @@ def _undone(action: Action, data: bytes, name: str) -> set[str]:
 
 
 def _dead(
-    table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats: dict[str, Entry], now_ms: int
+    table: TableContext, timeline: Timeline, entries: dict[str, Entry], beats_ms: dict[str, int], now_ms: int
 ) -> frozenset[str]:
     """A service is alive as long as its files are fresh; a plan that waits for its executor only if that beats."""
     services = timeline.pending(Action.ROLLBACK, Action.CLEAN, Action.RESTORE)
     waiting = timeline.pending(Action.COMPACTION, Action.CLUSTERING)
-    beats_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
-    beats_ms |= {begin: entry.modified_ms or 0 for begin, entry in beats.items()}
+    files_ms = {name.partition(".")[0]: e.modified_ms or 0 for name, e in entries.items() if _is_of(name, services)}
     asked = (*timeline.pending_writes, *services, *waiting)
-    return frozenset(dead(asked, beats_ms, max(now_ms, *beats_ms.values(), 0), table.settings.heartbeat))
+    return frozenset(dead(asked, files_ms | beats_ms, now_ms, table.settings.heartbeat))
 
 
 def _is_of(name: str, begins: tuple[str, ...]) -> bool:

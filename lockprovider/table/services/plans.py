@@ -18,13 +18,13 @@ from lockprovider import Lease
 from lockprovider.table.errors import Aborted, TableNotFound
 from lockprovider.table.format.data_files import data_file
 from lockprovider.table.format.instant import Action, Instant, InstantState, after
-from lockprovider.table.format.layout import HEARTBEATS, LOCK, PROPERTIES, TIMELINE, heartbeat_path, markers_dir
+from lockprovider.table.format.layout import LOCK, PROPERTIES, TIMELINE, heartbeat_path, markers_dir
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.format.metadata_table.files_records import FilesRecord, written_files
 from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.services import listing
-from lockprovider.table.state.heartbeat import WriterHeartbeat, claim
+from lockprovider.table.state.heartbeat import WriterHeartbeat, claim, last_beats
 from lockprovider.table.timeline.liveness import dead
 from lockprovider.table.timeline.timeline import Timeline
 
@@ -194,16 +194,11 @@ def dead_among(table: TableContext, pending: Iterable[str]) -> tuple[str, ...]:
 
 def silent(table: TableContext) -> tuple[str, ...]:
     """The begin times whose heartbeats are too old, pending or not."""
-    beats_ms = _beats_ms(table)
-    return dead(beats_ms, beats_ms, max(beats_ms.values(), default=0), table.settings.heartbeat)
+    beats_ms, now_ms = last_beats(table.store, table.memory, table.world)
+    return dead(beats_ms, beats_ms, now_ms, table.settings.heartbeat)
 
 
 def _dead(table: TableContext, suspects: Iterable[str], made_ms: Mapping[str, int]) -> tuple[str, ...]:
-    beats_ms = _beats_ms(table)
-    # The newest beat is the store's own clock a moment ago.
-    return dead(suspects, {**made_ms, **beats_ms}, max(beats_ms.values(), default=0), table.settings.heartbeat)
-
-
-def _beats_ms(table: TableContext) -> dict[str, int]:
-    prefix = f"{HEARTBEATS}/"
-    return {entry.path.removeprefix(prefix): entry.modified_ms or 0 for entry in table.store.list(prefix)}
+    asked = tuple(suspects)
+    beats_ms, now_ms = last_beats(table.store, table.memory, table.world, asked)
+    return dead(asked, {**made_ms, **beats_ms}, now_ms, table.settings.heartbeat)

@@ -19,6 +19,7 @@ from itertools import islice, takewhile
 
 import pyarrow as pa
 
+from fsspec_cas import Version
 from lockprovider import Log, LogEntry
 from lockprovider.table.format.data_files import LogFile, data_file
 from lockprovider.table.format.instant import Action, Instant, parse_instant
@@ -68,6 +69,7 @@ class Memory:
         self._metadata: dict[str, CommitMetadata] = {}
         self._partitions: tuple[frozenset[str], set[str]] = (frozenset(), set())
         self._looked_s: float | None = None
+        self._beats: dict[str, tuple[Version | None, float]] = {}
 
     def known(self, log: Log | None) -> KnownView | None:
         """The table now, if `log` is in the lock record now and tells; None: look."""
@@ -176,6 +178,12 @@ class Memory:
         if self._partitions[0] != removers:
             self._partitions = (removers, set())
         return self._partitions[1]
+
+    def watch_beats(self, versions: Mapping[str, Version | None], now_s: float) -> Mapping[str, float]:
+        """Note which heartbeats there are now; for how long each has been seen unchanged, in seconds."""
+        first = {begin: seen for begin, seen in self._beats.items() if versions.get(begin) == seen[0] is not None}
+        self._beats = {begin: first.get(begin, (version, now_s)) for begin, version in versions.items()}
+        return {begin: now_s - since_s for begin, (_, since_s) in self._beats.items()}
 
     def may_look_for_dead(self, now_s: float, every_s: float) -> bool:
         """Whether this writer looks for dead ones again: not at each of its commits."""

@@ -2,16 +2,25 @@
 
 Not to be confused with the lease's: this one lives as long as the transaction, and only says that its instant is not
 dead.
+
+On a store the file's modification time is the store's clock. In a local folder it is the writer's, which may step or be
+wrong, so there the file says by which run of which machine it was written, and when by a clock that never steps. What
+another machine has written there is judged by whether this process has seen it change.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from functools import lru_cache
 
-from fsspec_cas import CasError, Lost, Store, Version, Won, World
-from lockprovider.table.format.layout import heartbeat_path
-from lockprovider.table.timeline.liveness import HeartbeatSettings
+from fsspec_cas import CasError, Lost, Machine, Store, Version, Won, World
+from lockprovider.table.format.layout import HEARTBEATS, heartbeat_path
+from lockprovider.table.state.cache import Memory
+from lockprovider.table.timeline.liveness import Beat, HeartbeatSettings
 
+_LOCAL = "local"
+_FOR_EVER_S = 1e9
 _RESUMES = 5
 _BEATS_PER_INTERVAL = 2  # two tries before one interval is missed
 
@@ -22,8 +31,46 @@ def claim(store: Store, begin: str) -> Version | None:
     Raises:
         CasError: the store failed; do not use this time.
     """
-    outcome = store.put_if_absent(heartbeat_path(begin), b"")
+    outcome = store.put_if_absent(heartbeat_path(begin), _beat(store))
     return None if isinstance(outcome, Lost) else outcome.unwrap()
+
+
+def last_beats(
+    store: Store, memory: Memory, world: World, suspects: Iterable[str] | None = None
+) -> tuple[dict[str, int], int]:
+    """When each instant that has a heartbeat beat last, and the time now, both in ms by one clock.
+
+    `suspects`: the begin times that are asked about; None: all. What this process sees of others is noted in `memory`.
+
+    Raises:
+        CasError: the store failed.
+    """
+    prefix = f"{HEARTBEATS}/"
+    entries = {entry.path.removeprefix(prefix): entry for entry in store.list(prefix)}
+    beats_ms = {begin: entry.modified_ms or 0 for begin, entry in entries.items()}
+    if store.kind != _LOCAL:
+        return beats_ms, max(beats_ms.values(), default=0)  # the newest beat is the store's own clock a moment ago
+    now_ms = world.now_ms()
+    unchanged_s = memory.watch_beats({begin: entry.version for begin, entry in entries.items()}, world.monotonic_s())
+    for begin in entries if suspects is None else {*suspects} & {*entries}:
+        seen_s = unchanged_s[begin]
+        content = store.read_or_none(heartbeat_path(begin))
+        beat = None if content is None else Beat.decode(content.data)
+        if beat is not None:
+            silent_s = beat.silent_s(*_machine(), Machine().uptime_s(), seen_s)
+            beats_ms[begin] = now_ms - round(silent_s * 1000) if silent_s < _FOR_EVER_S else 0
+        elif beats_ms[begin] > now_ms:  # a JVM's, before the clock was set back; or it is dead, and was wrong
+            beats_ms[begin] = now_ms - round(seen_s * 1000)
+    return beats_ms, now_ms
+
+
+def _beat(store: Store) -> bytes:
+    return Beat(*_machine(), Machine().uptime_s()).encode() if store.kind == _LOCAL else b""
+
+
+@lru_cache(maxsize=1)
+def _machine() -> tuple[str, str]:
+    return Machine().boot()
 
 
 class WriterHeartbeat:
@@ -103,7 +150,8 @@ class WriterHeartbeat:
         try:
             if self._version is None:
                 self._version = self._store.head(self._path).version
-            outcome = self._store.put_if_match(self._path, b"", self._version, timeout=self._settings.interval_s)
+            beat = _beat(self._store)
+            outcome = self._store.put_if_match(self._path, beat, self._version, timeout=self._settings.interval_s)
         except FileNotFoundError:
             self._removed = True  # rolled back by somebody who took us for dead
         except CasError:

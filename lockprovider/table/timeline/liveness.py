@@ -1,13 +1,16 @@
 """Which pending writers are dead: a heartbeat file's modification time is the writer's last sign of life.
 
-All times are the store's own clock, so writers with wrong clocks are judged right. A missing heartbeat counts as dead,
-which is why a writer creates it before its instant.
+All times are the store's own clock, so writers with wrong clocks are judged right. Local folders have none: there a
+heartbeat says itself when it was written (`Beat`). A missing heartbeat counts as dead, which is why a writer creates it
+before its instant.
 
 Source: Hudi `HoodieHeartbeatClient` (interval 60 s, tolerable misses 2).
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +34,46 @@ class HeartbeatSettings:
     def tolerance_s(self) -> float:
         """Seconds after its last beat at which a writer is dead."""
         return self.interval_s * self.misses
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a heartbeat in a local folder says: by which run of which machine, and when by a clock that never steps.
+
+    >>> Beat("a boot", "a host", 100.0).silent_s("a boot", "another name of it", 130.0, unchanged_s=0.0)
+    30.0
+    """
+
+    boot: str
+    host: str
+    uptime_s: float
+
+    def encode(self) -> bytes:
+        """The file's content."""
+        return json.dumps({"boot": self.boot, "host": self.host, "s": self.uptime_s}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Beat | None:
+        """Read it; None: a JVM writer's, which is empty, or not a heartbeat of ours."""
+        try:
+            said = json.loads(data)
+            found = cls(str(said["boot"]), str(said["host"]), float(said["s"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return found if math.isfinite(found.uptime_s) else None
+
+    def silent_s(self, boot: str, host: str, now_s: float, unchanged_s: float) -> float:
+        """For how long it has not beaten, as the machine `boot` on `host` sees it at its uptime `now_s`.
+
+        Infinite if that machine was started since. Of another machine it is `unchanged_s`: for how long this process
+        has seen the file unchanged.
+        """
+        if self.boot and self.boot == boot:
+            return max(0.0, now_s - self.uptime_s)
+        if self.host != host:
+            return unchanged_s
+        was_restarted = bool(self.boot and boot) or self.uptime_s > now_s
+        return math.inf if was_restarted else now_s - self.uptime_s
 
 
 def dead(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 from table.overwriting import overwrite, timeline_names
-from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, orphans, rows, upsert
+from table.tables import SETTINGS, SPEC, by_hudi_rs, content, data_files, let_beat_age, orphans, rows, upsert
 from table.test_crash_at_every_step import AT_EACH_REQUEST, Died, DiesAtStep, let_the_lease_lapse, let_time_pass
 
 from fsspec_cas import Machine, ObjectNotFound, Store
@@ -391,7 +390,7 @@ def test_a_sweep_removes_what_those_left_who_died_before_they_were_pending_or_af
     marker.touch()
     for begin in ("20200101000000000", done):
         (beats / begin).touch()
-        os.utime(beats / begin, (1, 1))
+        let_beat_age(beats / begin)
     alive = Transaction(table)
     alive.start()
     about_to_begin = after(alive.begin)
@@ -411,7 +410,7 @@ def test_a_sweep_leaves_what_tells_of_a_dead_writer_that_is_still_to_be_rolled_b
     engine.write(dead, upserts=rows((1, "a", 1)))
     dead.leave()
     heartbeat, markers = folder / ".hoodie" / ".heartbeat" / dead.begin, folder / ".hoodie" / ".temp" / dead.begin
-    os.utime(heartbeat, (1, 1))
+    let_beat_age(heartbeat)
     with monkeypatch.context() as patched:
         patched.setattr(recover, "_clean", lambda *_, **__: ())  # as where another is at it
         recover.sweep(table)
@@ -434,7 +433,7 @@ def test_a_plan_is_left_to_its_cleaner_while_that_lives_and_finished_by_the_next
     heartbeat = folder / ".hoodie" / ".heartbeat" / planned
     heartbeat.touch()  # as if it lived
     assert table.clean(KeepVersions(1)) == ()
-    os.utime(heartbeat, (1, 1))
+    let_beat_age(heartbeat)
     (done,) = table.clean(KeepVersions(1))
     assert done.instant == planned
     assert table.timeline().pending(Action.CLEAN) == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Awaitable, Callable
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from noting import record, rewritten
 from table.asked_for import counted
-from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, rows, upsert
+from table.tables import SCHEMA, SETTINGS, SPEC, by_hudi_rs, content, let_beat_age, rows, upsert
 
 from fsspec_cas import Store, Unavailable
 from fsspec_cas.backends.local import LocalBackend
@@ -99,7 +98,7 @@ def let_time_pass(table: Table, alive: str = "") -> None:
     rewritten(table.store, validUntil=0)
     for beat in Path(table.url, ".hoodie", ".heartbeat").glob("*"):
         if beat.name != alive:
-            os.utime(beat, (1, 1))
+            let_beat_age(beat)
 
 
 def taken_by_jvm(table: Table) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from table.asked_for import at_rest, counted
 from table.state.test_cache import SELDOM, commit_without_the_lock
 from table.state.test_checkpoint import another, grown
-from table.tables import SPEC, by_hudi_rs, content, rows, upsert
+from table.tables import SPEC, by_hudi_rs, content, let_beat_age, rows, upsert
 
 from lockprovider.table import Table
 from lockprovider.table.engines import arrow as engine
@@ -41,7 +40,7 @@ def left(table: Table) -> Transaction:
 def silence(table: Table, *dead: Transaction) -> None:
     """As if hours had gone by since they beat."""
     for txn in dead:
-        os.utime(Path(table.url, ".hoodie", ".heartbeat", txn.begin), (1, 1))
+        let_beat_age(Path(table.url, ".hoodie", ".heartbeat", txn.begin))
 
 
 def never(self: current.CurrentState) -> Timeline:

@@ -33,7 +33,7 @@ from lockprovider.table.format.metadata_table.files_records import LISTING
 from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE
 from lockprovider.table.format.metadata_table.listing_compaction import ListingCompaction
 from lockprovider.table.services import plans
-from lockprovider.table.state.metadata_table import merged_listing, own_slices, own_timeline
+from lockprovider.table.state.metadata_table import merged_listing, own_schema, own_slices, own_timeline
 from lockprovider.table.timeline.compaction_plan import compaction_plan
 from lockprovider.table.timeline.metadata_listing import is_valid, outlived, uncompacted
 from lockprovider.table.timeline.timeline import Timeline
@@ -76,7 +76,8 @@ def compact(table: TableContext, lease: Lease, own: Timeline) -> str | None:
     begin = plans.claim_time(table, both)
     try:
         for planned in compaction_plan(Snapshot(own, slices), begin, ()):
-            done = ListingCompaction.of(begin, planned, merged_listing(table.store, slices, valid))
+            listing = merged_listing(table.store, slices, valid)
+            done = ListingCompaction.of(begin, planned, listing, own_schema(table.store, slices))
             lease.publish(done.requested_path, done.plan)
             for path, data in ((done.inflight_path, b""), (done.base_path, done.base)):
                 table.store.put_if_absent(path, data, create_once=True).unwrap()

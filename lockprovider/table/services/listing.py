@@ -15,6 +15,7 @@ Source: Hudi `HoodieBackedTableMetadataWriter`, `BaseHoodieWriteClient.commitSta
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,11 @@ from lockprovider.table.errors import Aborted
 from lockprovider.table.format.data_files import hfile_at
 from lockprovider.table.format.instant import after
 from lockprovider.table.format.layout import METADATA_TABLE
+from lockprovider.table.format.metadata_table.files_records import FilesRecord
 from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE, ListingCommit
-from lockprovider.table.state.metadata_table import own_timeline
+from lockprovider.table.state.metadata_table import own_schema, own_slices, own_timeline
 from lockprovider.table.state.parallel import at_once
-from lockprovider.table.timeline.metadata_listing import uncompacted
+from lockprovider.table.timeline.metadata_listing import compacted_at, uncompacted
 from lockprovider.table.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -35,11 +37,18 @@ if TYPE_CHECKING:
 
 
 def begin_listing(
-    table: TableContext, lease: Lease, commit: ListingCommit, now: Timeline, *, again: bool = False
+    table: TableContext,
+    lease: Lease,
+    begin: str,
+    records: Iterable[FilesRecord],
+    now: Timeline,
+    *,
+    again: bool = False,
 ) -> tuple[Pending, str]:
     """All of this commit of the listing but its completion: that goes `first` with the table's own, at this time.
 
-    `now`: the table's timeline under this lease. `again`: what is there of one who died is taken back before.
+    `now`: the table's timeline under this lease. `again`: what is there of one who died is taken back before. The
+    schema is that of the metadata table's other files, which it gets from the release that made or compacted it.
 
     Raises:
         Aborted: it may not be there, and is: of a former try, or its writer was taken for dead.
@@ -51,6 +60,11 @@ def begin_listing(
         own = own_timeline(table.store)
         table.memory.listing_seen = "" if log is None else log.name
         table.memory.listing_logs = uncompacted(own)
+        compacted = compacted_at(own)
+        if table.memory.listing_schema is None or table.memory.listing_schema[0] != compacted:
+            table.memory.listing_schema = compacted, own_schema(table.store, own_slices(table.store, own))
+    schema = None if table.memory.listing_schema is None else table.memory.listing_schema[1]
+    commit = ListingCommit.of(begin, records, schema)
     table.memory.listing_logs += 1
     latest = "" if own is None else own.latest_time  # what came since in this log is older than `now`
     completion = now.next_time(now_ms, max(commit.begin, latest))

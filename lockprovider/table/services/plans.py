@@ -21,7 +21,6 @@ from lockprovider.table.format.instant import Action, Instant, InstantState, aft
 from lockprovider.table.format.layout import LOCK, PROPERTIES, TIMELINE, heartbeat_path, markers_dir
 from lockprovider.table.format.metadata import CommitMetadata, encode_commit
 from lockprovider.table.format.metadata_table.files_records import FilesRecord, written_files
-from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
 from lockprovider.table.format.properties import TableConfig, encode_properties, parse_properties
 from lockprovider.table.services import listing
 from lockprovider.table.state.heartbeat import WriterHeartbeat, claim, last_beats
@@ -94,8 +93,7 @@ def complete(
     now, first = table.listed_timeline(), None
     completion = now.next_time(table.world.now_ms())
     if listed:
-        commit = ListingCommit.of(begin, listed)
-        first, completion = listing.begin_listing(table, lease, commit, now, again=True)
+        first, completion = listing.begin_listing(table, lease, begin, listed, now, again=True)
     name = Instant(begin, action, InstantState.COMPLETED, completion).file_name
     lease.publish_staged(replace(table.lock.stage(f"{TIMELINE}/{name}", data), first=first))
     return completion

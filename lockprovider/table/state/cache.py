@@ -63,6 +63,7 @@ class Memory:
         self.schema: pa.Schema | None = None  # of the last commit that was looked at
         self.listing_seen = ""  # the log in which the metadata table's timeline was listed: since then it is ours alone
         self.key_spellings = KeySpellings()
+        self.listing_schema: tuple[str, str] | None = None  # of the metadata table, and its compaction as of then
         self.listing_logs = 0  # its commits since it was compacted, of others those that were seen then
         self._seen: KnownView | None = None
         self._raw: dict[str, bytes] = {}

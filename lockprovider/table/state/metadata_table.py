@@ -25,6 +25,7 @@ from lockprovider.table.format.metadata_table.files_records import (
     FilesRecord,
     decode_files,
     merge_files,
+    metadata_schema,
 )
 from lockprovider.table.format.metadata_table.hfile import decode_hfile
 from lockprovider.table.format.metadata_table.listing_commit import OWN_TIMELINE
@@ -81,6 +82,23 @@ def merged_listing(store: Store, slices: Iterable[FileSlice], valid: Callable[[s
         yield from _of_blocks([(block, path) for block, path in blocks if valid(block.instant)])
 
     return merge_files(record for one in slices for record in records(one))
+
+
+def own_schema(store: Store, slices: Iterable[FileSlice]) -> str:
+    """The schema of the records in these slices of `files`, as their base file has it, else their first log file.
+
+    Raises:
+        HistoryGone, Corrupt, UnsupportedTable: as `listed_files` does.
+    """
+    for path in (path for one in slices for path in one.paths):  # the base file first
+        data = _read(store, f"{METADATA_TABLE}/{path}")
+        if path.rpartition(".")[2] == "hfile":
+            found = decode_hfile(data, path).info.get(_SCHEMA, b"").decode()
+        else:
+            found = next(filter(None, (b.header.get(Header.SCHEMA, "") for b in decode_blocks(data, path))), "")
+        if found:
+            return found
+    return metadata_schema()
 
 
 def own_timeline(store: Store) -> Timeline:

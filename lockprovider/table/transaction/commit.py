@@ -40,7 +40,6 @@ from lockprovider.table.format.instant import Action, Instant, InstantState
 from lockprovider.table.format.layout import TIMELINE
 from lockprovider.table.format.metadata import encode_commit
 from lockprovider.table.format.metadata_table.files_records import written_files
-from lockprovider.table.format.metadata_table.listing_commit import ListingCommit
 from lockprovider.table.services import checkpoint, listing, recover, restore
 from lockprovider.table.state.parallel import at_once
 from lockprovider.table.timeline.timeline import Timeline
@@ -77,7 +76,7 @@ class Committing:
         self._announced = announced  # the markers, of no use once it is committed
         self._data = encode_commit(proposal.metadata)
         keeps = proposal.config.metadata_partitions
-        self._listing = ListingCommit.of(proposal.begin, written_files(proposal.metadata)) if keeps else None
+        self._listing = written_files(proposal.metadata) if keeps else None
         self._waited_s = 0.0
 
     def run(self) -> tuple[str, float]:
@@ -236,7 +235,7 @@ class Committing:
         first, completion = None, now.next_time(table.world.now_ms(), proposal.begin)  # by a log, `now` has it not
         if self._listing is not None:
             self._mine.is_listed = True
-            first, completion = listing.begin_listing(table, lease, self._listing, now)
+            first, completion = listing.begin_listing(table, lease, proposal.begin, self._listing, now)
         name = proposal.completed(completion).file_name
         # New: its begin time is mine alone, and its completion time is above all that was listed under this lease.
         lease.publish_new(replace(staged, path=f"{TIMELINE}/{name}", first=first), self._data)

@@ -34,7 +34,7 @@ from lockprovider.table.format.metadata_table import files_records, hfile, listi
 from lockprovider.table.format.metadata_table.files_records import FilesRecord, ListedFile, metadata_schema
 from lockprovider.table.format.metadata_table.hfile import decode_hfile
 from lockprovider.table.read import scan
-from lockprovider.table.services import rollback
+from lockprovider.table.services import listing, rollback
 from lockprovider.table.transaction import validate
 from lockprovider.table.transaction.transaction import Transaction
 
@@ -225,8 +225,7 @@ def test_d11_a_smaller_schema_fails_hudi_rs(folder: Path, monkeypatch: pytest.Mo
     whole = json.loads(metadata_schema())
     kept = [one for one in whole["fields"] if one["name"] in ("key", "type", "filesystemMetadata")]
     small = json.dumps({**whole, "fields": kept})
-    for module in (files_records, listing_commit):
-        monkeypatch.setattr(module, "metadata_schema", lambda: small)
+    monkeypatch.setattr(listing, "own_schema", lambda *_: small)
     open_(folder).append(rows(NEW))
     with pytest.raises(Exception, match="missing"):
         agreed(folder)

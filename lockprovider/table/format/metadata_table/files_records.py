@@ -135,9 +135,9 @@ def whole_listing(listing: FileListing) -> tuple[FilesRecord, ...]:
     return (FilesRecord(ALL_PARTITIONS, everything), *partitions)
 
 
-def encode_files(records: Iterable[FilesRecord]) -> dict[bytes, bytes]:
-    """The entries of an HFile with these records, of `metadata_schema()`; each key once."""
-    parsed = _parsed(metadata_schema())
+def encode_files(records: Iterable[FilesRecord], schema_json: str | None = None) -> dict[bytes, bytes]:
+    """The entries of an HFile with these records, of this schema, else of `metadata_schema()`; each key once."""
+    parsed = _parsed(schema_json or metadata_schema())
     found: dict[bytes, bytes] = {}
     for record in records:
         out = BytesIO()
@@ -150,14 +150,14 @@ def encode_files(records: Iterable[FilesRecord]) -> dict[bytes, bytes]:
 
 @cache
 def metadata_schema() -> str:
-    """Hudi's schema of all records of a metadata table, as JVM Hudi writes it into each of its files."""
+    """Hudi 1.2's schema of all records of a metadata table. Tables of other releases have another, which they keep."""
     return (resources("lockprovider.table") / "schemas" / "HoodieMetadataRecord.json").read_text("ascii")
 
 
-@cache
-def record_schema() -> str:
+@lru_cache(maxsize=8)
+def record_schema(schema_json: str) -> str:
     """The same without Hudi's meta columns: what commits of a metadata table say that its schema is."""
-    whole = json.loads(metadata_schema())
+    whole = json.loads(schema_json)
     plain = [one for one in whole["fields"] if not one["name"].startswith("_hoodie_")]
     return json.dumps({**whole, "fields": plain}, separators=(",", ":"))
 

@@ -5,7 +5,7 @@
     DATABLK*  entries: int32 key length + 12 | int32 value length | int16 key length | key | 10 bytes | value | 00
     METABLKc  a Bloom filter of the keys, in base files
     FILEINF2  "PBUF" | varint length | 1: {1: name, 2: value}, ...
-    trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | 00 00 00 03
+    trailer   of 4096 bytes: TRABLK"$ | varint length | protobuf | zeros | minor version (1) | 00 00 03
 
 All numbers are big-endian. After the data come indexes and the file info; all are read here as one whole, by their
 order, so that no index is needed.
@@ -30,6 +30,7 @@ from lockprovider.table.format.bloom import TYPE_CODE
 
 _TRAILER_BYTES = 4096
 _VERSION = b"\x00\x00\x00\x03"
+_MAJOR, _MOST_MINOR = 3, 3  # HBase's writer, of Hudi before 1.1, has a minor version of 3
 _TRAILER, _DATA, _META, _INDEX, _INFO = b'TRABLK"$', b"DATABLK*", b"METABLKc", b"IDXROOT2", b"FILEINF2"
 _BLOOM = b"bloomFilter"
 _HEAD = struct.Struct(">8siiqBii")
@@ -91,8 +92,10 @@ def _decode(data: bytes, file_name: str) -> HFile:
     end = len(data) - _TRAILER_BYTES
     if end < 0 or not data.startswith(_TRAILER, end):
         raise Corrupt(f"HFile {file_name!r} does not end as one; restore it")
-    if not data.endswith(_VERSION):
-        raise UnsupportedTable(f"HFile {file_name!r} is of version {data[-4:].hex()}, only 3 is known; use JVM Hudi")
+    minor, major = data[-4], int.from_bytes(data[-3:], "big")
+    if major != _MAJOR or minor > _MOST_MINOR:
+        version = f"version {data[-4:].hex()}, only 3.0 to 3.{_MOST_MINOR} are known"
+        raise UnsupportedTable(f"HFile {file_name!r} is of {version}; use JVM Hudi")
     length, at = _varint(data, end + len(_TRAILER))
     said = {number: value for number, value in _fields(data[at : at + length]) if isinstance(value, int)}
     codec = said.get(_Trailer.CODEC, _PLAIN)

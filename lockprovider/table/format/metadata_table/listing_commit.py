@@ -45,9 +45,13 @@ class ListingCommit:
     completed: bytes
 
     @classmethod
-    def of(cls, begin: str, records: Iterable[FilesRecord]) -> ListingCommit:
-        """The commit of these records, each key once."""
-        entries, schema = encode_files(records), metadata_schema()
+    def of(cls, begin: str, records: Iterable[FilesRecord], schema_json: str | None = None) -> ListingCommit:
+        """The commit of these records, each key once, with the schema of the metadata table's other files.
+
+        hudi-rs reads all of them by one schema.
+        """
+        schema = schema_json or metadata_schema()
+        entries = encode_files(records, schema)
         content = encode_hfile(entries, schema, to_ms(begin))
         header: dict[int, str] = {Header.SCHEMA: schema, Header.INSTANT_TIME: begin}
         log = encode_blocks([LogBlock(BlockKind.HFILE, header, content)])
@@ -61,7 +65,7 @@ class ListingCommit:
             num_updates=count,
             file_size=len(log),
         )
-        return cls(begin, log, encode_commit(CommitMetadata({LISTING: (stat,)}, _OPERATION, record_schema())))
+        return cls(begin, log, encode_commit(CommitMetadata({LISTING: (stat,)}, _OPERATION, record_schema(schema))))
 
     @property
     def log_path(self) -> str:

@@ -39,11 +39,14 @@ class ListingCompaction:
     completed: bytes
 
     @classmethod
-    def of(cls, begin: str, planned: CompactionOperation, listing: FileListing) -> ListingCompaction:
-        """The compaction of this one file slice, which comes to `listing`."""
-        entries = encode_files(whole_listing(listing))
+    def of(
+        cls, begin: str, planned: CompactionOperation, listing: FileListing, schema_json: str | None = None
+    ) -> ListingCompaction:
+        """The compaction of this one file slice, which comes to `listing`, with the schema that the slice has."""
+        schema = schema_json or metadata_schema()
+        entries = encode_files(whole_listing(listing), schema)
         bloom = encode_filter([key.decode() for key in sorted(entries)])
-        base = encode_hfile(entries, metadata_schema(), to_ms(begin), bloom)
+        base = encode_hfile(entries, schema, to_ms(begin), bloom)
         path = f"{LISTING}/{planned.file_id}_{_WRITER}_{begin}.hfile"
         stat = WriteStat(
             file_id=planned.file_id,
@@ -54,7 +57,7 @@ class ListingCompaction:
             num_updates=len(entries),
             file_size=len(base),
         )
-        completed = encode_commit(CommitMetadata({LISTING: (stat,)}, COMPACT, record_schema()))
+        completed = encode_commit(CommitMetadata({LISTING: (stat,)}, COMPACT, record_schema(schema)))
         return cls(begin, f"{METADATA_TABLE}/{path}", base, encode_compaction_plan([planned]), completed)
 
     @property

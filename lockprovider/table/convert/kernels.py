@@ -20,6 +20,7 @@ from lockprovider.table.convert.rules import MOST_DIGITS, ROUNDED, family
 Kernel = Callable[[pa.Array, pa.DataType], pa.Array]
 
 ARRAY_BYTES = (1 << 31) - 1  # of the text, or elements of the lists, in one array with offsets of 32 bits
+_WHOLE_WIDTH = 128
 _EXACT_DIGITS = 15  # of a decimal that a double tells from all others of as many
 _EXACT_POWER = 22  # the greatest power of ten that a double holds
 
@@ -35,6 +36,10 @@ class TooLong(Exception):
 def kernel_for(given: pa.DataType, column: pa.DataType, rule: str) -> Kernel:
     """The kernel for a pair of plain types that the rules let pass by this rule."""
     source, target = family(given), family(column)
+    if source == "decimal" and given.bit_width < _WHOLE_WIDTH:  # pyarrow refuses whole numbers of the narrow ones
+        wide = pa.decimal128(given.precision, given.scale)
+        kernel = kernel_for(wide, column, rule)
+        return lambda values, kind: kernel(values.cast(wide), kind)
     if rule == ROUNDED:
         return _by_text if source == "float32" and target == "float64" else _unsafe
     if target in ("string", "binary"):
@@ -242,3 +247,55 @@ def equal_keys(keys: pa.Array, lengths: NDArray[np.int64]) -> int | None:
     order = np.argsort(both, kind="stable")
     twice = both[order][1:] == both[order][:-1]
     return int(order[1:][twice].min())
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+
+def lengths_of(lists: pa.Array) -> NDArray[np.int64]:
+    """How many elements each list of any kind has; a null has none."""
+    found: NDArray[np.int64] = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def elements_of(lists: pa.Array, lengths: NDArray[np.int64]) -> pa.Array:
+    """The elements of all lists, one list after the other, without what lies below a null.
+
+    `flatten` does this, too, but joins arrays, which pyarrow cannot with extension types and some dictionaries.
+    """
+    elements = lists.values
+    filled = lengths > 0
+    if not filled.any():
+        return elements.slice(0, 0)
+    if types.is_fixed_size_list(lists.type):
+        return lists.flatten()
+    starts, lengths = lists.offsets.to_numpy()[: len(lists)][filled], lengths[filled]
+    if (starts[1:] == starts[:-1] + lengths[:-1]).all():
+        return elements.slice(int(starts[0]), int(lengths.sum()))
+    ends = np.cumsum(lengths)
+    places = np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1])
+    try:
+        return elements.take(pa.array(places))
+    except pa.ArrowNotImplementedError:  # runs
+        return lists.flatten()
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def runs_of(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The runs of a run-end encoded array, and for each of its values the number of its run."""
+    first, count = values.find_physical_offset(), values.find_physical_length()
+    ends = values.run_ends.slice(first, count).to_numpy().astype(np.int64) - values.offset
+    lengths = np.diff(np.minimum(ends, len(values)), prepend=0)
+    return values.values.slice(first, count), pa.array(np.repeat(np.arange(count), lengths))
+
+
+def without_hidden(part: pa.Array, structs: pa.Array) -> pa.Array:
+    """A field of structs without the values below null structs: `flatten` leaves them in runs, which have no nulls."""
+    if not types.is_run_end_encoded(part.type):
+        return part
+    runs, places = runs_of(part)
+    if types.is_string_view(runs.type) or types.is_binary_view(runs.type):
+        runs = runs.cast(pa.large_string() if types.is_string_view(runs.type) else pa.large_binary())
+    return pc.if_else(structs.is_valid(), runs.take(places), pa.scalar(None, runs.type))

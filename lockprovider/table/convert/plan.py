@@ -16,7 +16,18 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from lockprovider.table.convert.columns import without_own
-from lockprovider.table.convert.kernels import ARRAY_BYTES, Kernel, TooLong, WouldChange, equal_keys, kernel_for
+from lockprovider.table.convert.kernels import (
+    ARRAY_BYTES,
+    Kernel,
+    TooLong,
+    WouldChange,
+    elements_of,
+    equal_keys,
+    kernel_for,
+    lengths_of,
+    runs_of,
+    without_hidden,
+)
 from lockprovider.table.convert.rules import READ, REFUSED, WRITE, Rules, advice, is_list
 from lockprovider.table.errors import Corrupt, DoesNotFit, InvalidRecords, Misfit
 from lockprovider.table.format.schema import META_COLUMNS
@@ -284,10 +295,10 @@ def _expanded(step: ColumnStep) -> ColumnStep:
     """Of a run-end encoded array: its values are converted, then repeated."""
 
     def run(values: pa.Array) -> pa.Array:
-        first, count = values.find_physical_offset(), values.find_physical_length()
-        ends = values.run_ends.slice(first, count).to_numpy().astype(np.int64) - values.offset
-        lengths = np.diff(np.minimum(ends, len(values)), prepend=0)
-        return step(values.values.slice(first, count)).take(pa.array(np.repeat(np.arange(count), lengths)))
+        if not types.is_run_end_encoded(values.type):
+            return step(values)  # without what was below nulls
+        runs, places = runs_of(values)
+        return step(runs).take(places)
 
     return ColumnStep(run, renames=False)
 
@@ -299,6 +310,8 @@ def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[
         parts, some = values.flatten(), values.null_count > 0
         if values.null_count == len(values):
             return pa.nulls(len(values), pa.struct(list(fields)))
+        if some:
+            parts = [without_hidden(part, values) for part in parts]
         found = []
         for (place, step), one in zip(steps, fields, strict=True):
             if place is None:
@@ -316,9 +329,10 @@ def _struct_of(steps: Iterable[tuple[int | None, ColumnStep]], fields: Sequence[
 
 def _list_of(step: ColumnStep, wanted: pa.DataType) -> Convert:
     def run(values: pa.Array) -> pa.Array:
-        lengths = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+        lengths = lengths_of(values)
         mask = values.is_null() if values.null_count else None
-        return pa.ListArray.from_arrays(_ends(lengths), step(values.flatten()), type=wanted, mask=mask)
+        inner = step(elements_of(values, lengths))
+        return pa.ListArray.from_arrays(_ends(lengths), inner, type=wanted, mask=mask)
 
     return run
 
@@ -334,9 +348,8 @@ def _ends(lengths: Any) -> pa.Array:
 def _map_of(keys: ColumnStep, items: ColumnStep, wanted: pa.DataType, misfit: Misfit | None) -> Convert:
     def run(values: pa.Array) -> pa.Array:
         entries = _entries(values)
-        lengths = pc.list_value_length(entries).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        flat = entries.flatten()
-        its_keys, its_items = flat.flatten()
+        lengths = lengths_of(entries)
+        its_keys, its_items = elements_of(entries, lengths).flatten()
         its_keys = keys(its_keys)
         if misfit is not None and (place := equal_keys(its_keys, lengths)) is not None:
             raise _Unfit(misfit.at(0, its_keys[place].as_py()))

@@ -31,7 +31,8 @@ from pyspark.sql.types import StructType
 from fsspec_cas import InvalidInput
 from lockprovider.table.engines.spark.errors import in_one_sentence
 from lockprovider.table.engines.spark.options import SparkOptions
-from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, checked_times, latest_completion
+from lockprovider.table.engines.spark.reader import BatchReader, StreamReader, check_times, latest_completion
+from lockprovider.table.engines.spark.source.hudi_read import check_read
 from lockprovider.table.engines.spark.source.hudi_write import HudiWrite, WriteOperation
 from lockprovider.table.engines.spark.writer import BatchWriter, StreamWriter, WriteJob
 from lockprovider.table.engines.writer import plain_columns
@@ -73,9 +74,9 @@ class HudiCas(DataSource):
     def schema(self) -> StructType:
         """The table's columns, or those asked for; from here on the table is read as it is now."""
         options = SparkOptions.of(self.options)
-        checked_times(options)
         table = options.open()
         timeline = table.timeline()
+        check_times(table, timeline, options)
         self._pinned = options.as_of or latest_completion(timeline) or None
         columns = None if options.columns is None else list(options.columns)
         schema = plain_columns(table.schema(timeline), columns)
@@ -86,12 +87,14 @@ class HudiCas(DataSource):
         """Batch reads."""
         options = SparkOptions.of(self.options)
         options.refuse("a batch read", *_OF_WRITES, "stream_id", "starting", "max_commits")
+        check_read(options.hudi, of_stream=False)
         return BatchReader(options, self._pinned or options.as_of, schema)
 
     @in_one_sentence()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Streaming reads."""
         options = SparkOptions.of(self.options)
+        check_read(options.hudi, of_stream=True)
         options.refuse("a stream", *_OF_WRITES, "as_of", "begin", "end", "stream_id", "read_optimized")
         return StreamReader(options, schema)
 

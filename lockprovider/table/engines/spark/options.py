@@ -1,7 +1,8 @@
 """The options of the data source, which are text: what they mean, and what is refused.
 
 Options that nobody knows are refused: a misspelt one would be silently without effect. Those that start with `hoodie.`
-are Hudi's own, and tell how the writer behaves (`TableSettings.from_hudi`).
+are Hudi's own: they tell what is read (`source.hudi_read`) or written (`source.hudi_write`), and how the writer behaves
+(`TableSettings.from_hudi`).
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from fsspec_cas import InvalidInput
+from lockprovider.table.engines.spark.source import hudi_read
 from lockprovider.table.format.writer_settings import MODE_KEY
 from lockprovider.table.settings import Mode, TableSettings
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.state.fence import Fence
 
 _HUDI = "hoodie."
-_QUERY_TYPE = "hoodie.datasource.query.type"
 _READ = frozenset({"columns", "filter", "partitions", "as_of", "begin", "end", "changes", "read_optimized"})
 _STREAM = frozenset({"stream_id", "starting", "max_commits"})
 _WRITE = frozenset({"mergeschema", "if_exists", "fence"})
@@ -36,13 +38,12 @@ class SparkOptions:
         columns: names, separated by commas; None: all.
         filter: see `sql_where`.
         partitions: paths of partitions, separated by commas; None: all.
-        as_of: 17 digits of UTC, a completion time.
-        begin, end: read what was committed after `begin`, until `end`; completion times.
+        as_of: a version, see `Table.version`.
+        begin, end: read what was committed after `begin`, until `end`; versions. An empty `begin` is before all.
         changes: `true`: every change with what it was (`_operation`), deletes too; not only the rows that are there.
-        read_optimized: `true`, or Hudi's `hoodie.datasource.query.type=read_optimized`: base files only; see
-            `Table.to_arrow`.
+        read_optimized: `true`: base files only; see `Table.to_arrow`.
         stream_id: what a sink calls its stream; None: the query's own id, which its checkpoint keeps.
-        starting: where a source starts: `earliest`, `latest` or a completion time.
+        starting: where a source starts: `earliest`, `latest` or a version, after which it reads.
         max_commits: how many commits a source takes at once at most; None: all.
         merge_schema: `mergeSchema=true`: columns that a write has and the table has not are added to it first.
         if_exists: what a write does where there is a table: `append`, or `error` or `ignore`, which Spark itself does
@@ -77,9 +78,12 @@ class SparkOptions:
             InvalidInput: an option is unknown, missing, or has a value that it cannot have.
         """
         known = {key.lower(): value for key, value in given.items()}
-        strange = sorted(key for key in known if key not in _OURS and not key.startswith(_HUDI))
-        if strange:
-            raise InvalidInput(f"options {strange} are not known; there are {sorted(_OURS)} and Hudi's own")
+        for key in sorted(known):
+            if key not in _OURS | hudi_read.OBEYED and not key.startswith(_HUDI):
+                alike = get_close_matches(key, _OURS | hudi_read.OBEYED, n=1)
+                hint = f"did you mean {alike[0]}? There" if alike else "there"
+                raise InvalidInput(f"option {key} is not known; {hint} are {sorted(_OURS)} and Hudi's own")
+        known |= hudi_read.ours(known)
         if not known.get("path"):
             raise InvalidInput("no path: say load(url), save(url), or the option path")
         if ("begin" in known or "end" in known) and "as_of" in known:
@@ -94,7 +98,7 @@ class SparkOptions:
             begin=known.get("begin"),
             end=known.get("end"),
             changes=_flag("changes", known.get("changes", "false")),
-            read_optimized=_flag("read_optimized", known.get("read_optimized", _is_optimized(known))),
+            read_optimized=_flag("read_optimized", known.get("read_optimized", "false")),
             stream_id=known.get("stream_id"),
             starting=known.get("starting", "earliest"),
             max_commits=count_option("max_commits", known.get("max_commits")),
@@ -143,10 +147,6 @@ def _fence(text: str | None) -> Fence | None:
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _is_optimized(known: Mapping[str, str]) -> str:
-    return str(known.get(_QUERY_TYPE, "").strip().lower() == "read_optimized")
 
 
 def _flag(name: str, text: str) -> bool:

@@ -31,10 +31,11 @@ from lockprovider.table.read.changes import Part, changes_since, check_since
 from lockprovider.table.read.filters import Filter, OneOf, both
 from lockprovider.table.read.scan import Scan, plan_scan, read_slice
 from lockprovider.table.read.sql_where import parse_where
+from lockprovider.table.state.as_of import reached
 from lockprovider.table.state.context import TableContext
 from lockprovider.table.timeline.incremental import OPERATION, Order
 from lockprovider.table.timeline.timeline import Timeline
-from lockprovider.table.timeline.view import time_text
+from lockprovider.table.timeline.versions import checkpoint_of
 
 _OFFSET = "completion"
 _START = ""  # before every completion time
@@ -114,6 +115,11 @@ def latest_completion(timeline: Timeline) -> str:
     return max((instant.completion or _START for instant in timeline.writes), default=_START)
 
 
+def _time(table: TableContext, timeline: Timeline, version: str) -> str:
+    """The completion time that a version stands for."""
+    return checkpoint_of(timeline, version, Order.COMPLETION, reached(table))
+
+
 def _where(options: SparkOptions, schema: pa.Schema) -> Filter | None:
     return None if options.filter is None else parse_where(options.filter, hudi_schema.with_meta(schema))
 
@@ -132,8 +138,9 @@ class BatchReader(DataSourceReader):
         options, table, columns = self._options, self._options.open(), self._schema.names
         if options.begin is None and options.end is None and not options.changes:
             return pieces(table, snapshot_scan(table, options, columns, self._pinned))
-        begin = _START if options.begin is None else time_text(options.begin)
-        end = latest_completion(table.timeline()) if options.end is None else time_text(options.end)
+        timeline = table.timeline()
+        begin = _START if not options.begin else _time(table, timeline, options.begin)
+        end = latest_completion(timeline) if options.end is None else _time(table, timeline, options.end)
         return changed(table, options, columns, begin, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -160,7 +167,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case "latest":
                 return {_OFFSET: latest_completion(self._opened().timeline())}
             case time:
-                return {_OFFSET: time_text(time)}
+                table = self._opened()
+                return {_OFFSET: _time(table, table.timeline(), time) if time else _START}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Commits count as files here: Spark knows no other limits."""
@@ -211,16 +219,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [instant for instant in table.timeline().writes if start < (instant.completion or _START) <= until]
 
 
-def checked_times(options: SparkOptions) -> None:
+def check_times(table: TableContext, timeline: Timeline, options: SparkOptions) -> None:
     """Refuse times that are none, before a query is planned.
 
     Raises:
-        InvalidInput: `begin`, `end` or `as_of` is no time, or `end` is before `begin`, or `changes` is of one moment.
+        InvalidInput: `begin`, `end` or `as_of` is no version, `end` is before `begin`, or `changes` is of one moment.
     """
-    begin, end = (None if time is None else time_text(time) for time in (options.begin, options.end))
-    if options.as_of is not None:
-        time_text(options.as_of)
     if options.changes and (options.as_of is not None or options.filter is not None):
         raise InvalidInput("changes cannot be had as_of one moment or with a filter; give begin and end, and use where")
+    begin, end, _ = (_time(table, timeline, v) if v else None for v in (options.begin, options.end, options.as_of))
     if begin is not None and end is not None and end < begin:
         raise InvalidInput(f"end {end} is before begin {begin}; give the earlier one as begin")

@@ -1,0 +1,136 @@
+"""Each of Hudi's read options is obeyed by the data source, or refused with what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark.sql.datasource")
+
+from pyspark.errors import PySparkException
+from table.tables import SETTINGS
+
+from fsspec_cas import InvalidInput
+from lockprovider.table import CommitResult, Table, TableSpec
+from lockprovider.table.engines.spark.data_source import HudiCas
+from lockprovider.table.engines.spark.errors import typed_errors
+from lockprovider.table.engines.spark.reader import StreamReader
+
+TYPE = "hoodie.datasource.query.type"
+BEGIN = "hoodie.datasource.read.begin.instanttime"
+END = "hoodie.datasource.read.end.instanttime"
+FORMAT = "hoodie.datasource.query.incremental.format"
+OFFSET = "hoodie.datasource.streaming.startOffset"
+INCREMENTAL = {TYPE: "incremental"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", TableSpec("t", pa.table({"id": [1]}), "id"), settings=SETTINGS)
+
+
+@pytest.fixture
+def done(table: Table) -> list[CommitResult]:
+    return [table.append(pa.table({"id": [number]})) for number in range(3)]
+
+
+def source(table: Table, options: dict[str, str]) -> HudiCas:
+    return HudiCas({"path": table.url, **options})
+
+
+def read(table: Table, options: dict[str, str]) -> list[int]:
+    with typed_errors():
+        found = source(table, options)
+        reader = found.reader(found.schema())
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return sorted(value for batch in batches for value in batch.column("id").to_pylist())
+
+
+def test_incremental_query_reads_what_was_committed_after_a_version(table: Table, done: list[CommitResult]) -> None:
+    first, second = done[:2]
+    assert read(table, {}) == read(table, {TYPE: "snapshot"}) == [0, 1, 2]
+    assert read(table, {**INCREMENTAL, BEGIN: first.completion}) == [1, 2]
+    assert read(table, {**INCREMENTAL, BEGIN: first.instant}) == [1, 2]
+    assert read(table, {**INCREMENTAL, BEGIN: first.instant, END: second.instant}) == [1]
+    assert read(table, {**INCREMENTAL, BEGIN: "000", END: second.completion, FORMAT: "latest_state"}) == [0, 1]
+    assert read(table, {**INCREMENTAL, BEGIN: "2026-01-02"}) == [0, 1, 2]
+    assert read(table, {**INCREMENTAL, BEGIN: table.version}) == []
+    assert read(table, {"begin": first.instant, "end": second.completion}) == [1]
+
+
+def test_as_of_instant_reads_the_table_after_its_commit(table: Table, done: list[CommitResult]) -> None:
+    for version in (done[1].instant, done[1].completion):
+        assert read(table, {"as.of.instant": version}) == read(table, {"as_of": version}) == [0, 1]
+    assert read(table, {"as.of.instant": "2999-01-02 12:30:00.5"}) == [0, 1, 2]
+
+
+def test_stream_starts_where_the_offset_says(table: Table, done: list[CommitResult]) -> None:
+    def start(offset: str) -> str:
+        found = source(table, {OFFSET: offset, **INCREMENTAL})
+        stream = found.streamReader(found.schema())
+        assert isinstance(stream, StreamReader)
+        return stream.initialOffset()["completion"]
+
+    assert start("earliest") == start("000") == ""
+    assert start("latest") == done[2].completion
+    assert start(done[1].instant) == start(done[1].completion) == done[1].completion
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({TYPE: "realtime"}, "realtime is none of snapshot, read_optimized, incremental"),
+        (INCREMENTAL, "needs hoodie.datasource.read.begin.instanttime"),
+        ({BEGIN: "000"}, "add hoodie.datasource.query.type=incremental"),
+        ({BEGIN: "000", TYPE: "snapshot"}, "mean nothing for hoodie.datasource.query.type=snapshot"),
+        ({**INCREMENTAL, BEGIN: "soon"}, "'soon' is not a time"),
+        ({**INCREMENTAL, BEGIN: "000", FORMAT: "cdc"}, "use the option changes=true"),
+        ({**INCREMENTAL, BEGIN: "000", "as.of.instant": "2026-01-02"}, "give one or the other"),
+        ({**INCREMENTAL, BEGIN: "20260102000000000", END: "20260101000000000"}, "is before begin"),
+        ({"as.of.instant": "2026-01-02", "as_of": "20260103000000000"}, "given twice"),
+        ({OFFSET: "earliest"}, "mean nothing for a batch read; use hoodie.datasource.read.begin.instanttime"),
+        ({"hoodie.datasource.query.typ": "incremental"}, "did you mean hoodie.datasource.query.type?"),
+        ({"hoodie.query.type": "incremental"}, "no option of a read"),
+        ({"hoodie.datasource.read.begin.instant": "000"}, "did you mean hoodie.datasource.read.begin.instanttime?"),
+        ({"hoodie.datasource.read.incr.path.glob": "/a*"}, "use the option partitions"),
+        ({"hoodie.datasource.read.incr.fallback.fulltablescan.enable": "true"}, "after HistoryGone"),
+        ({"hoodie.datasource.merge.type": "skip_merge"}, "use payload_combine, or leave it out"),
+        ({"hoodie.datasource.write.recordkey.field": "id"}, "no option of a read"),
+        ({"hoodie.write.concurency.mode": "x"}, "did you mean hoodie.write.concurrency.mode"),
+        ({"as.of.instnt": "x"}, "did you mean as.of.instant?"),
+        ({"filtr": "id = 1"}, "did you mean filter?"),
+        ({"timestampAsOf": "2026-01-02"}, "timestampasof is not known"),
+    ],
+)
+def test_option_that_is_not_obeyed_is_refused(table: Table, options: dict[str, str], why: str) -> None:
+    with pytest.raises((InvalidInput, PySparkException, ValueError), match=why) as refused:
+        read(table, options)
+    assert type(refused.value).__name__ in {"InvalidInput", "InvalidSettings"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({TYPE: "snapshot"}, "is no stream"),
+        ({**INCREMENTAL, BEGIN: "000"}, "use hoodie.datasource.streaming.startoffset, or the option starting"),
+        ({"as.of.instant": "2026-01-02"}, r"\['as_of'\] mean nothing for a stream"),
+        ({"hoodie.datasource.streaming.startOfset": "latest"}, "did you mean hoodie.datasource.streaming.startoffset?"),
+    ],
+)
+def test_option_that_a_stream_does_not_obey_is_refused(table: Table, options: dict[str, str], why: str) -> None:
+    found: Any = source(table, options)
+    with pytest.raises(InvalidInput, match=why):
+        found.streamReader(source(table, {}).schema())
+
+
+def test_options_about_how_a_reader_works_inside_are_accepted(table: Table, done: list[CommitResult]) -> None:
+    inside = {
+        "hoodie.metadata.enable": "true",
+        "hoodie.enable.data.skipping": "true",
+        "hoodie.datasource.read.incr.skip_compact": "true",
+        "hoodie.write.lock.wait_time_ms": "1000",
+    }
+    assert read(table, inside) == list(range(len(done)))

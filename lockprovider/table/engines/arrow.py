@@ -3,9 +3,10 @@
     table.append(frame); table.upsert(frame, retries=5); table.delete(frame[["id", "city"]])
     table.transact(lambda txn: engine.write(txn, upserts=rows, deletes=keys))
 
-Memory: an append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`) and all keys; the others hold the
-changes, and of as many file groups at a time as there are processors (`AT_ONCE` at most, `SMALL_AT_ONCE` small ones)
-the keys, the rows of one row group and the bytes of two files; `read` holds all that it returns.
+Memory: an append of a RecordBatchReader holds the rows of one file (`ROWS_PER_FILE`, `BYTES_PER_FILE`) and all keys;
+the others hold the changes, and of as many file groups at a time as there are processors (`AT_ONCE` at most,
+`SMALL_AT_ONCE` small ones) the keys, the rows of one row group and the bytes of two files; `read` holds all that it
+returns.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lockprovider.table.engines.rows import PartitionChanges
 from lockprovider.table.engines.writer import for_here
 from lockprovider.table.errors import InvalidRecords
 from lockprovider.table.files import merge
+from lockprovider.table.files.base_file import ROW_GROUP_BYTES
 from lockprovider.table.files.group_writer import GroupWriter, NewGroup, group_id
 from lockprovider.table.files.write_log import refuse_unordered, values_of_deletes
 from lockprovider.table.format.metadata import WriteStat
@@ -40,6 +42,7 @@ from lockprovider.table.transaction.retry import WHOLE_RETRIES, transact
 from lockprovider.table.transaction.transaction import CommitResult, Transaction
 
 ROWS_PER_FILE = 500_000  # of a new file group; a later upsert rewrites whole files
+BYTES_PER_FILE = ROW_GROUP_BYTES  # in memory; so that an upsert beside large rows holds few of them
 AT_ONCE = min(4, os.cpu_count() or 1)  # file groups that are written at the same time
 SMALL_AT_ONCE = 16  # of no more than so many rows each: their writing is mostly waiting for the store
 SMALL_ROWS = 1 << 16
@@ -232,7 +235,8 @@ def new_groups(
     writer: GroupWriter, partition: str, rows: pa.Table, keys: pa.Array, task: tuple[str, int]
 ) -> Iterator[NewGroup]:
     """The file groups that `insert_partition` writes."""
-    size = -(-len(keys) // max(1, len(keys) // ROWS_PER_FILE))
+    files = max(1, len(keys) // ROWS_PER_FILE, -(-rows.nbytes // BYTES_PER_FILE))
+    size = -(-len(keys) // files)
     for start in range(0, len(keys), max(1, size)):
         part, name = slice(start, start + size), group_id(writer.begin, partition, *task, start)
         yield NewGroup(partition, rows[part], keys[part], task[0], name)
@@ -248,12 +252,13 @@ def _written(writer: GroupWriter, groups: Sequence[NewGroup]) -> Iterator[WriteS
 
 def _in_parts(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
     """Tables of about as many rows as go into one file."""
-    batches: list[pa.RecordBatch] = []
+    batches, count, held_bytes = list[pa.RecordBatch](), 0, 0
     for batch in rows:
-        batches.append(batch)
-        if sum(one.num_rows for one in batches) >= ROWS_PER_FILE:
+        if batches and (count >= ROWS_PER_FILE or held_bytes + batch.nbytes > BYTES_PER_FILE):
             yield pa.Table.from_batches(batches, rows.schema)
-            batches = []
+            batches, count, held_bytes = [], 0, 0
+        batches.append(batch)
+        count, held_bytes = count + batch.num_rows, held_bytes + batch.nbytes
     if batches:
         yield pa.Table.from_batches(batches, rows.schema)
 

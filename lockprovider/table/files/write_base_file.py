@@ -2,7 +2,7 @@
 
     written = write_base_file(all_fresh(rows, base_file), rows.schema, keys=keys, partition="city=ulm", ...)
 
-Memory: the rows of one row group (`base_file.ROW_GROUP_ROWS`), and the bytes of the file.
+Memory: the rows of one row group (`base_file.ROW_GROUP_ROWS`, `ROW_GROUP_BYTES`), and the bytes of the file.
 
 Source: Hudi `HoodieAvroParquetWriter`, `HoodieBloomFilterWriteSupport`, `HoodieRowParquetWriteSupport`; Spark's
 `DataSourceUtils.datetimeRebaseSpec`.
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 1 << 15  # few enough that memory is used again and again, not given back and taken anew
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
+_PAGE_BYTES = 1 << 20
 _NOT_COMPARED = (schema.COMMIT_SEQNO, schema.PARTITION_PATH, schema.FILE_NAME)
 _DIGITS = 9  # of a row's number in its file
 _FEW_ROWS = 1000  # no smaller by zstd, whose buffers for each column cost more than the rest of such a file
@@ -70,6 +71,8 @@ def write_base_file(
     compression = "snappy" if first.num_rows <= _FEW_ROWS else COMPRESSION
     settings = {"compression": compression, "use_dictionary": repetitive(first), "store_schema": False}
     settings["write_statistics"] = _compared(first)
+    # Parquet's writer looks at the size of a page after so many rows, which may be large.
+    settings["write_batch_size"] = max(1, min(1024, _PAGE_BYTES * first.num_rows // (bytes_of(first) or 1)))
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
             writer.write_table(group)
@@ -120,14 +123,40 @@ def _row_groups(
 
 
 def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    size, held = files.ROW_GROUP_ROWS, []
-    for part in parts:
-        held.append(part)
-        while sum(one.num_rows for one in held) > size:
-            whole = pa.concat_tables(held)
-            yield whole[:size]
-            held = [whole[size:]]
+    """The rows of each row group: as many as fit by number and by bytes, one at least."""
+    size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
+    for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
+        left, more = piece, bytes_of(piece)
+        if count and held_bytes + more > files.ROW_GROUP_BYTES:
+            yield pa.concat_tables(held)
+            held, count, held_bytes = [], 0, 0
+        while count + left.num_rows > size:
+            yield pa.concat_tables([*held, left[: size - count]])
+            left, held, count, held_bytes = left[size - count :], [], 0, 0
+        held.append(left)
+        count, held_bytes = count + left.num_rows, held_bytes + (more if left is piece else bytes_of(left))
     yield pa.concat_tables(held)
+
+
+def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
+    """The same rows in halves, and halves of these, until each piece has no more bytes than that, or is a row."""
+    waiting = [part]
+    while waiting:
+        first = waiting.pop()
+        if first.num_rows > 1 and bytes_of(first) > limit:
+            half = first.num_rows // 2
+            waiting += [first[half:], first[:half]]
+        else:
+            yield first
+
+
+def bytes_of(rows: pa.Table) -> int:
+    """How large rows are in memory; the entries of dictionaries, which rows share, are not counted."""
+    return sum(
+        chunk.indices.nbytes if types.is_dictionary(chunk.type) else chunk.nbytes
+        for column in rows.columns
+        for chunk in column.chunks
+    )
 
 
 def constant(text: str, count: int) -> pa.Array:
@@ -181,7 +210,10 @@ def _compared(full: pa.Table) -> bool | list[str]:
 
 
 def _repeats(values: pa.ChunkedArray) -> bool:
-    return bool(types.is_dictionary(values.type)) or len(values.unique()) < len(values)
+    if types.is_dictionary(values.type):
+        return True
+    probed = values[: max(2, _PAGE_BYTES * len(values) // (values.nbytes or 1))]  # of large values a few
+    return len(probed.unique()) < len(probed)
 
 
 def _footer(

@@ -24,6 +24,7 @@ import pandas as pd
 import pyarrow as pa
 from dask.delayed import delayed
 
+from lockprovider.table.convert import OnMissing
 from lockprovider.table.convert.rows import as_table
 from lockprovider.table.engines.arrow import (
     changes_by_partition,
@@ -189,6 +190,7 @@ def insert(txn: AnyTransaction, rows: Frame) -> None:
     txn = inside(txn)
     txn.operation = "INSERT"
     planner, is_blind = planner_of(txn), txn.may_be_blind
+    _check_known(rows, planner, "null")
     if txn.config.bucket_index is not None:
         _change(txn, planner, [delayed(_fresh)(part, planner) for part in rows.to_delayed()], blindly=is_blind)
         return
@@ -210,6 +212,8 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
         raise InvalidRecords("nothing to write: give upserts, deletes, or both")
     txn.operation = "DELETE" if upserts is None else "UPSERT"
     planner = planner_of(txn)
+    if upserts is not None:
+        _check_known(upserts, planner, "refuse")
     is_blind = txn.may_be_blind and (deletes is None or txn.config.ordering_field in deletes.columns)
     tasks = [
         delayed(_split)(part, planner, gone, is_blind)
@@ -217,6 +221,17 @@ def merge(txn: AnyTransaction, upserts: Frame | None = None, deletes: Frame | No
         for part in ([] if frame is None else frame.to_delayed())
     ]
     _change(txn, planner, tasks, blindly=is_blind)
+
+
+def _check_known(rows: Frame, planner: GroupWriter, missing: OnMissing) -> None:
+    """Refuse what the frame's own types tell, before a task runs; a column of objects, or of categories, may yet fit.
+
+    Raises:
+        DoesNotFit: naming every field that does not fit.
+    """
+    known = as_table(rows._meta).schema  # noqa: SLF001 - what Dask knows of a frame
+    open_ones = [pa.field(one.name, pa.null()) if pa.types.is_dictionary(one.type) else one for one in known]
+    planner.plan(pa.schema(open_ones), missing)
 
 
 def _change(txn: Transaction, planner: GroupWriter, tasks: Sequence[Any], *, blindly: bool) -> None:

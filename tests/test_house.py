@@ -227,6 +227,7 @@ INNER = {
     "fsspec_cas.bridge.background": "threads that cannot be started any more at the end of the interpreter",
     "fsspec_cas.given": "numbers that a caller gave are refused in the same words",
     "fsspec_cas.outcome": "a write of a state that is settled later is told as one of the store's",
+    "lockprovider.hudi_keys": "options of Spark reads are told from those of a writer by the same table of names",
     "lockprovider.recipes.errors": "a writer whose epoch is over is refused by tables as by the recipes",
     "lockprovider.recipes.values": "a fence is given to tables as to the recipes",
     "lockprovider.wal": "Spark reads a log as a stream",

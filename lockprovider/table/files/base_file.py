@@ -35,7 +35,6 @@ _EARLIEST = {
     **{f"{unit}seconds": _SECOND * parts for unit, parts in (("milli", 10**3), ("micro", 10**6), ("nano", 10**9))},
 }
 ROW_GROUP_ROWS = 1 << 17
-_BATCH_BYTES = 16 << 20  # that are read together, where rows are large
 ROW_GROUP_BYTES = 128 << 20  # of rows in memory, however few they are
 
 
@@ -247,14 +246,17 @@ def read_columns(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> 
         raise _damaged(error) from error
 
 
-def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
-    """All rows of an opened base file, `rows` at a time, or fewer that are large; the rest as of `read_columns`."""
+def in_batches(file: pq.ParquetFile, columns: Sequence[str], rows: int, at_most: int) -> Iterator[pa.Table]:
+    """All rows of an opened base file, `rows` at a time, or fewer, with about `at_most` bytes in all their columns.
+
+    The rest as of `read_columns`.
+    """
     groups = list(range(file.num_row_groups))
     known = [file.metadata.row_group(number) for number in groups]
     # Of a large file one group after the other: all that are asked for at once are fetched before the first is read.
     asked = [groups] if sum(one.total_byte_size for one in known) <= ROW_GROUP_BYTES else [[one] for one in groups]
     most = max((one.total_byte_size // max(1, one.num_rows) for one in known), default=0)  # bytes of a row
-    size = min(rows, max(1, _BATCH_BYTES // max(1, most)))
+    size = min(rows, max(1, at_most // max(1, most)))
     try:
         for part in asked:
             for batch in file.iter_batches(size, part, columns=list(columns)):

@@ -27,7 +27,7 @@ from lockprovider.table.convert.columns import outline
 from lockprovider.table.errors import InvalidRecords, UnsupportedSchema
 from lockprovider.table.files import base_file as files
 from lockprovider.table.files.merge_log import comparable
-from lockprovider.table.files.write_base_file import BATCH_ROWS, all_fresh, fresh
+from lockprovider.table.files.write_base_file import BATCH_BYTES, BATCH_ROWS, all_fresh, fresh
 from lockprovider.table.format import schema
 from lockprovider.table.format.data_files import BaseFile
 
@@ -125,7 +125,7 @@ def merged(file: pq.ParquetFile, found: MergePlan, upserts: pa.Table, base_file:
     target = _as_stored(file.schema_arrow, upserts.schema)
     there = [name for name in target.names if name in file.schema_arrow.names]
     seen = done = 0
-    for batch in files.in_batches(file, there, BATCH_ROWS):
+    for batch in files.in_batches(file, there, BATCH_ROWS, BATCH_BYTES):
         old, fates = files.conform(batch, target, stored=True), found.fates[seen : seen + batch.num_rows]
         part = _replaced(old, fates, upserts, base_file, done)
         seen, done = seen + old.num_rows, done + part.num_rows

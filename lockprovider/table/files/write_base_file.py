@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BATCH_ROWS = 1 << 15  # few enough that memory is used again and again, not given back and taken anew
+BATCH_BYTES = 16 << 20  # likewise, where rows are large
 COMPRESSION = "zstd"
 _PROBED_ROWS = 1000
 _PAGE_BYTES = 1 << 20
@@ -72,7 +73,7 @@ def write_base_file(
     settings = {"compression": compression, "use_dictionary": repetitive(first), "store_schema": False}
     settings["write_statistics"] = _compared(first)
     # Parquet's writer looks at the size of a page after so many rows, which may be large.
-    settings["write_batch_size"] = max(1, min(1024, _PAGE_BYTES * first.num_rows // (bytes_of(first) or 1)))
+    settings["write_batch_size"] = max(1, min(1024, _PAGE_BYTES * first.num_rows // (_bytes_of(first) or 1)))
     with pq.ParquetWriter(out, first.schema, **settings) as writer:
         for group in chain([first], groups):
             writer.write_table(group)
@@ -126,7 +127,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """The rows of each row group: as many as fit by number and by bytes, one at least."""
     size, held, count, held_bytes = files.ROW_GROUP_ROWS, list[pa.Table](), 0, 0
     for piece in (piece for part in parts for piece in _pieces(part, files.ROW_GROUP_BYTES // 4)):
-        left, more = piece, bytes_of(piece)
+        left, more = piece, _bytes_of(piece)
         if count and held_bytes + more > files.ROW_GROUP_BYTES:
             yield pa.concat_tables(held)
             held, count, held_bytes = [], 0, 0
@@ -134,7 +135,7 @@ def _regrouped(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
             yield pa.concat_tables([*held, left[: size - count]])
             left, held, count, held_bytes = left[size - count :], [], 0, 0
         held.append(left)
-        count, held_bytes = count + left.num_rows, held_bytes + (more if left is piece else bytes_of(left))
+        count, held_bytes = count + left.num_rows, held_bytes + (more if left is piece else _bytes_of(left))
     yield pa.concat_tables(held)
 
 
@@ -143,14 +144,14 @@ def _pieces(part: pa.Table, limit: int) -> Iterator[pa.Table]:
     waiting = [part]
     while waiting:
         first = waiting.pop()
-        if first.num_rows > 1 and bytes_of(first) > limit:
+        if first.num_rows > 1 and _bytes_of(first) > limit:
             half = first.num_rows // 2
             waiting += [first[half:], first[:half]]
         else:
             yield first
 
 
-def bytes_of(rows: pa.Table) -> int:
+def _bytes_of(rows: pa.Table) -> int:
     """How large rows are in memory; the entries of dictionaries, which rows share, are not counted."""
     return sum(
         chunk.indices.nbytes if types.is_dictionary(chunk.type) else chunk.nbytes

@@ -83,7 +83,7 @@ def _to_compare(table: TableContext, seen: KeySpellings) -> list[FileSlice]:
 def _spelling(table: TableContext, config: TableConfig, one: FileSlice) -> Mapping[bool, str]:
     """Return the key of a base file's first row by its spelling; nothing for a shape that has one spelling here."""
     file = table.place.open(one.path, one.size)
-    row = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], 1)), None)
+    row = next(iter(base_file.in_batches(file, [hudi_schema.RECORD_KEY, *config.record_keys], 1, 1)), None)
     if row is None or not row.num_rows:
         return {}
     key = row.column(hudi_schema.RECORD_KEY)[0].as_py()

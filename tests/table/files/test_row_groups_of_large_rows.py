@@ -73,11 +73,11 @@ import resource, sys
 import numpy as np, pyarrow as pa
 from lockprovider.table import Table, TableSpec
 from lockprovider.table.engines import arrow
-from lockprovider.table.files import base_file
+from lockprovider.table.files import base_file, merge
 
 MB = 1 << 20
 base_file.ROW_GROUP_BYTES = arrow.BYTES_PER_FILE = 32 * MB
-base_file._BATCH_BYTES = 4 * MB
+merge.BATCH_BYTES = 4 * MB
 
 def rows(first, count):
     texts = np.random.default_rng(first).integers(33, 126, count * MB, dtype=np.uint8)
